@@ -58,6 +58,7 @@ from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
 from three_walls.rules.rule_base import RuleBase, load_rule_base
+from three_walls.rules.unknown_settings import warn_of_unknown_settings
 from three_walls.rules.verdict import decide_verdict
 from three_walls.rules.warnings import judge_warnings
 from three_walls.rules.what_if import answer
@@ -319,7 +320,10 @@ def _diagnose(rule_base: RuleBase, run: _Run, bridge_version: str | None, allowe
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)
     plan = name_places(spell_entries(plan, findings, config, bridge_version), rule_base.rules)
-    warnings = judge_warnings(rule_base.warnings, facts, stragglers)
+    warnings = (
+        *warn_of_unknown_settings(config, findings, facts),
+        *judge_warnings(rule_base.warnings, facts, stragglers),
+    )
     first = choose_first_trial(plan, facts, predictor)
     return _Diagnosis(facts, verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
 

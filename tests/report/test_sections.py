@@ -15,12 +15,14 @@ from three_walls.model.config import ConfigValue
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
 from three_walls.model.report import (
+    SETTINGS_UNKNOWN,
     CopyBandwidth,
     GapCause,
     LogSummary,
     MoePart,
     PipelinePhase,
     Report,
+    ReportWarning,
     TimerSummary,
     Wait,
 )
@@ -347,6 +349,13 @@ def test_an_empty_plan_states_why(report: Report) -> None:
     assert section is not None
     assert section.empty == "Empty: no rule recommends an edit for this run."
     assert section_of(without_plan(report), "overrides") is None
+
+
+def test_an_empty_plan_of_a_run_without_settings_states_what_to_give(report: Report) -> None:
+    asks = ReportWarning(SETTINGS_UNKNOWN, "The settings of the run are unknown.")
+    section = section_of(replace(without_plan(report), warnings=(asks,)), "plan")
+    assert section is not None
+    assert section.empty.endswith("Its settings are not: pass --config run_config.yaml or --log.")
 
 
 def test_graph_coverage_is_a_share_or_a_reason(report: Report) -> None:

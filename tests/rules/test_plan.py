@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -424,6 +425,15 @@ def test_what_makes_the_run_fit_comes_before_any_gain() -> None:
         "frees_memory",
         0.02,
     )
+
+
+@pytest.mark.parametrize("pressure", ["allocator_retries", "near_limit", "fragmented"])
+def test_where_the_run_fits_what_frees_memory_comes_after_the_gains(pressure: str) -> None:
+    rules = [rule("gains", likely=1.0), frees_memory("a-frees", 0.02)]
+    _, steps = make_plan(rules, run(memory_pressure=pressure))
+    assert names(steps) == ["gains", "a-frees"]
+    _, steps = make_plan(rules, run(memory_pressure="out_of_memory"))
+    assert names(steps) == ["a-frees", "gains"]
 
 
 def test_of_comparable_gains_the_wall_of_the_verdict_goes_first() -> None:

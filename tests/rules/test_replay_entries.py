@@ -96,6 +96,15 @@ def test_each_error_has_its_place(tmp_path: Path, entry: str, complaint: str) ->
     assert found.startswith(complaint)
 
 
+def test_what_chooses_an_entry_is_compared_by_one(tmp_path: Path) -> None:
+    (rule,) = load_rules(
+        rules_directory(tmp_path, with_replay(f"{ENTRY}  chosen_by: [config.bf16]\n")), definitions=DEFINITIONS
+    )
+    assert rule.gain.chosen_by == ("config.bf16",)
+    (found,) = complaints(tmp_path, with_replay(f"{ENTRY}  chosen_by: [config.fp8]\n"))
+    assert found.endswith("chosen_by names settings that an only_if of replay compares, found config.fp8")
+
+
 def test_replay_and_no_replay_exclude_each_other(tmp_path: Path) -> None:
     (found,) = complaints(tmp_path, with_replay(f"{ENTRY}  no_replay: nobody knows\n"))
     assert found.endswith("no_replay states why there is no replay: give one of them")

@@ -185,6 +185,14 @@ def test_an_edit_that_frees_memory_comes_first_and_costs_what_the_replay_says() 
     assert steps[1].step_after_likely_ns == 740 * MS
 
 
+def test_where_the_run_fits_an_edit_that_frees_memory_comes_after_what_the_replay_gains() -> None:
+    rules = [replayed(rule("a")), replayed(frees_memory("repeat", 0.02)), upper_bound("at-most")]
+    replays = Replays.of(saving(800, a=100, repeat=-40))
+    _, steps = make_plan(rules, run(memory_pressure="near_limit"), replays=replays)
+    assert names(steps) == ["a", "repeat", "at-most"]
+    assert steps[1].step_after_likely_ns == 740 * MS
+
+
 def test_rules_of_one_lever_do_not_enter_together() -> None:
     rules = [replayed(rule("a", lever="graphs")), replayed(rule("b", lever="graphs"))]
     findings, steps = plan_of(rules, saving(a=100, b=200))

@@ -12,7 +12,7 @@ from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
-from three_walls.model.rule import Edit, Rule
+from three_walls.model.rule import FREES_MEMORY, Edit, Rule
 from three_walls.model.transformation import Action, Levels, Prediction, Selection, Transformation
 from three_walls.model.what_if import Changes, NoPredictor, Question, ReplayedRun
 from three_walls.rules.what_if import answer
@@ -332,6 +332,114 @@ def test_who_asks_for_one_of_several_values_takes_it_to_be_the_one_for_the_run(
     )
     question = Question(settings={"config.recompute": asked})
     assert find_changes(question, [relaxes], facts_of(config__recompute="full")).transformations == (expected,)
+
+
+HALF, FIFTH = Levels(0.5, 0.5, 0.5), Levels(0.2, 0.2, 0.2)
+FUSED_LOSS = replace(FUSE_ROPE, select=Selection(work=("loss",)))
+
+
+def fuses_loss() -> Rule:
+    """Compiled, or with another package, by a setting that does nothing else."""
+    fuse = sets(
+        "fused-loss",
+        "loss_fusion",
+        True,
+        replace(FUSED_LOSS, time=HALF, only_if=(Condition("config.loss_impl", "not_equals", "te"),)),
+        replace(FUSED_LOSS, time=FIFTH, only_if=(Condition("config.loss_impl", "equals", "te"),)),
+    )
+    return replace(fuse, gain=replace(fuse.gain, chosen_by=("config.loss_impl",)))
+
+
+@pytest.mark.parametrize(("more", "expected"), [({}, HALF), ({"config.loss_impl": "te"}, FIFTH)])
+def test_a_setting_that_chooses_how_an_edit_works_is_taken_with_it(
+    more: Mapping[str, ConfigData], expected: Levels
+) -> None:
+    run = facts_of(config__loss_fusion=False, config__loss_impl="native")
+    for asked in ({"config.loss_fusion": True, **more}, {**more, "config.loss_fusion": True}):
+        found = find_changes(Question(asked), [fuses_loss()], run)
+        assert found == Changes((replace(FUSED_LOSS, time=expected),))
+
+
+def test_what_a_setting_that_chooses_how_an_edit_works_does_alone_is_not_known() -> None:
+    choice: dict[str, ConfigData] = {"config.loss_impl": "te"}
+    unfused = facts_of(config__loss_fusion=False, config__loss_impl="native")
+    fused = facts_of(config__loss_fusion=True, config__loss_impl="native")
+    other = sets("fused-rope", "apply_rope_fusion", True, FUSE_ROPE)
+    for asked, run in (
+        (choice, unfused),
+        ({**choice, "config.apply_rope_fusion": True}, unfused),
+        ({**choice, "config.loss_fusion": True}, fused),
+    ):
+        with pytest.raises(UsageError) as refused:
+            find_changes(Question(asked), [fuses_loss(), other], run)
+        assert str(refused.value) == (
+            "--set loss_impl=te: no rule knows what it changes by itself, only together with loss_fusion=true "
+            "in a run without"
+        )
+
+
+def test_a_choice_that_the_run_has_made_changes_nothing() -> None:
+    run = facts_of(config__loss_fusion=False, config__loss_impl="te")
+    found = find_changes(Question({"config.loss_fusion": True, "config.loss_impl": "te"}), [fuses_loss()], run)
+    assert found.transformations == (replace(FUSED_LOSS, time=FIFTH),)
+    assert found.notes == ("loss_impl=te is set already: it changes nothing.",)
+
+
+def recomputes(module: str) -> Rule:
+    """Frees memory in a run without full recompute."""
+    made = replace(
+        sets(module, "recompute_modules", (module,), Transformation(Action.REPEAT, Selection(work=(module,)))),
+        lever="recompute",
+        when=(Condition("config.recompute_granularity", "not_equals", "full"),),
+        edits=(
+            Edit("recompute_granularity", "selective"),
+            Edit("recompute_modules", (module,), operation="add"),
+        ),
+    )
+    return replace(made, gain=replace(made.gain, basis=FREES_MEMORY))
+
+
+def relaxes(*modules: str) -> Rule:
+    """From full recompute to ``modules``, or to none."""
+    to: ConfigData = "selective" if modules else None
+    edits = [Edit("recompute_granularity", to)]
+    if modules:
+        edits.append(Edit("recompute_modules", modules))
+    return replace(
+        sets("relaxes", "recompute_granularity", to, RECOMPUTES_LESS),
+        lever="recompute",
+        when=(Condition("config.recompute_granularity", "equals", "full"),),
+        edits=tuple(edits),
+    )
+
+
+RECOMPUTES_LESS = Transformation(Action.SCALE, Selection(directions=("recompute",)))
+TO_MODULE: dict[str, ConfigData] = {
+    "config.recompute_granularity": "selective",
+    "config.recompute_modules": ("core_attn",),
+    "config.recompute_method": None,
+}
+IN_FULL = facts_of(config__recompute_granularity="full", config__recompute_method="uniform")
+
+
+def test_modules_in_place_of_full_recompute_are_no_recompute_and_what_each_of_them_costs() -> None:
+    rules = [recomputes("core_attn"), recomputes("moe_act"), relaxes()]
+    core_attention, experts = (one.gain.replay[0] for one in rules[:2])
+    assert find_changes(Question(TO_MODULE), rules, IN_FULL) == Changes((RECOMPUTES_LESS, core_attention))
+    both = {**TO_MODULE, "config.recompute_modules": ("core_attn", "moe_act")}
+    assert find_changes(Question(both), rules, IN_FULL).transformations == (RECOMPUTES_LESS, core_attention, experts)
+
+
+def test_modules_that_a_rule_proposes_for_this_run_are_answered_by_it() -> None:
+    asked = {name: TO_MODULE[name] for name in ("config.recompute_granularity", "config.recompute_modules")}
+    found = find_changes(Question(asked), [recomputes("core_attn"), relaxes("core_attn")], IN_FULL)
+    assert found.transformations == (RECOMPUTES_LESS,)
+
+
+def test_modules_of_a_run_without_full_recompute_only_add_what_they_cost() -> None:
+    rules = [recomputes("core_attn"), relaxes()]
+    run = facts_of(config__recompute_granularity=None, config__recompute_method=None)
+    assert find_changes(Question(TO_MODULE), rules, run).transformations == rules[0].gain.replay
 
 
 def test_any_number_of_recomputed_layers_may_be_asked_for() -> None:

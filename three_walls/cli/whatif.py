@@ -33,7 +33,8 @@ LARGEST_FACTOR = 1_000.0
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="An edit that some rule proposes, by Megatron Core name or Bridge path. Repeatable.",
+    help="An edit that some rule proposes, by Megatron Core name or Bridge path; with it, a setting that chooses how "
+    "the edit works. Repeatable.",
 )
 @click.option(
     "--scale",

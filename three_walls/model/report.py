@@ -738,6 +738,10 @@ UNREADABLE = "trace-unreadable"
 """Code of the warning that a trace of several could not be read."""
 
 
+SETTINGS_UNKNOWN = "settings-unknown"
+"""Code of the warning that rules wait for the settings of the run."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReportWarning:
     """Something that limits what the report can claim."""

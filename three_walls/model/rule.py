@@ -101,6 +101,8 @@ class GainModel:
     """What the edits change in a replay of the step. The terms then count only where no replay is to be trusted."""
     no_replay: str = ""
     """Why no transformation of the step stands for the edits; empty where ``replay`` does, or nothing was stated."""
+    chosen_by: tuple[str, ...] = ()
+    """Settings without any effect of their own that choose how the edits work, and so which of ``replay`` applies."""
 
     @property
     def is_upper_bound(self) -> bool:
@@ -109,7 +111,7 @@ class GainModel:
 
     @property
     def frees_memory(self) -> bool:
-        """Whether the edits free memory. Such rules come before all others in a plan."""
+        """Whether the edits free memory. Such rules come before all others in the plan of a run that does not fit."""
         return self.basis == FREES_MEMORY
 
 

@@ -109,7 +109,8 @@ class ReplayedRun:
     ) -> WhatIf:
         """The step with changes, as ``three-walls whatif`` predicts it.
 
-        - ``settings``: edits that some rule proposes, by Megatron Core name; ``env.<VARIABLE>`` for variables.
+        - ``settings``: edits that some rule proposes, and with them what chooses how they work, by Megatron Core name;
+          ``env.<VARIABLE>`` for variables.
         - ``scales``: factor on the time of ``host``, ``nccl``, a group of buckets, or a bucket.
         - ``dropped_kernels``: regular expressions, searched in kernel names.
         - ``network_bytes_per_s``: bandwidth of the network per GPU and direction.

@@ -17,7 +17,7 @@ from three_walls.model.transformation import Action, Level, Levels, Prediction, 
 from three_walls.replay.budget import measure_replayed_budget
 from three_walls.replay.critical_path import CriticalPath, find_critical_path
 from three_walls.replay.graph import Fractions, StepGraph, Times, Work, find_steady, replay, replay_steady
-from three_walls.replay.transform import select_operations, transform
+from three_walls.replay.transform import knows_passes, select_operations, transform
 from three_walls.tables.thresholds import replay_thresholds
 
 
@@ -104,6 +104,8 @@ class StepReplay:
         """Why ``transformation`` changes nothing here, or empty."""
         if transformation.action is Action.BALANCE and len(self.graph.ranks) < 2:
             return "one rank was captured, so how the work is spread over the ranks is not known"
+        if transformation.action is Action.MICRO_BATCH and not knows_passes(self.graph):
+            return "which micro-batch each launch belongs to is not known"
         if transformation.action is Action.HOST or select_operations(self.graph, transformation.select).any():
             return ""
         return "no operation of the step is known to be what these edits change"

@@ -17,7 +17,7 @@ from three_walls.model.buckets import (
     COMPUTE_CATEGORIES,
 )
 from three_walls.model.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
-from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, Numbers, StepGraph, Work
+from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, Numbers, StepGraph, Work, replay
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.tables.thresholds import replay_thresholds
 
@@ -460,25 +460,86 @@ def _stretch(values: Fractions, repeated: Flags, longer: Flags, times: float) ->
 def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     """Passes of ``factor`` times as many samples, in as many fewer passes: the last ones are left out.
 
-    The first passes of a pipeline's schedule are in the order of the schedule with fewer of them. A smaller micro-batch
-    (``factor`` below 1) multiplies the host time instead.
+    The first passes of a pipeline's schedule are in the order of the schedule with fewer of them, and its dependencies
+    make a bubble of longer passes longer. A smaller micro-batch (``factor`` below 1) multiplies the host time instead.
+    That makes every pass stand for several, those of the bubble too: of ``m`` passes and ``p - 1`` that fill and drain
+    the pipeline, ``m / factor + p - 1`` shorter ones are run. So all take ``(m + factor (p - 1)) / (m + p - 1)`` of
+    that, be it the host or the device that decides how long a pass takes.
     """
     operations, factor = graph.operations, change.factor
-    if "micro_batch" not in operations.columns or factor <= 0:
+    if not knows_passes(graph) or factor <= 0:
         return work
     number = _column_of(graph, "micro_batch")
     inside = number != NONE
     is_sent = operations["category"].cast(pl.String).is_in(list(COMMUNICATION_CATEGORIES)).to_numpy()
     time = _at(change.time, level)
     if factor < 1:
-        return _scale_operations(graph, work, inside, np.where(is_sent, 1.0, time), 1 / factor)
+        passes, filling = number.max() + 1, _count_filling_passes(graph, number)
+        left = (passes + factor * filling) / (passes + filling)
+        changed = _scale_operations(graph, work, inside, left * np.where(is_sent, 1.0, time), left / factor)
+        return _lengthen_pipeline_waits(graph, work, changed, factor, level)
     left_out = inside & (number >= (number.max() + 1) / factor)
     shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
     # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
     kept = _scale_operations(graph, shorter, inside & ~left_out, factor * np.where(is_sent, 1.0, time), 1.0)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
     wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
-    return replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)
+    changed = replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)
+    return _lengthen_pipeline_waits(graph, work, changed, factor, level)
+
+
+def knows_passes(graph: StepGraph) -> bool:
+    """Whether it is known of any launch which micro-batch it belongs to."""
+    operations = graph.operations
+    return "micro_batch" in operations.columns and operations["micro_batch"].max() is not None
+
+
+def _count_filling_passes(graph: StepGraph, micro_batch: Numbers) -> int:
+    """Passes that fill the captured part of a pipeline: forward passes that its first stage begins before it goes back.
+
+    None where no stages exchange anything, or where they wait for stages that were not captured.
+    """
+    operations, is_exchange = graph.operations, _is_pipeline_exchange(graph)
+    if not is_exchange.any() or graph.work.wait_ns[is_exchange].any() or "direction" not in operations.columns:
+        return 0
+    direction, start_ns = operations["direction"].to_numpy(), operations["start_ns"].to_numpy()
+    rank = operations["rank"].to_numpy()
+    most = 0
+    for number in range(len(graph.ranks)):
+        inside = (rank == number) & (micro_batch != NONE)
+        backward = inside & (direction == BACKWARD)
+        if backward.any():
+            before = inside & (direction == FORWARD) & (start_ns < start_ns[backward].min())
+            most = max(most, len(np.unique(micro_batch[before])) - 1)
+    return most
+
+
+def _is_pipeline_exchange(graph: StepGraph) -> Flags:
+    return np.asarray(graph.operations["category"].cast(pl.String).eq("pipeline_p2p").to_numpy())
+
+
+def _lengthen_pipeline_waits(graph: StepGraph, before: Work, after: Work, factor: float, level: Level) -> Work:
+    """``after`` with waits for pipeline stages that were not captured as long as the passes of these now are.
+
+    Such stages take as many times longer for a pass as the captured ones. The passes that fill and drain the pipeline
+    stay as many, and most of the waiting is theirs. At one end of the range all of it is that of uneven stages, which
+    is as much in all passes together, be they few or many.
+    """
+    is_exchange = _is_pipeline_exchange(graph)
+    if not before.wait_ns[is_exchange].any():
+        return after
+    own_before_ns, own_after_ns = (
+        replay(graph, _without_waits(work, is_exchange)).longest_ns for work in (before, after)
+    )
+    filling = {Level.LOW: max(1.0, factor), Level.LIKELY: factor, Level.HIGH: min(1.0, factor)}[level]
+    longer = own_after_ns / max(1, own_before_ns) * filling
+    wait_ns = np.where(is_exchange, np.rint(before.wait_ns * longer).astype(np.int64), after.wait_ns)
+    return replace(after, duration_ns=after.duration_ns + wait_ns - after.wait_ns, wait_ns=wait_ns)
+
+
+def _without_waits(work: Work, operations: Flags) -> Work:
+    wait_ns = np.where(operations, 0, work.wait_ns)
+    return replace(work, duration_ns=work.duration_ns + wait_ns - work.wait_ns, wait_ns=wait_ns)
 
 
 def _balance(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:

@@ -117,6 +117,8 @@ def _replay(gain: GainModel) -> Iterator[str]:
                 yield f"  {format_name(name)} {shown}"
         source = f" ({transformation.source})" if transformation.source else ""
         yield f"  reason: {transformation.reason}{source}"
+    if gain.chosen_by:
+        yield f"chosen by: {', '.join(gain.chosen_by)}"
     if gain.no_replay:
         yield f"not replayed: {gain.no_replay}"
 

@@ -26,6 +26,9 @@ from three_walls.tables.thresholds import VerdictThresholds
 NOT_YET = (Outcome.NOT_APPLICABLE, Outcome.NOT_NEEDED)
 """What a rule that continues another one is until that is in the plan."""
 
+FITTING_PRESSURES = ("allocator_retries", "near_limit", "fragmented")
+"""Values of the fact ``memory_pressure`` of a run that is short of memory and goes on."""
+
 _BASIS_ORDER = ("measured", "modelled", "range")
 
 
@@ -90,7 +93,7 @@ class Draft:
     def _choose(self, candidates: Sequence[Finding]) -> Finding:
         """What makes the run fit; else the largest likely gain, or a comparable one against the current wall."""
         fitting = [finding for finding in candidates if self.rules[finding.rule].gain.frees_memory]
-        if fitting:
+        if fitting and not self._fits():
             return min(fitting, key=self._rank)
         best = min(candidates, key=self._rank)
         wall = decide_verdict(self.facts[Level.LIKELY], self.limits).wall
@@ -98,6 +101,10 @@ class Draft:
         comparable = [finding for finding in candidates if (finding.gain_ns.likely or 0) >= enough_ns]
         against_wall = [finding for finding in comparable if finding.wall is wall]
         return min(against_wall if best.gain_ns.likely and against_wall else [best], key=self._rank)
+
+    def _fits(self) -> bool:
+        """Whether the run is known to fit into memory: to free some is then no condition of saving time."""
+        return self.original.get("memory_pressure").value in FITTING_PRESSURES
 
     def _rank(self, finding: Finding) -> tuple[int, int, int, int, float, int, str]:
         """By size of the gain, then basis, cost and number of edits; the id makes the order total."""

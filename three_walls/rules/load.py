@@ -260,12 +260,16 @@ class GainEntry(Row):
     cost_fraction: Fraction | None = None
     cost_is_estimated: bool = False
     replay: tuple[ReplayEntry, ...] = ()
+    chosen_by: tuple[AnyFact, ...] = ()
     no_replay: Prose = ""
 
     @model_validator(mode="after")
     def _check(self) -> GainEntry:
         if self.replay and self.no_replay:
             raise ValueError("no_replay states why there is no replay: give one of them")
+        compared = {condition.fact for entry in self.replay for condition in entry.only_if}
+        if unused := [name for name in self.chosen_by if name not in compared]:
+            raise ValueError(f"chosen_by names settings that an only_if of replay compares, found {unused[0]}")
         if bool(self.terms) == (self.basis in (FREES_MEMORY, NO_BASIS)):
             found = f"found basis {self.basis} {'with' if self.terms else 'without'} terms"
             raise ValueError(f"a gain has either terms, or the basis frees_memory or none: {found}")
@@ -290,6 +294,7 @@ class GainEntry(Row):
             cost_fraction=self.cost_fraction,
             cost_is_estimated=self.cost_is_estimated,
             replay=tuple(entry.to_transformation() for entry in self.replay),
+            chosen_by=self.chosen_by,
             no_replay=self.no_replay,
         )
 

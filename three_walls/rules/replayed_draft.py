@@ -78,21 +78,28 @@ class ReplayedDraft(Draft):
         return [*Draft._open_rules(self), *continuing]
 
     def take_best(self) -> bool:
-        """What makes the run fit; else the best by replay; else the largest upper bound."""
+        """What makes the run fit; else the best by replay; else what frees memory where it fits; else a ceiling."""
         names = self._open_rules()
         fitting = [name for name in names if self.rules[name].gain.frees_memory]
-        found = [finding for name in fitting if (finding := self._allow(name, self.settled))]
-        if found:
-            self._append_fitting(min(found, key=self._rank))
+        if not self._fits() and self._take_fitting(fitting):
             return True
         others = [name for name in names if name not in fitting]
         if best := self._choose_replayed(others):
             self._append_replayed(*best)
             return True
+        if self._take_fitting(fitting):
+            return True
         ceilings = [finding for name in others if (finding := self._bound(name))]
         if ceilings:
             self._append_ceiling(min(ceilings, key=self._rank))
         return bool(ceilings)
+
+    def _take_fitting(self, names: Iterable[str]) -> bool:
+        """Takes the cheapest of the rules that free memory; False where none can follow."""
+        found = [finding for name in names if (finding := self._allow(name, self.settled))]
+        if found:
+            self._append_fitting(min(found, key=self._rank))
+        return bool(found)
 
     def _allow(self, name: str, facts: FactSheet) -> Finding | None:
         """The finding on ``facts``, with its own gain, if it can follow the entries so far; else None."""

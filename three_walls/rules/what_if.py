@@ -1,14 +1,17 @@
 """Answers ``what if``: what the asked changes mean for the step, by the rules and the facts of the run, and the step
 with them.
 
-A setting stands for the transformations of the rule that proposes it. How many layers are recomputed in full may be any
-number (``rules/recomputed_layers.py``). A bandwidth, a factor or a dropped kernel is a
+A setting stands for the transformations of the rule that proposes it. One that only chooses how such an edit works is
+taken together with that edit. How many layers are recomputed in full may be any
+number (``rules/recomputed_layers.py``), and modules may take the place of full recompute
+(``rules/recomputed_modules.py``). A bandwidth, a factor or a dropped kernel is a
 transformation of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from math import inf, nextafter
 
 from three_walls.model.buckets import (
@@ -33,7 +36,8 @@ from three_walls.model.what_if import Changes, Question, ReplayedRun, WhatIf
 from three_walls.rules.conditions import Truth, evaluate_all, same, that_are
 from three_walls.rules.edits import fact_of, target_of
 from three_walls.rules.judge import failing_requirements
-from three_walls.rules.recomputed_layers import change_recomputed_layers
+from three_walls.rules.recomputed_layers import GRANULARITY, change_recomputed_layers
+from three_walls.rules.recomputed_modules import MODULES, find_module_rules
 from three_walls.rules.replays import Replays
 from three_walls.rules.wording import explain
 from three_walls.tables.loader import suggest
@@ -112,7 +116,9 @@ def _explain(transformations: Iterable[Transformation], predictor: Predictor) ->
 def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet, predictor: Predictor) -> Changes:
     """What ``question`` changes in the step. Raises UsageError for a setting that no rule proposes, or a wrong name."""
     replays = Replays(predictor)
-    parts = [_set(name, question.settings, rules, facts, replays) for name in question.settings]
+    choosing = _find_choosing(question.settings, rules, facts)
+    facts = facts.with_values(choosing)
+    parts = [_set(name, question.settings, rules, facts, replays) for name in question.settings if name not in choosing]
     parts += [_scale(name, factor) for name, factor in question.scales]
     parts += [Changes((_drop(kernels),)) for kernels in question.dropped_kernels]
     if question.network_bytes_per_s is not None:
@@ -123,6 +129,26 @@ def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet, pr
         tuple(dict.fromkeys(reason for part in parts for reason in part.unknown)),
         tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
+
+
+def _find_choosing(settings: Mapping[str, ConfigData], rules: Sequence[Rule], facts: FactSheet) -> dict[str, FactValue]:
+    """Those of ``settings`` that choose how another of them works, which changes the run."""
+    return {
+        name: value
+        for rule in rules
+        for name, value in settings.items()
+        if name in rule.gain.chosen_by
+        and not _is_set(name, value, facts)
+        and any(
+            other in settings and _sets(other, to, other, settings[other]) and not _is_set(other, to, facts)
+            for other, to in _targets(rule, facts)
+        )
+    }
+
+
+def _is_set(name: str, value: ConfigData, facts: FactSheet) -> bool:
+    current = facts.get(name)
+    return not current.is_missing and (same(current.value, value) or (value is False and current.value is None))
 
 
 def _set(
@@ -136,13 +162,15 @@ def _set(
     """
     value = settings[name]
     shown = f"{name.partition('.')[2]}={_write(value)}"
-    current = facts.get(name)
-    if not current.is_missing and (same(current.value, value) or (value is False and current.value is None)):
+    if _is_set(name, value, facts):
         return Changes(notes=(f"{shown} is set already: it changes nothing.",))
     recomputed = change_recomputed_layers(name, shown, settings, rules, facts)
     if recomputed is not None:
         return recomputed
-    proposing = [rule for rule in rules if any(_sets(edited, to, name, value) for edited, to in _targets(rule, facts))]
+    recomputed = _recompute_modules(name, settings, rules, facts, replays)
+    if recomputed is not None:
+        return recomputed
+    proposing = _find_proposing(name, value, rules, facts)
     if not proposing:
         raise UsageError(_describe_unknown_setting(name, shown, rules, facts))
     if all(_needs_another(rule, name, facts) for rule in proposing):
@@ -173,6 +201,29 @@ def _set(
     transformations = tuple(change for rule in chosen for change in found[rule][0])
     notes = [*_note_other_edits(chosen, name, shown, facts), *_note_obstacles(chosen, shown, facts)]
     return Changes(transformations, notes=tuple(notes))
+
+
+def _recompute_modules(
+    name: str, settings: Mapping[str, ConfigData], rules: Sequence[Rule], facts: FactSheet, replays: Replays
+) -> Changes | None:
+    """From full recompute to modules: none, and what rules that free memory say of each; None for any other change.
+
+    None as well where another rule proposes these modules for this run: then that one answers, as in the plan.
+    """
+    module_rules = find_module_rules(name, settings, rules, facts)
+    if not module_rules:
+        return None
+    if not all(rule.gain.frees_memory for rule in _find_proposing(MODULES, settings[MODULES], rules, facts)):
+        return None
+    without = _set(GRANULARITY, {GRANULARITY: None}, rules, facts, replays)
+    costs = [replays.find(rule, facts)[0] for rule in module_rules]
+    if not without.transformations or not all(costs):
+        return None
+    return Changes(tuple(chain(without.transformations, *costs)))
+
+
+def _find_proposing(name: str, value: ConfigData, rules: Sequence[Rule], facts: FactSheet) -> list[Rule]:
+    return [rule for rule in rules if any(_sets(edited, to, name, value) for edited, to in _targets(rule, facts))]
 
 
 def _assume(rule: Rule, settings: Mapping[str, ConfigData], facts: FactSheet) -> FactSheet:
@@ -257,6 +308,10 @@ def _sets(edited: str, to: ConfigData, name: str, value: ConfigData) -> bool:
 def _describe_unknown_setting(name: str, shown: str, rules: Sequence[Rule], facts: FactSheet) -> str:
     values = {_write(to) for rule in rules for edit_name, to in _targets(rule, facts) if edit_name == name}
     key = name.partition(".")[2]
+    chosen = [edit for rule in rules if name in rule.gain.chosen_by for edit in _targets(rule, facts)]
+    if chosen:
+        together = ", ".join(f"{edit_name.partition('.')[2]}={_write(to)}" for edit_name, to in chosen)
+        return f"--set {shown}: no rule knows what it changes by itself, only together with {together} in a run without"
     if values:
         return f"--set {shown}: no rule knows what this value changes; known is {key}={' or '.join(sorted(values))}"
     keys = {edit_name.partition(".")[2] for rule in rules for edit_name, _ in _targets(rule, facts)}

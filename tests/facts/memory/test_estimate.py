@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from tests.facts.model_runs import toy, wide, without
 from tests.facts.views import pairs
-from three_walls.facts.log_facts import LOG_MEMORY_ITERATIONS, LOG_PEAK_MEMORY
+from three_walls.facts.log_facts import (
+    LOG_ALLOCATOR_RETRIES,
+    LOG_MEMORY_ITERATIONS,
+    LOG_PEAK_MEMORY,
+    LOG_RESERVED_MEMORY,
+)
 from three_walls.facts.memory.estimate import StageMemory, estimate_stages, measure_memory
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.model.config import ConfigData, RunConfig
@@ -29,12 +34,20 @@ def stages(world: int = 1, **values: ConfigData) -> tuple[StageMemory, ...]:
 
 
 def estimate_memory(
-    config: RunConfig, device_bytes: int | None, printed_bytes: int | None, iterations: int | None = None
+    config: RunConfig,
+    device_bytes: int | None,
+    printed_bytes: int | None,
+    iterations: int | None = None,
+    *,
+    reserved_bytes: int | None = None,
+    retries: int | None = None,
 ) -> dict[str, tuple[FactValue, str | None]]:
     """``printed_bytes``: the log's peak, printed after ``iterations``."""
     log = {
         LOG_PEAK_MEMORY: known_or_missing(printed_bytes, "no memory line"),
         LOG_MEMORY_ITERATIONS: known_or_missing(iterations, "no memory line"),
+        LOG_RESERVED_MEMORY: known_or_missing(reserved_bytes, "no memory line"),
+        LOG_ALLOCATOR_RETRIES: known_or_missing(retries, "no memory line"),
     }
     return pairs(measure_memory(config, device_bytes, log))
 
@@ -221,6 +234,18 @@ def test_what_cannot_be_counted_is_said(values: dict[str, ConfigData], reason: s
     facts = estimate_memory(toy(2, **values), 1 << 30, None)
     assert facts["memory_parameters_bytes"][0] is None
     assert reason in str(facts["memory_parameters_bytes"][1])
+
+
+@pytest.mark.parametrize(
+    ("retries", "reserved", "usable"),
+    [(1, 500, 500), (0, 500, 1000), (None, 500, 1000), (1, None, 1000), (1, 2000, 1000)],
+)
+def test_a_run_that_had_to_try_again_got_no_more_than_it_reserved(
+    retries: int | None, reserved: int | None, usable: int
+) -> None:
+    found = estimate_memory(toy(), 1000 * MIB, 400 * MIB, reserved_bytes=reserved and reserved * MIB, retries=retries)
+    assert found["memory_peak_fraction"] == (400 / usable, None)
+    assert found["memory_headroom_bytes"] == ((usable - 400) * MIB, None)
 
 
 def test_a_measured_peak_replaces_the_estimate() -> None:

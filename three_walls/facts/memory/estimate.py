@@ -14,7 +14,12 @@ from dataclasses import replace
 
 from three_walls.facts.efficiency.model_flops import projection_weights
 from three_walls.facts.layout import GPU_MEMORY
-from three_walls.facts.log_facts import LOG_MEMORY_ITERATIONS, LOG_PEAK_MEMORY
+from three_walls.facts.log_facts import (
+    LOG_ALLOCATOR_RETRIES,
+    LOG_MEMORY_ITERATIONS,
+    LOG_PEAK_MEMORY,
+    LOG_RESERVED_MEMORY,
+)
 from three_walls.facts.memory.activations import estimate_activations
 from three_walls.facts.model_shape import ModelShape, read_model_shape
 from three_walls.inputs.config.parallel_layout import CompleteLayout, read_layout
@@ -84,7 +89,8 @@ MEMORY_HEADROOM = facts.fact(
     "memory_headroom_bytes",
     "bytes",
     "memory headroom per GPU",
-    "Device memory less the peak of allocated memory by the log, or less the estimated peak where no log printed one.",
+    "Device memory less the peak of allocated memory by the log, or less the estimated peak where no log printed one. "
+    "Where an allocation had to be tried again, what was reserved at its peak counts for the device memory.",
     "Memory that is free: neither peak contains fragments of the allocator, NCCL's buffers and the CUDA context.",
 )
 MEMORY_PEAK = facts.fact(
@@ -98,7 +104,8 @@ MEMORY_PEAK_FRACTION = facts.fact(
     "memory_peak_fraction",
     "fraction",
     "peak memory",
-    "Fraction of the device memory that is allocated at the peak, by the log.",
+    "Fraction of the device memory that is allocated at the peak, by the log. Where an allocation had to be tried "
+    "again, of what was reserved at its peak: the run got no more.",
     whole="device memory",
 )
 MEMORY_PEAK_WITHOUT_RECOMPUTE = facts.fact(
@@ -171,6 +178,7 @@ class StageMemory:
 
 def measure_memory(config: RunConfig, device_bytes: int | None, log: Measurements) -> Measurements:
     """Every fact of this group. ``log``: facts of the training log; ``device_bytes``: memory of the GPU."""
+    device_bytes = _usable_bytes(device_bytes, log)
     estimated = estimate_stages(config)
     printed_bytes = log[LOG_PEAK_MEMORY].whole
     peak = _later_peak(printed_bytes, log[LOG_MEMORY_ITERATIONS].whole, estimated.value)
@@ -193,6 +201,18 @@ def measure_memory(config: RunConfig, device_bytes: int | None, log: Measurement
         MEMORY_PEAK_LARGER_MICRO_BATCH: over_device(_peak_with_larger_micro_batch(peak, estimated)),
         MEMORY_PEAK_LARGER_WITHOUT_RECOMPUTE: over_device(_peak_with_larger_micro_batch(without_recompute, estimated)),
     }
+
+
+def _usable_bytes(device_bytes: int | None, log: Measurements) -> int | None:
+    """Memory of the GPU that the run can have.
+
+    Where an allocation had to be tried again, the allocator got no more than it had reserved by then, however much more
+    the GPU has: a limit, or another process, holds the rest.
+    """
+    reserved_bytes = log[LOG_RESERVED_MEMORY].whole
+    if not log[LOG_ALLOCATOR_RETRIES].whole or not reserved_bytes:
+        return device_bytes
+    return reserved_bytes if device_bytes is None else min(device_bytes, reserved_bytes)
 
 
 def _measure_fullest_stage(estimated: Measurement[tuple[StageMemory, ...]]) -> Measurements:

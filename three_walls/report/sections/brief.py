@@ -35,7 +35,7 @@ from three_walls.report.section import (
     Text,
 )
 from three_walls.report.sections.budget import UNLISTED_COLOUR, title_budget
-from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation
+from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation, explain_empty
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.step_base import find_step_base, step_after
 
@@ -87,7 +87,9 @@ def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Se
         Section("verdict", "", (hero,)),
         *((Section("warnings", "Warnings", blocks),) if blocks else ()),
         Section("budget", title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
-        Section("plan", "The plan", _tabulate_entries(report, plan_lines), lead=_lead(report), empty=_empty(report)),
+        Section(
+            "plan", "The plan", _tabulate_entries(report, plan_lines), lead=_lead(report), empty=explain_empty(report)
+        ),
     )
 
 
@@ -105,7 +107,7 @@ def make_ticket(report: Report) -> tuple[Section, ...]:
             "The plan",
             tuple(_describe_entry(report, step) for step in report.plan),
             lead=_lead(report),
-            empty=_empty(report),
+            empty=explain_empty(report),
         ),
         Section("budget", title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
         *((Section("warnings", "Warnings", tuple(blocks)),) if blocks else ()),
@@ -164,12 +166,6 @@ def _lead(report: Report) -> str:
     low_ns, _, high_ns = step_after(report.plan[-1])
     after = format_ms_range(low_ns, high_ns)
     return f"{format_ms(base.now_ns)} now ({base.note}), {after} with all entries. Apply them in order."
-
-
-def _empty(report: Report) -> str:
-    return (
-        "Empty: no rule recommends an edit for this run." if report.findings else "Empty: no rule could be evaluated."
-    )
 
 
 def _tabulate_entries(report: Report, lines: int) -> tuple[Block, ...]:

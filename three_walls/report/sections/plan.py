@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from three_walls.model.finding import Finding, FirstTrial, Gain, Note, PlannedEdit, PlanStep
-from three_walls.model.report import Report
+from three_walls.model.report import SETTINGS_UNKNOWN, Report
 from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
 from three_walls.report import section as layout
 from three_walls.report.charts import MILLISECONDS, BarRow, Bars, Piece
@@ -79,11 +79,21 @@ def plan(report: Report) -> Section:
         tuple(blocks),
         lead=_lead(report) if report.plan else "",
         link="Plan",
-        empty="Empty: no rule recommends an edit for this run."
-        if report.findings
-        else "Empty: no rule could be evaluated.",
+        empty=explain_empty(report),
         terminal=Terminal.ALWAYS,
     )
+
+
+def explain_empty(report: Report) -> str:
+    """What an empty plan means."""
+    if not report.findings:
+        return "Empty: no rule could be evaluated."
+    if any(warning.code == SETTINGS_UNKNOWN for warning in report.warnings):
+        return (
+            "Empty: no rule recommends an edit by what is known of this run. Its settings are not: pass "
+            "--config run_config.yaml or --log."
+        )
+    return "Empty: no rule recommends an edit for this run."
 
 
 def _name_file(report: Report) -> Iterator[Inline]:

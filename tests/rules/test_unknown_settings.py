@@ -1,0 +1,84 @@
+"""The warning that rules wait for the settings of the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.analyzed_samples import analyze_sample, reads_sample
+from tests.rules.builders import MS, rule, sheet_of
+from three_walls.model.condition import Condition
+from three_walls.model.config import ConfigValue, RunConfig
+from three_walls.model.fact import GIVE_CONFIG, FactSheet
+from three_walls.model.report import SETTINGS_UNKNOWN
+from three_walls.rules.judge import judge_all
+from three_walls.rules.unknown_settings import warn_of_unknown_settings
+
+RULES = tuple(
+    rule(name, applies_to=(Condition(fact, "at_least", 1),))
+    for name, fact in (
+        ("a", "config.num_moe_experts"),
+        ("b", "config.num_moe_experts"),
+        ("c", "num_microbatches"),
+        ("d", "rank_count"),
+        ("e", "step_ns"),
+    )
+)
+
+
+def facts_with(**reasons: str) -> FactSheet:
+    """A step is known, and why other facts are not."""
+    facts = sheet_of({"step_ns": MS, **dict.fromkeys(reasons, 1)})
+    missing = {name: replace(facts.get(name), value=None, missing_reason=reason) for name, reason in reasons.items()}
+    return replace(facts, facts={**facts.facts, **missing})
+
+
+FACTS = facts_with(num_microbatches=f"needs the batch size {GIVE_CONFIG}", rank_count="the trace does not tell")
+
+
+def warn(config: RunConfig) -> tuple[str, ...]:
+    found = warn_of_unknown_settings(config, judge_all(RULES, FACTS), FACTS)
+    assert {warning.code for warning in found} <= {SETTINGS_UNKNOWN}
+    return tuple(warning.message for warning in found)
+
+
+def test_rules_that_wait_for_settings_are_counted_and_the_most_needed_setting_comes_first() -> None:
+    from_trace = RunConfig({"transformer_impl": ConfigValue("transformer_engine", "kernels of the trace")})
+    assert warn(from_trace) == warn(RunConfig())
+    (message,) = warn(RunConfig())
+    assert message == (
+        "The settings of the run are unknown, and 3 of 5 rules wait for them: pass its saved configuration "
+        "(--config run_config.yaml) or its training log (--log). Most needed: num_moe_experts, "
+        f"{FACTS.get('num_microbatches').label}."
+    )
+
+
+@pytest.mark.parametrize("source", ["config file", "log config", "log arguments", "command line"])
+def test_nothing_is_said_where_a_source_states_the_settings(source: str) -> None:
+    assert warn(RunConfig({"hidden_size": ConfigValue(4096, source)})) == ()
+    derived = ConfigValue(4096, "derived: elsewhere", confirmed_by=(source,))
+    assert warn(RunConfig({"hidden_size": derived})) == ()
+
+
+def test_nothing_is_said_where_no_rule_waits_for_a_setting() -> None:
+    facts = sheet_of({"step_ns": MS, "config.num_moe_experts": 8, "num_microbatches": 8})
+    assert warn_of_unknown_settings(RunConfig(), judge_all(RULES, facts), facts) == ()
+
+
+@reads_sample("healthy-two-gpus.sqlite.xz")
+def test_a_trace_alone_ends_in_an_empty_plan_that_says_what_it_lacks() -> None:
+    report = analyze_sample("healthy-two-gpus.sqlite.xz")
+    assert not report.plan
+    assert [warning.code for warning in report.warnings].count(SETTINGS_UNKNOWN) == 1
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        pytest.param(trace, marks=reads_sample(trace))
+        for trace in ("qwen-alltoall-ep8.sqlite.xz", "foreign-inference.sqlite.xz")
+    ],
+)
+def test_a_command_line_or_a_foreign_program_leaves_no_rule_waiting_for_settings(trace: str) -> None:
+    assert SETTINGS_UNKNOWN not in {warning.code for warning in analyze_sample(trace).warnings}
