@@ -321,7 +321,7 @@ def _diagnose(rule_base: RuleBase, run: _Run, bridge_version: str | None, allowe
     overrides = spell(edits, config, bridge_version or config.bridge_version)
     plan = name_places(spell_entries(plan, findings, config, bridge_version), rule_base.rules)
     warnings = (
-        *warn_of_unknown_settings(config, findings, facts),
+        *warn_of_unknown_settings(config, findings, facts, leaves_config=run.inputs.leaves_config),
         *judge_warnings(rule_base.warnings, facts, stragglers),
     )
     first = choose_first_trial(plan, facts, predictor)

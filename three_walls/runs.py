@@ -20,7 +20,7 @@ from three_walls.inputs.config.command_line import read_user_settings
 from three_walls.inputs.config.log_settings import read_log_settings
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.config.saved_config import read_config_file
+from three_walls.inputs.config.saved_config import CONFIG_NAME, read_config_file
 from three_walls.inputs.given_files import is_directory
 from three_walls.inputs.log.reader import COMPRESSED_SUFFIXES, LOG_SUFFIXES, read_logs
 from three_walls.inputs.nsys.source import holds_traces, plain_name
@@ -39,7 +39,6 @@ from three_walls.version import VERSION
 
 BASELINE = "baseline:"
 REPORT_NAME = "report.json"
-CONFIG_NAME = "run_config.yaml"
 LABEL_NAME = "tried.yaml"
 _OPTION = re.compile(r",(log|config|set|name)=")
 _BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -54,6 +54,13 @@ def test_rules_that_wait_for_settings_are_counted_and_the_most_needed_setting_co
     )
 
 
+def test_a_configuration_beside_the_traces_is_named() -> None:
+    findings = judge_all(RULES, FACTS)
+    (found,) = warn_of_unknown_settings(RunConfig(), findings, FACTS, leaves_config=True)
+    assert "(--log). A run_config.yaml lies next to the traces. Most needed" in found.message
+    assert "lies next to" not in warn(RunConfig())[0]
+
+
 @pytest.mark.parametrize("source", ["config file", "log config", "log arguments", "command line"])
 def test_nothing_is_said_where_a_source_states_the_settings(source: str) -> None:
     assert warn(RunConfig({"hidden_size": ConfigValue(4096, source)})) == ()

@@ -11,7 +11,7 @@ from three_walls.inputs.config.command_line import read_user_settings
 from three_walls.inputs.config.log_settings import read_log_settings
 from three_walls.inputs.config.merge import merge_sources
 from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.config.saved_config import read_config_file
+from three_walls.inputs.config.saved_config import CONFIG_NAME, read_config_file
 from three_walls.inputs.config.sources import CONFIG_FILE, KERNELS, USER, SettingsBuilder, SourceSettings
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
@@ -76,6 +76,8 @@ class Inputs:
     """Where the traces are. Of more than are read in full, :attr:`traces` begins with the first that has kernels."""
     surveyed: tuple[Capture, ...] = ()
     """Every capture of a run of which only some ranks are read in full; empty where all are."""
+    leaves_config: bool = False
+    """Whether a saved configuration lies next to the traces that nobody asked for: it may be another run's."""
 
     @property
     def captures(self) -> tuple[Capture, ...]:
@@ -127,7 +129,18 @@ def read_inputs(
         for report, reason in find_unread(given)
     )
     warnings = (*(warn_of_unreadable(path, reason) for path, reason in unreadable), *unread)
-    return Inputs(tuple(traces), log, snapshot, stated, config, without_log, warnings, tuple(trace_paths))
+    folders = {path if path.is_dir() else path.parent for path in given}
+    return Inputs(
+        traces=tuple(traces),
+        log=log,
+        snapshot=snapshot,
+        stated=stated,
+        config=config,
+        config_without_log=without_log,
+        warnings=warnings,
+        paths=tuple(trace_paths),
+        leaves_config=request.config is None and any((folder / CONFIG_NAME).is_file() for folder in folders),
+    )
 
 
 # Readers of what most runs lack are imported where they are needed.

@@ -19,9 +19,12 @@ _MOST_NAMES = 4
 
 
 def warn_of_unknown_settings(
-    config: RunConfig, findings: Sequence[Finding], facts: FactSheet
+    config: RunConfig, findings: Sequence[Finding], facts: FactSheet, *, leaves_config: bool = False
 ) -> tuple[ReportWarning, ...]:
-    """How many rules wait for settings, for which most, and what to give; nothing where a source states them."""
+    """How many rules wait for settings, for which most, and what to give; nothing where a source states them.
+
+    ``leaves_config``: whether a saved configuration lies next to the traces and was not read.
+    """
     if any(value.is_stated_by(source) for value in config.values.values() for source in _COMPLETE):
         return ()
     waiting = [
@@ -34,9 +37,10 @@ def warn_of_unknown_settings(
     rules = f"{len(waiting)} of {len(findings)} rules wait" if len(waiting) > 1 else f"1 of {len(findings)} rules waits"
     counts = Counter(name for names in waiting for name in names)
     most = sorted(counts, key=lambda name: (-counts[name], name))[:_MOST_NAMES]
+    beside = " A run_config.yaml lies next to the traces." if leaves_config else ""
     message = (
         f"The settings of the run are unknown, and {rules} for them: pass its saved configuration "
-        f"(--config run_config.yaml) or its training log (--log). Most needed: {list_labels(most, facts)}."
+        f"(--config run_config.yaml) or its training log (--log).{beside} Most needed: {list_labels(most, facts)}."
     )
     return (ReportWarning(SETTINGS_UNKNOWN, message),)
 

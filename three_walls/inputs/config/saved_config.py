@@ -26,7 +26,8 @@ _WHOLE = ("model", "train", "optimizer", "ddp")
 """Sections that a whole configuration has. Only a whole one is evidence of a release."""
 _OBJECTS = {"comm_overlap": "CommOverlapConfig", "mixed_precision": "MixedPrecisionConfig"}
 _SET_BY_VALIDATE = ("scheduler.wd_incr_steps", "scheduler.lr_decay_steps", "comm_overlap.data_parallel_size")
-EXPECTED = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
+CONFIG_NAME = "run_config.yaml"
+EXPECTED = f"Megatron-Bridge's configuration as YAML ({CONFIG_NAME})"
 
 
 def read_config_file(path: Path) -> SourceSettings:
