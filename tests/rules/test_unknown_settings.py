@@ -54,6 +54,13 @@ def test_rules_that_wait_for_settings_are_counted_and_the_most_needed_setting_co
     )
 
 
+def test_a_log_that_was_given_is_not_asked_for() -> None:
+    logged = FACTS.with_values({"log_files_count": 1})
+    (warning,) = warn_of_unknown_settings(RunConfig(), judge_all(RULES, logged), logged)
+    assert "(--config run_config.yaml), because the log does not state them. Most needed" in warning.message
+    assert "--log" not in warning.message
+
+
 @pytest.mark.parametrize("source", ["config file", "log config", "log arguments", "command line"])
 def test_nothing_is_said_where_a_source_states_the_settings(source: str) -> None:
     assert warn(RunConfig({"hidden_size": ConfigValue(4096, source)})) == ()
