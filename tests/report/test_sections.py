@@ -355,7 +355,7 @@ def test_an_empty_plan_of_a_run_without_settings_states_what_to_give(report: Rep
     asks = ReportWarning(SETTINGS_UNKNOWN, "The settings of the run are unknown.")
     section = section_of(replace(without_plan(report), warnings=(asks,)), "plan")
     assert section is not None
-    assert section.empty.endswith("Its settings are not: pass --config run_config.yaml or --log.")
+    assert section.empty.endswith("by what is known of this run. The settings of the run are unknown.")
 
 
 def test_graph_coverage_is_a_share_or_a_reason(report: Report) -> None:

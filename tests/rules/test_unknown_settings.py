@@ -57,8 +57,15 @@ def test_rules_that_wait_for_settings_are_counted_and_the_most_needed_setting_co
 def test_a_configuration_beside_the_traces_is_named() -> None:
     findings = judge_all(RULES, FACTS)
     (found,) = warn_of_unknown_settings(RunConfig(), findings, FACTS, leaves_config=True)
-    assert "(--log). A run_config.yaml lies next to the traces. Most needed" in found.message
+    assert "(--config run_config.yaml; a file of that name lies next to the traces)" in found.message
     assert "lies next to" not in warn(RunConfig())[0]
+
+
+def test_a_log_that_was_given_is_not_asked_for() -> None:
+    logged = FACTS.with_values({"log_files_count": 1})
+    (warning,) = warn_of_unknown_settings(RunConfig(), judge_all(RULES, logged), logged)
+    assert "(--config run_config.yaml), because the log does not state them. Most needed" in warning.message
+    assert "--log" not in warning.message
 
 
 @pytest.mark.parametrize("source", ["config file", "log config", "log arguments", "command line"])

@@ -37,10 +37,13 @@ def warn_of_unknown_settings(
     rules = f"{len(waiting)} of {len(findings)} rules wait" if len(waiting) > 1 else f"1 of {len(findings)} rules waits"
     counts = Counter(name for names in waiting for name in names)
     most = sorted(counts, key=lambda name: (-counts[name], name))[:_MOST_NAMES]
-    beside = " A run_config.yaml lies next to the traces." if leaves_config else ""
+    or_log = (
+        ", because the log does not state them" if facts.number("log_files_count") else " or its training log (--log)"
+    )
+    beside = "; a file of that name lies next to the traces" if leaves_config else ""
     message = (
         f"The settings of the run are unknown, and {rules} for them: pass its saved configuration "
-        f"(--config run_config.yaml) or its training log (--log).{beside} Most needed: {list_labels(most, facts)}."
+        f"(--config run_config.yaml{beside}){or_log}. Most needed: {list_labels(most, facts)}."
     )
     return (ReportWarning(SETTINGS_UNKNOWN, message),)
 

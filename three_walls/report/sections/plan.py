@@ -88,11 +88,9 @@ def explain_empty(report: Report) -> str:
     """What an empty plan means."""
     if not report.findings:
         return "Empty: no rule could be evaluated."
-    if any(warning.code == SETTINGS_UNKNOWN for warning in report.warnings):
-        return (
-            "Empty: no rule recommends an edit by what is known of this run. Its settings are not: pass "
-            "--config run_config.yaml or --log."
-        )
+    asks = [warning.message for warning in report.warnings if warning.code == SETTINGS_UNKNOWN]
+    if asks:
+        return f"Empty: no rule recommends an edit by what is known of this run. {asks[0]}"
     return "Empty: no rule recommends an edit for this run."
 
 
