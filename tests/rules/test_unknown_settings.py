@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.analyzed_samples import analyze_sample, reads_sample
+from tests.paths import SAMPLES
 from tests.rules.builders import MS, rule, sheet_of
+from three_walls import analyze
 from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.fact import GIVE_CONFIG, FactSheet
@@ -34,6 +38,7 @@ def facts_with(**reasons: str) -> FactSheet:
     return replace(facts, facts={**facts.facts, **missing})
 
 
+BESIDE = "; a file of that name lies next to the traces"
 FACTS = facts_with(num_microbatches=f"needs the batch size {GIVE_CONFIG}", rank_count="the trace does not tell")
 
 
@@ -57,7 +62,7 @@ def test_rules_that_wait_for_settings_are_counted_and_the_most_needed_setting_co
 def test_a_configuration_beside_the_traces_is_named() -> None:
     findings = judge_all(RULES, FACTS)
     (found,) = warn_of_unknown_settings(RunConfig(), findings, FACTS, leaves_config=True)
-    assert "(--config run_config.yaml; a file of that name lies next to the traces)" in found.message
+    assert f"(--config run_config.yaml{BESIDE})" in found.message
     assert "lies next to" not in warn(RunConfig())[0]
 
 
@@ -85,6 +90,16 @@ def test_a_trace_alone_ends_in_an_empty_plan_that_says_what_it_lacks() -> None:
     report = analyze_sample("healthy-two-gpus.sqlite.xz")
     assert not report.plan
     assert [warning.code for warning in report.warnings].count(SETTINGS_UNKNOWN) == 1
+    assert BESIDE not in str(report.warnings)
+
+
+@reads_sample("healthy-two-gpus.sqlite.xz")
+def test_a_configuration_next_to_the_traces_is_seen_but_not_read(tmp_path: Path) -> None:
+    shutil.copy(SAMPLES / "healthy-two-gpus.sqlite.xz", tmp_path)
+    (tmp_path / "run_config.yaml").write_text("model: {num_moe_experts: 8}\n")
+    report = analyze(tmp_path)
+    assert BESIDE in str(report.warnings)
+    assert "num_moe_experts" not in report.config.values
 
 
 @pytest.mark.parametrize(
