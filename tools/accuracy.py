@@ -40,6 +40,8 @@ LEAST_INSIDE_FRACTION = 0.7
 LEAST_RANK_CORRELATION = 0.8
 MOST_NOISE_FRACTION = 0.03
 """Where runs of the base differ by more than twice this share of the step, a smaller change was not measured."""
+NARROW_FRACTION = 0.06
+"""A range is narrow up to this share of the step, or up to half of the gain."""
 HELPS_FRACTION = 0.03
 """An edit that is predicted to shorten the step by more than this must not lengthen it."""
 GPU_GROUPS = {"1 or 2 GPUs": 2, "4 GPUs": 4, "8 GPUs or more": inf}
@@ -96,6 +98,10 @@ class Comparison:
     def is_inside(self) -> bool:
         """Whether the printed range holds the measured gain, within what two runs differ by."""
         return self.low - self.noise <= self.measured <= self.high + self.noise
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.width <= max(NARROW_FRACTION, abs(self.likely) / 2)
 
     @property
     def width(self) -> float:
@@ -322,6 +328,7 @@ def main() -> int:
     compared = [each for each in predicted if not each.is_lost_in_noise]
     failed = _judge(compared)
     click.echo(describe_neighbour_score(predicted))
+    click.echo(describe_bare_score(compared))
     click.echo()
     for line in describe_gpu_groups(compared, walls, bases):
         click.echo(line)
@@ -330,12 +337,22 @@ def main() -> int:
 
 def describe_neighbour_score(predicted: Iterable[Comparison]) -> str:
     """What the score would be if the noise were only what the two runs of the base beside each edit differ by."""
-    narrow = [replace(each, noise=each.neighbour_noise) for each in predicted]
+    beside = [replace(each, noise=each.neighbour_noise) for each in predicted]
+    return f"with the noise of neighbouring base runs alone: {_count_inside(beside)}"
+
+
+def describe_bare_score(compared: Sequence[Comparison]) -> str:
+    """How many of the same edits are inside if nothing is allowed for noise."""
+    bare = [replace(each, noise=0.0) for each in compared]
+    return f"with nothing allowed for noise: {_count_inside(bare)}"
+
+
+def _count_inside(compared: Sequence[Comparison]) -> str:
     scores = []
-    for title, some in (("all", narrow), ("set aside", [each for each in narrow if each.edit.is_set_aside])):
+    for title, some in (("all", compared), ("set aside", [each for each in compared if each.edit.is_set_aside])):
         counted = [each for each in some if not each.is_lost_in_noise]
         scores.append(f"{title} {sum(each.is_inside for each in counted)} of {len(counted)} inside")
-    return f"with the noise of neighbouring base runs alone: {'; '.join(scores)}"
+    return "; ".join(scores)
 
 
 def describe_gpu_groups(
@@ -420,7 +437,8 @@ def describe_scores(title: str, compared: Sequence[Comparison]) -> str:
     right, judged = count_best_first(compared)
     return (
         f"{title}: inside {_inside_fraction(compared):.0%} of {len(compared)} edits; median width "
-        f"{median(each.width for each in compared):.1%} of the step; "
+        f"{median(each.width for each in compared):.1%} of the step, "
+        f"{sum(each.is_narrow for each in compared) / len(compared):.0%} narrow; "
         f"rank correlation {'unknown' if correlation is None else f'{correlation:.2f}'};\n"
         f"  best predicted edit measured best: {right} of {judged} traces with several edits; "
         f"predicted to help by more than {HELPS_FRACTION:.0%} and slower: {_count_harmful(compared)}"

@@ -283,6 +283,14 @@ def test_twice_the_micro_batch_halves_the_passes_and_their_launches(tmp_path: Pa
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 20 + 10
 
 
+def test_the_host_may_take_longer_for_a_pass_of_more_samples(tmp_path: Path) -> None:
+    graph = labelled(launch_bound(tmp_path), micro_batch=[0, 0, 1, 1])
+    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2, host=same(1.5))) == 30 + 10
+    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=0.5)) == 2 * 60 + 5
+    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=0.5, host=same(0.75))) == 2 * 45 + 5
+    assert step_us(graph) == 60 + 5
+
+
 def test_twice_the_micro_batch_does_the_same_work_on_the_device(tmp_path: Path) -> None:
     graph = labelled(device_bound(tmp_path), micro_batch=[0, 0, 1, 1])
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 2 * 40 + 1 + 2 * 40

@@ -15,6 +15,7 @@ from tools.accuracy import (
     MeasuredEdit,
     correlate_ranks,
     count_best_first,
+    describe_bare_score,
     describe_gpu_groups,
     describe_neighbour_score,
     find_base,
@@ -53,19 +54,36 @@ def test_the_score_with_the_noise_of_neighbours_is_told_too() -> None:
     assert "all 1 of 1 inside" in describe_neighbour_score([replace(wide, neighbour_noise=0.02, measured=0.115)])
 
 
+def test_the_score_without_any_noise_is_told_too() -> None:
+    near = replace(_compared("a", 0.1, 0.11), noise=0.02)
+    assert near.is_inside
+    assert "all 0 of 1 inside" in describe_bare_score([near])
+    assert "all 1 of 1 inside" in describe_bare_score([replace(near, high=0.11)])
+
+
+def test_a_range_is_narrow_beside_the_step_or_beside_its_gain() -> None:
+    def span(likely: float, low: float, high: float) -> Comparison:
+        return replace(_compared("a", likely, likely), low=low, high=high)
+
+    assert span(0.01, -0.02, 0.04).is_narrow
+    assert not span(0.01, -0.03, 0.04).is_narrow
+    assert span(0.4, 0.3, 0.5).is_narrow
+    assert not span(0.4, 0.3, 0.55).is_narrow
+
+
 def test_pairs_of_eight_gpus_are_scored_by_themselves() -> None:
     pair = [replace(_compared("pair", likely, measured), gpus=2) for likely, measured in ((0.1, 0.1), (0.2, 0.2))]
     eight = [replace(_compared("eight", likely, measured), gpus=8) for likely, measured in ((0.1, 0.1), (0.3, 0.1))]
     walls = [JudgedWall("pair", 2, "memory", "memory"), JudgedWall("eight", 8, "memory", "communication")]
     bases = [Base("pair", 2, 0.001, 0.0, ""), Base("eight", 8, 0.002, 0.004, ""), Base("other", 8, None, 0.001, "")]
     assert list(describe_gpu_groups([*pair, *eight], walls, bases)) == [
-        "1 or 2 GPUs: inside 100% of 2 edits; median width 0.0% of the step; rank correlation unknown;\n"
+        "1 or 2 GPUs: inside 100% of 2 edits; median width 0.0% of the step, 100% narrow; rank correlation unknown;\n"
         "  best predicted edit measured best: 1 of 1 traces with several edits; "
         "predicted to help by more than 3% and slower: 0",
         "  wall as known: 1 of 1 traces; replay error at most 0.10% on 1 traces; "
         "unclassified at most 0.00% on 1 traces",
         "4 GPUs: none measured",
-        "8 GPUs or more: inside 50% of 2 edits; median width 0.0% of the step; rank correlation unknown;\n"
+        "8 GPUs or more: inside 50% of 2 edits; median width 0.0% of the step, 100% narrow; rank correlation unknown;\n"
         "  best predicted edit measured best: 1 of 1 traces with several edits; "
         "predicted to help by more than 3% and slower: 0",
         "  wall as known: 0 of 1 traces; replay error at most 0.20% on 1 traces, unknown on 1; "

@@ -462,6 +462,7 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
 
     The first passes of a pipeline's schedule are in the order of the schedule with fewer of them, and its dependencies
     make a bubble of longer passes longer. A smaller micro-batch (``factor`` below 1) multiplies the host time instead.
+    ``host``: of what the host takes for a pass, what it takes for one of so many samples.
     That makes every pass stand for several, those of the bubble too: of ``m`` passes and ``p - 1`` that fill and drain
     the pipeline, ``m / factor + p - 1`` shorter ones are run. So all take ``(m + factor (p - 1)) / (m + p - 1)`` of
     that, be it the host or the device that decides how long a pass takes.
@@ -472,16 +473,16 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     number = _column_of(graph, "micro_batch")
     inside = number != NONE
     is_sent = operations["category"].cast(pl.String).is_in(list(COMMUNICATION_CATEGORIES)).to_numpy()
-    time = _at(change.time, level)
+    time, host = _at(change.time, level), _at(change.host, level)
     if factor < 1:
         passes, filling = number.max() + 1, _count_filling_passes(graph, number)
         left = (passes + factor * filling) / (passes + filling)
-        changed = _scale_operations(graph, work, inside, left * np.where(is_sent, 1.0, time), left / factor)
+        changed = _scale_operations(graph, work, inside, left * np.where(is_sent, 1.0, time), host * left / factor)
         return _lengthen_pipeline_waits(graph, work, changed, factor, level)
     left_out = inside & (number >= (number.max() + 1) / factor)
     shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
     # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
-    kept = _scale_operations(graph, shorter, inside & ~left_out, factor * np.where(is_sent, 1.0, time), 1.0)
+    kept = _scale_operations(graph, shorter, inside & ~left_out, factor * np.where(is_sent, 1.0, time), host)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
     wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
     changed = replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)

@@ -50,7 +50,7 @@ _LEVELLED = {
 """Parameters with a range, and what they are where an entry does not give them."""
 _USED_BY = {
     "time": (Action.SCALE, Action.FUSE, Action.GRAPH, Action.REPEAT, Action.MICRO_BATCH),
-    "host": (Action.SCALE, Action.FUSE, Action.HOST, Action.REPEAT),
+    "host": (Action.SCALE, Action.FUSE, Action.HOST, Action.REPEAT, Action.MICRO_BATCH),
     "share": (Action.HIDE, Action.UNWAIT, Action.EVEN_HOSTS),
     "slowdown": (Action.HIDE,),
     "factor": (Action.MICRO_BATCH,),
