@@ -88,7 +88,7 @@ accuracy: $(VENV)/.installed  ## predicted against measured steps, and the label
 	$(BIN)/pytest -n auto --dist loadgroup -m base
 
 .PHONY: bench bench-gate
-bench: $(VENV)/.installed  ## CPU, wall and memory next to the floor, nsys-ai and nsys stats; BENCH='--steps 57 --write'
+bench: $(VENV)/.installed  ## CPU, wall and memory next to the floor, nsys-ai and nsys stats; BENCH='--steps 57 --long 800 --write'
 	$(BIN)/python benchmarks/run.py --nsys "$(NSYS)" $(BENCH)
 
 bench-gate: $(VENV)/.installed  ## fails where the program became slower than benchmarks/ratios.yaml allows, under 40 s

@@ -1,7 +1,7 @@
 """Measures ``three-walls analyze`` next to the floor, nsys-ai and ``nsys stats``, in one interleaved run.
 
     python benchmarks/run.py                       # 6 MB and 100 MB
-    python benchmarks/run.py --steps 57 --write    # 600 MB too; writes the table of docs/performance.md
+    python benchmarks/run.py --steps 9 --steps 57 --long 800 --write    # and 600 MB, 2.6 GB; writes docs/performance.md
 
 The programs take turns, so that what else the machine does slows them alike; of several rounds each program's best one
 counts. Compare the ratios: seconds depend on the machine, and CPU seconds of all threads on how busy it is.
@@ -182,23 +182,39 @@ def describe_machine(nsys: str) -> str:
 
 def make_traces(steps: tuple[int, ...]) -> list[Path]:
     """The small sample, and one trace for each number of steps; those that were generated are kept."""
-    traces = [SMALL]
-    for count in steps:
-        trace = KEPT / "benchmark_traces" / f"{count}-steps.sqlite"
-        if not trace.exists():
-            measure([sys.executable, REPOSITORY / "benchmarks" / "inflate.py", BASE, trace, "--steps", str(count)], OWN)
-        traces.append(trace)
-    return traces
+    return [SMALL, *(_inflate(f"{count}-steps", count) for count in steps)]
+
+
+def make_long_trace(steps: int) -> Path:
+    """A trace of so many steps without the ranges of operators, as a capture of minutes is made."""
+    return _inflate(f"{steps}-steps-without-operators", steps, "--without", "aten::*")
+
+
+def _inflate(name: str, steps: int, *options: str) -> Path:
+    trace = KEPT / "benchmark_traces" / f"{name}.sqlite"
+    if not trace.exists():
+        program = REPOSITORY / "benchmarks" / "inflate.py"
+        measure([sys.executable, program, BASE, trace, "--steps", str(steps), *options], OWN)
+    return trace
 
 
 @click.command()
 @click.argument("traces", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--steps", multiple=True, type=int, default=(9,), help="Also a trace of so many steps, 11 MB each.")
+@click.option("--long", "long_steps", type=int, help="Also so many steps without operators, 3 MB each; no peers.")
 @click.option("--rounds", default=3, help="How often each program runs; its best run counts.")
 @click.option("--peers/--no-peers", default=True, help="Whether nsys-ai and nsys stats run too.")
 @click.option("--nsys", default="nsys", help="The nsys that runs the reports.")
 @click.option("--write", is_flag=True, help="Write the table of docs/performance.md.")
-def main(traces: tuple[Path, ...], steps: tuple[int, ...], rounds: int, peers: bool, nsys: str, write: bool) -> None:
+def main(
+    traces: tuple[Path, ...],
+    steps: tuple[int, ...],
+    long_steps: int | None,
+    rounds: int,
+    peers: bool,
+    nsys: str,
+    write: bool,
+) -> None:
     """Measures TRACES (plain exports); without any, a sample and generated ones."""
     KEPT.mkdir(exist_ok=True)
     programs: dict[str, Program] = {ANALYZE: analyze, FLOOR: read_floor}
@@ -213,6 +229,9 @@ def main(traces: tuple[Path, ...], steps: tuple[int, ...], rounds: int, peers: b
     lines = [f"{describe_machine(nsys)}. Best of {rounds} interleaved rounds. {load}", ""]
     for trace in traces or make_traces(steps):
         lines += render_trace(trace, measure_trace(trace, programs, rounds))
+    if long_steps:
+        trace = make_long_trace(long_steps)
+        lines += render_trace(trace, measure_trace(trace, {ANALYZE: analyze, FLOOR: read_floor}, rounds))
     text = "\n".join(lines).rstrip() + "\n"
     click.echo(text)
     if write:
