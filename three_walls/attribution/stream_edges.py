@@ -124,8 +124,10 @@ def _join_calls(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """``rows`` (waits or records) with when and by which thread ``calls`` made them; others are left out."""
     key = _distinguish(rows, calls)
     added = calls.drop([name for name in rows.columns if name not in key], strict=False)
-    called = rows.with_row_index("row").join(added, on=key)
-    return share_constants(called.sort("row", "at_ns", "thread").unique("row", keep="first", maintain_order=True))
+    called = rows.with_row_index("row").join(added, on=key, maintain_order="left")
+    if (called["row"].diff() == 0).any():  # several calls of one id
+        called = called.sort("row", "at_ns", "thread").unique("row", keep="first", maintain_order=True)
+    return share_constants(called)
 
 
 def _join_delayed(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
