@@ -38,7 +38,7 @@ def facts_with(**reasons: str) -> FactSheet:
     return replace(facts, facts={**facts.facts, **missing})
 
 
-BESIDE = "; a file of that name lies next to the traces"
+BESIDE = ", which lies next to the traces"
 FACTS = facts_with(num_microbatches=f"needs the batch size {GIVE_CONFIG}", rank_count="the trace does not tell")
 
 

@@ -40,7 +40,7 @@ def warn_of_unknown_settings(
     or_log = (
         ", because the log does not state them" if facts.number("log_files_count") else " or its training log (--log)"
     )
-    beside = "; a file of that name lies next to the traces" if leaves_config else ""
+    beside = ", which lies next to the traces" if leaves_config else ""
     message = (
         f"The settings of the run are unknown, and {rules} for them: pass its saved configuration "
         f"(--config run_config.yaml{beside}){or_log}. Most needed: {list_labels(most, facts)}."
