@@ -374,7 +374,7 @@ def test_what_a_setting_that_chooses_how_an_edit_works_does_alone_is_not_known()
             find_changes(Question(asked), [fuses_loss(), other], run)
         assert str(refused.value) == (
             "--set loss_impl=te: no rule knows what it changes by itself, only together with loss_fusion=true "
-            "in a run without"
+            "where that is not set yet"
         )
 
 
@@ -386,7 +386,7 @@ def test_a_choice_that_the_run_has_made_changes_nothing() -> None:
 
 
 def recomputes(module: str) -> Rule:
-    """Frees memory in a run without full recompute."""
+    """Frees memory where that is not set yet full recompute."""
     made = replace(
         sets(module, "recompute_modules", (module,), Transformation(Action.REPEAT, Selection(work=(module,)))),
         lever="recompute",
