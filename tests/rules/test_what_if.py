@@ -386,7 +386,7 @@ def test_a_choice_that_the_run_has_made_changes_nothing() -> None:
 
 
 def recomputes(module: str) -> Rule:
-    """Frees memory where that is not set yet full recompute."""
+    """Frees memory in a run without full recompute."""
     made = replace(
         sets(module, "recompute_modules", (module,), Transformation(Action.REPEAT, Selection(work=(module,)))),
         lever="recompute",

@@ -311,7 +311,10 @@ def _describe_unknown_setting(name: str, shown: str, rules: Sequence[Rule], fact
     chosen = [edit for rule in rules if name in rule.gain.chosen_by for edit in _targets(rule, facts)]
     if chosen:
         together = ", ".join(f"{edit_name.partition('.')[2]}={_write(to)}" for edit_name, to in chosen)
-        return f"--set {shown}: no rule knows what it changes by itself, only together with {together} where that is not set yet"
+        return (
+            f"--set {shown}: no rule knows what it changes by itself, only together with {together} where that is not "
+            "set yet"
+        )
     if values:
         return f"--set {shown}: no rule knows what this value changes; known is {key}={' or '.join(sorted(values))}"
     keys = {edit_name.partition(".")[2] for rule in rules for edit_name, _ in _targets(rule, facts)}
