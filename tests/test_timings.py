@@ -62,4 +62,4 @@ def test_imports_are_in_the_first_stage(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     *table, error = done.stderr.splitlines()
     assert "no such file" in error
-    assert _rows("\n".join(table))["start"][0] > 0.1
+    assert _rows("\n".join(table))["start"][0] > 0.04  # Python alone takes 0.01 to 0.02

@@ -15,7 +15,7 @@ from benchmarks.processes import FailedProgramError, Use, measure
 from tests.paths import SAMPLES
 
 SAMPLE = SAMPLES / "wide-nvlink-alltoall.sqlite"
-WORK = "sum(range(3 * 10**6))"
+WORK = "sum(range(10**7))"
 
 
 def test_the_time_of_a_child_counts() -> None:
