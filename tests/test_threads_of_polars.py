@@ -42,6 +42,12 @@ def test_the_files_of_a_directory_count(tmp_path: Path, size_bytes: int, is_one:
     assert ("POLARS_MAX_THREADS" in os.environ) == is_one
 
 
+@pytest.mark.parametrize(("size_bytes", "is_one"), [(10 * MB, True), (20 * MB, False)])
+def test_a_compressed_trace_counts_as_long_as_it_will_be(tmp_path: Path, size_bytes: int, is_one: bool) -> None:
+    choose_threads([make_trace(tmp_path / "rank0.sqlite.xz", size_bytes)])
+    assert ("POLARS_MAX_THREADS" in os.environ) == is_one
+
+
 def test_the_callers_own_choice_counts_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLARS_MAX_THREADS", "2")
     choose_threads([make_trace(tmp_path / "small.sqlite", MB)])
