@@ -15,6 +15,7 @@ import polars as pl
 
 from three_walls.attribution.stream_edges import EventCalls
 from three_walls.model.buckets import COMPUTE_CATEGORIES
+from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.intervals import DURATION, Numbers
 from three_walls.timeline.timeline import Timeline
 
@@ -42,8 +43,6 @@ _NEEDED = (
 )
 """Columns of Timeline.operations that attributing a part takes."""
 
-_HELD_LAUNCHES = 1_000
-"""About as many a stream holds: the thread that launches one more waits."""
 _LARGEST_MARGIN = 20_000
 """Operations before and after the steps of a part, however many streams there are."""
 
@@ -107,7 +106,7 @@ def _divide_rank(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
     compute_rows = (
         operations.select("category", "start_ns", "end_ns").select(ends_gap.arg_true()).to_series().to_numpy()
     )
-    margin = min(_LARGEST_MARGIN, 2 * _HELD_LAUNCHES * operations["stream"].n_unique())
+    margin = min(_LARGEST_MARGIN, 2 * replay_thresholds().full_queue_operations * operations["stream"].n_unique())
     begin = 0
     while begin < steps.height:
         end = max(begin + 1, int(np.searchsorted(last_row, first_row[begin] + MOST_OPERATIONS, "right")))
