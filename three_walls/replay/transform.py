@@ -461,11 +461,13 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     """Passes of ``factor`` times as many samples, in as many fewer passes: the last ones are left out.
 
     The first passes of a pipeline's schedule are in the order of the schedule with fewer of them, and its dependencies
-    make a bubble of longer passes longer. A smaller micro-batch (``factor`` below 1) multiplies the host time instead.
-    ``host``: of what the host takes for a pass, what it takes for one of so many samples.
-    That makes every pass stand for several, those of the bubble too: of ``m`` passes and ``p - 1`` that fill and drain
-    the pipeline, ``m / factor + p - 1`` shorter ones are run. So all take ``(m + factor (p - 1)) / (m + p - 1)`` of
-    that, be it the host or the device that decides how long a pass takes.
+    make a bubble of longer passes longer. ``host`` is what the host takes for a pass of so many samples, as a share of
+    what it took.
+
+    A smaller micro-batch (``factor`` below 1) multiplies the host time instead. Every pass then stands for several,
+    those of the bubble too: of ``m`` passes and ``p - 1`` that fill and drain the pipeline, ``m / factor + p - 1``
+    shorter ones are run. So all take ``(m + factor (p - 1)) / (m + p - 1)`` of that, be it the host or the device that
+    decides how long a pass takes.
     """
     operations, factor = graph.operations, change.factor
     if not knows_passes(graph) or factor <= 0:
@@ -498,7 +500,7 @@ def knows_passes(graph: StepGraph) -> bool:
 def _count_filling_passes(graph: StepGraph, micro_batch: Numbers) -> int:
     """Passes that fill the captured part of a pipeline: forward passes that its first stage begins before it goes back.
 
-    None where no stages exchange anything, or where they wait for stages that were not captured.
+    0 where no stages exchange anything, or where they wait for stages that were not captured.
     """
     operations, is_exchange = graph.operations, _is_pipeline_exchange(graph)
     if not is_exchange.any() or graph.work.wait_ns[is_exchange].any() or "direction" not in operations.columns:

@@ -78,7 +78,7 @@ class ReplayedDraft(Draft):
         return [*Draft._open_rules(self), *continuing]
 
     def take_best(self) -> bool:
-        """What makes the run fit; else the best by replay; else what frees memory where it fits; else a ceiling."""
+        """What makes the run fit; else the best by replay; else what frees memory; else an upper bound."""
         names = self._open_rules()
         fitting = [name for name in names if self.rules[name].gain.frees_memory]
         if not self._fits() and self._take_fitting(fitting):

@@ -90,7 +90,7 @@ MEMORY_HEADROOM = facts.fact(
     "bytes",
     "memory headroom per GPU",
     "Device memory less the peak of allocated memory by the log, or less the estimated peak where no log printed one. "
-    "Where an allocation had to be tried again, what was reserved at its peak counts for the device memory.",
+    "If an allocation had to be tried again, the peak of reserved memory counts as the device memory.",
     "Memory that is free: neither peak contains fragments of the allocator, NCCL's buffers and the CUDA context.",
 )
 MEMORY_PEAK = facts.fact(
@@ -104,8 +104,8 @@ MEMORY_PEAK_FRACTION = facts.fact(
     "memory_peak_fraction",
     "fraction",
     "peak memory",
-    "Fraction of the device memory that is allocated at the peak, by the log. Where an allocation had to be tried "
-    "again, of what was reserved at its peak: the run got no more.",
+    "Fraction of the device memory that is allocated at the peak, by the log. If an allocation had to be tried "
+    "again, the peak of reserved memory counts as the device memory: the run got no more.",
     whole="device memory",
 )
 MEMORY_PEAK_WITHOUT_RECOMPUTE = facts.fact(
