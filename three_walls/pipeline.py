@@ -53,6 +53,7 @@ from three_walls.overrides.check import find_problems
 from three_walls.overrides.entries import spell_entries
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
+from three_walls.ranks.attributed_steps import choose_steps
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
@@ -65,6 +66,7 @@ from three_walls.rules.what_if import answer
 from three_walls.rules.where_seen import name_places
 from three_walls.tables.bridge import check_release
 from three_walls.tables.kernels import load_api_patterns, union_of
+from three_walls.timeline.excerpt import excerpt_trace
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
 
@@ -180,13 +182,19 @@ def _measure(
 ) -> _Run:
     """Reads and measures a run: the stages up to the replay. ``asked``: numbers of ranks to read in full."""
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
-    inputs = read_inputs(request, ranges, graph_launch, progress, workers.jobs)
-    measure = partial(_measure_survey, workers=workers, asked=asked) if inputs.is_to_be_surveyed else _measure_inputs
-    measured = measure(inputs, step_range, progress)
+
+    def measure(inputs: Inputs) -> _MeasuredRun:
+        if inputs.is_to_be_surveyed:
+            return _measure_survey(inputs, step_range, progress, workers=workers, asked=asked)
+        return _measure_inputs(inputs, step_range, progress)
+
+    # Nothing here refers to what was read: of a long capture most of it is no longer needed once the steps are known.
+    read = partial(read_inputs, request, ranges, graph_launch, progress, workers.jobs)
+    measured = measure(read())
     if measured.details.log.mismatch:  # by its steps, if not by its settings, which are left out while reading
-        without = inputs.without_log_settings(request.bridge_version)
-        if without.stated != inputs.stated:
-            measured = measure(without, step_range, progress)
+        without = measured.inputs.without_log_settings(request.bridge_version)
+        if without.stated != measured.inputs.stated:
+            measured = measure(read().without_log_settings(request.bridge_version))
     progress("replaying the step")
     inputs, details, facts = measured.inputs, measured.details, measured.facts
     timeline, matched_ranks, attribution = measured.timeline, measured.matched_ranks, measured.attribution
@@ -210,17 +218,28 @@ def _measure(
 
 def _measure_inputs(inputs: Inputs, step_range: str | None, progress: Progress) -> _MeasuredRun:
     """The stages between reading and the replay."""
-    traces = inputs.with_kernels
-    progress("classifying kernels, finding steps")
-    captured = build_timeline(traces, inputs.config, step_range)
-    progress("matching the calls of the ranks on one clock")
-    timeline, matched_ranks = match_ranks(captured, traces, inputs.config)
+    inputs, timeline, matched_ranks = _find_steps(inputs, step_range, progress)
     progress("attributing every nanosecond")
-    attribution = attribute(timeline, matched_ranks, traces)
+    attribution = attribute(timeline, matched_ranks, inputs.with_kernels)
     inputs = replace(inputs, config=add_counted_world(inputs.config, timeline))
     progress("measuring facts")
     facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
     return _MeasuredRun(inputs, timeline, matched_ranks, attribution, facts, details)
+
+
+def _find_steps(inputs: Inputs, step_range: str | None, progress: Progress) -> tuple[Inputs, Timeline, MatchedRanks]:
+    """The steps that are attributed, with the ranks compared; and ``inputs`` with what these steps rest on alone."""
+    traces = inputs.with_kernels
+    progress("classifying kernels, finding steps")
+    captured = build_timeline(traces, inputs.config, step_range)
+    progress("matching the calls of the ranks on one clock")
+    finished, matched_ranks = match_ranks(captured, traces, inputs.config)
+    timeline, matched_ranks = choose_steps(finished, matched_ranks)
+    if timeline is not finished:
+        inputs = replace(
+            inputs, traces=tuple(excerpt_trace(trace, timeline) if trace.ranks else trace for trace in inputs.traces)
+        )
+    return inputs, timeline, matched_ranks
 
 
 def _measure_survey(
@@ -332,7 +351,7 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
     inputs, timeline, matched_ranks = run.inputs, run.timeline, run.matched_ranks
     attribution, details, facts = run.attribution, run.details, diagnosis.facts
     in_full = tuple(rank for trace in inputs.with_kernels for rank in trace.ranks)
-    step, ranks = details.step, summarize_ranks(attribution, in_full)
+    step, ranks = details.step, summarize_ranks(attribution, matched_ranks.steps, in_full)
     numbers = {rank.rank for rank in in_full}
     culprits = diagnosis.verdict.culprit.ranks if diagnosis.verdict.culprit else ()
     late = dict.fromkeys((*culprits, *(straggler.rank for straggler in attribution.stragglers)))
@@ -341,7 +360,7 @@ def _build_report(run: _Run, diagnosis: _Diagnosis, replay: ReplayedRun) -> Live
         tool_version=VERSION,
         inputs=tuple(capture.input for capture in inputs.captures),
         verdict=diagnosis.verdict,
-        step=summarize_steps(attribution.steps, timeline.sources.values(), inputs.ranks),
+        step=summarize_steps(matched_ranks.steps, timeline.sources.values(), inputs.ranks),
         ranks=drilled.ranks,
         budget=summarize_budget(step) if step else (),
         budget_of=step.why if step else "no step could be kept",

@@ -1,8 +1,6 @@
 """The run in parts, so that attributing a long capture takes no more memory than attributing some of its steps.
 
-A part is either several whole ranks or consecutive steps of one rank. Conclusions about a step rest on its own
-operations and on what was launched shortly before and after it, so a part of a rank also has the operations next to its
-steps: twice as many as its streams can hold.
+A part is either several whole ranks or consecutive steps of one rank, with the operations next to these.
 """
 
 from __future__ import annotations
@@ -14,9 +12,7 @@ import numpy as np
 import polars as pl
 
 from three_walls.attribution.stream_edges import EventCalls
-from three_walls.model.buckets import COMPUTE_CATEGORIES
-from three_walls.tables.thresholds import replay_thresholds
-from three_walls.timeline.intervals import DURATION, Numbers
+from three_walls.timeline.excerpt import RankRows
 from three_walls.timeline.timeline import Timeline
 
 MOST_OPERATIONS = 200_000
@@ -42,9 +38,6 @@ _NEEDED = (
     "launch_thread",
 )
 """Columns of Timeline.operations that attributing a part takes."""
-
-_LARGEST_MARGIN = 20_000
-"""Operations before and after the steps of a part, however many streams there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +93,15 @@ def _divide_rank(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
     capture_id, process = operations.select("capture_id", "process").row(0)
     of_process = (pl.col("capture_id") == capture_id) & (pl.col("process") == process)
     own_calls = event_calls.filter(of_process)
-    first_row = operations["start_ns"].search_sorted(steps["start_ns"], "left").to_numpy()
-    last_row = operations["start_ns"].search_sorted(steps["end_ns"], "left").to_numpy()
-    ends_gap = pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0)
-    compute_rows = (
-        operations.select("category", "start_ns", "end_ns").select(ends_gap.arg_true()).to_series().to_numpy()
-    )
-    margin = min(_LARGEST_MARGIN, 2 * replay_thresholds().full_queue_operations * operations["stream"].n_unique())
+    rank_rows = RankRows(operations)
+    first_row, last_row = (rank_rows.count_before(steps[bound]) for bound in ("start_ns", "end_ns"))
     begin = 0
     while begin < steps.height:
         end = max(begin + 1, int(np.searchsorted(last_row, first_row[begin] + MOST_OPERATIONS, "right")))
         own_steps = steps[begin:end]
-        rows = int(first_row[begin]), int(last_row[end - 1])
-        own = _find_rows(operations, own_steps, rows, margin, compute_rows)
         begin_ns, end_ns = own_steps["start_ns"][0], own_steps["end_ns"][-1]
+        still_running, first, after = rank_rows.find(begin_ns, end_ns)
+        own = pl.concat([operations[still_running], operations[first:after]])
         part = replace(
             timeline,
             operations=own,
@@ -122,19 +110,3 @@ def _divide_rank(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
         )
         yield Part(part, own_calls.around(own["launch_start_ns"]))
         begin = end
-
-
-def _find_rows(
-    operations: pl.DataFrame, steps: pl.DataFrame, rows: tuple[int, int], margin: int, compute_rows: Numbers
-) -> pl.DataFrame:
-    """The operations of a part: ``rows``, ``margin`` next to them, and earlier ones that still run in ``steps``.
-
-    The compute operation that ends the last gap is among them, with those that start together with it.
-    """
-    begin, end = max(0, rows[0] - margin), min(operations.height, rows[1] + margin)
-    following = int(np.searchsorted(compute_rows, rows[1], "left"))
-    if following < len(compute_rows):
-        next_start_ns = operations["start_ns"][int(compute_rows[following])]
-        end = max(end, operations["start_ns"].search_sorted(next_start_ns, "right"))
-    still_running: pl.Series = (operations["end_ns"][:begin] > steps["start_ns"][0]).arg_true()
-    return pl.concat([operations.select(pl.all().gather(still_running)), operations[begin:end]])

@@ -29,11 +29,11 @@ MOST_UNCLASSIFIED = 20
 """Unknown kernel names listed, largest first; the share of all of them is in the budget."""
 
 
-def summarize_ranks(attribution: Attribution, ranks: Sequence[Rank]) -> tuple[RankReport, ...]:
-    """One row per rank, by global rank; each with all of its steps and the budget of its median kept step."""
+def summarize_ranks(attribution: Attribution, steps: pl.DataFrame, ranks: Sequence[Rank]) -> tuple[RankReport, ...]:
+    """One row per rank, by global rank; each with all of its ``steps`` and the budget of its median kept step."""
     budgets, exposure, medians = _budgets(attribution), _exposure(attribution), median_steps(attribution.steps)
     causes = summarize_gap_causes(attribution.compute_gaps, medians)
-    steps_of = _list_steps(attribution.steps, budgets)
+    steps_of = _list_steps(steps, budgets)
     rows = []
     for rank in sorted(ranks, key=lambda rank: (rank.rank, rank.rank_index)):
         median = medians.get(rank.rank_index)

@@ -44,6 +44,8 @@ class MatchedRanks:
     """The ranks of a run, with their calls matched and their times on a common clock."""
 
     ranks: tuple[Rank, ...]
+    steps: pl.DataFrame
+    """Every step of every rank (steps.STEPS). Those of a timeline may be fewer (attributed_steps.py)."""
     matched: MatchedCalls
     clock: CommonClock
     pipeline: Pipeline | None
@@ -87,8 +89,10 @@ def match_ranks(
     # A call that one member made in a skewed step shows nothing about the others either.
     touched = arrivals.join(skew.steps, on=["rank_index", "step"], how="semi").select("instance").unique()
     untouched = arrivals.join(touched, on="instance", how="anti")
+    steps = drop_skewed_steps(numbered.steps, skew.steps)
     matched_ranks = MatchedRanks(
         ranks=ranks,
+        steps=steps,
         matched=matched,
         clock=clock,
         pipeline=pipeline,
@@ -98,7 +102,7 @@ def match_ranks(
         start_skew_ns=skew.skew_ns,
         warnings=skew.warnings,
     )
-    return numbered.with_steps(drop_skewed_steps(numbered.steps, skew.steps)), matched_ranks
+    return numbered.with_steps(steps), matched_ranks
 
 
 def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> pl.DataFrame:

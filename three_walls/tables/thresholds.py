@@ -88,6 +88,14 @@ class AttributionThresholds(Row):
     """From the end of an operation to the start of the next one on a stream that waited for it."""
     followed_events: WholeCount
     """Events in a row that are followed from a waiting operation to its producers."""
+    most_attributed_operations: Annotated[int, between(1, 10_000_000), BeforeValidator(_whole_value_of)]
+    """Operations of all ranks up to which all steps are attributed, and about those of the steps that else are."""
+    fewest_attributed_steps: WholeCount
+    """Steps that are attributed however many operations they have."""
+    attributed_stretches: WholeCount
+    """Stretches of consecutive steps that these are."""
+    longest_attributed_steps: WholeCount
+    """The longest steps, which are attributed besides."""
     ready_quantile: Fraction
     """Quantile of the durations of a kind of call, other than token exchanges, that counts as its transfer."""
     minimum_calls: WholeCount

@@ -7,6 +7,8 @@ first start and its latest end, so what happened in a step is found without a lo
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -108,14 +110,24 @@ class ApiCalls:
 
     def between(self, begin_ns: int, until_ns: int) -> ApiCalls:
         """The calls that end at ``begin_ns`` or later and start before ``until_ns``."""
+        return self.during({part.capture_id: [(begin_ns, until_ns)] for part in self.parts})
+
+    def during(self, spans: Mapping[int, Sequence[tuple[int, int]]]) -> ApiCalls:
+        """The calls of each capture that end at the begin of one of its ``spans`` or later and start before its end."""
         parts = []
         for part in self.parts:
-            if part.until_ns < begin_ns or part.begin_ns >= until_ns:
+            near = [
+                (begin_ns, until_ns)
+                for begin_ns, until_ns in spans.get(part.capture_id, ())
+                if part.until_ns >= begin_ns and part.begin_ns < until_ns
+            ]
+            if not near:
                 continue
-            if part.begin_ns < begin_ns or part.until_ns >= until_ns:
+            if not any(part.begin_ns >= begin_ns and part.until_ns < until_ns for begin_ns, until_ns in near):
                 start = part.packed["start_ns"].cast(pl.Int64) + part.least["start_ns"]
                 end = start + part.packed["length_ns"].cast(pl.Int64) + part.least["length_ns"]
-                part = part.take((end >= begin_ns) & (start < until_ns))
+                are_inside = ((end >= begin_ns) & (start < until_ns) for begin_ns, until_ns in near)
+                part = part.take(functools.reduce(operator.or_, are_inside))
             if part.packed.height:
                 parts.append(part)
         return replace(self, parts=tuple(parts))
