@@ -17,6 +17,7 @@ from three_walls.attribution.attribution import Attribution
 from three_walls.attribution.compute_gaps import ComputeGaps
 from three_walls.attribution.parts import Part
 from three_walls.attribution.stream_edges import EventCalls
+from three_walls.timeline import excerpt
 from three_walls.timeline.timeline import Timeline
 
 US = 1_000
@@ -60,7 +61,7 @@ def divide(monkeypatch: pytest.MonkeyPatch, most: int, margin: int) -> list[Part
         return made
 
     monkeypatch.setattr(parts, "MOST_OPERATIONS", most)
-    monkeypatch.setattr(parts, "_LARGEST_MARGIN", margin)
+    monkeypatch.setattr(excerpt, "_LARGEST_MARGIN", margin)
     monkeypatch.setattr(attribution, "divide_run", divide_run)
     return made
 

@@ -111,7 +111,7 @@ def measure_facts(
     traces = inputs.with_kernels
     run = view_run([capture for capture in inputs.captures if capture.ranks], inputs.config)
     step = choose_step(traces, timeline, attribution, matched_ranks, run)
-    step_ns, lengths = step.step_ns if step else None, list_captured_lengths(matched_ranks.steps)
+    step_ns, lengths = step.step_ns if step else None, list_captured_lengths(attribution.steps)
     log = join_log(inputs.log, inputs.config_without_log, run.config, step_ns, lengths)
     sick = find_sick(attribution.stragglers, step_ns or 0, log.whole(PROFILER_EXCESS))
     if sick:  # which of them are, the log decides; steps of all ranks are equally long
@@ -130,7 +130,7 @@ def measure_facts(
         ),
         **measure_snapshot(inputs.snapshot),
         **measure_utilization(run, step_ns, log.whole(UNPROFILED_STEP)),
-        STEP_SPREAD: measure_spread(matched_ranks.steps),
+        STEP_SPREAD: measure_spread(attribution.steps),
     }
     if step:
         measured, details = _measure_details(step, matched_ranks, measured, replace(details, step=step))

@@ -112,7 +112,7 @@ def measure_ranks(matched_ranks: MatchedRanks, attribution: Attribution, sick: S
         RANKS_CAPTURED: known(len(matched_ranks.ranks)),
         **_measure_straggler(matched_ranks, attribution, sick),
         **_measure_kernel_spread(matched_ranks, attribution),
-        **_measure_capture_start(matched_ranks),
+        **_measure_capture_start(matched_ranks, attribution.steps),
     }
 
 
@@ -173,12 +173,12 @@ def _measure_straggler(
     return {STRAGGLER_LATE: known(0), STRAGGLER_CAUSE: nobody, STRAGGLER_REASON: nobody}
 
 
-def _measure_capture_start(matched_ranks: MatchedRanks) -> Measurements:
+def _measure_capture_start(matched_ranks: MatchedRanks, steps: pl.DataFrame) -> Measurements:
     is_one_rank = len(matched_ranks.ranks) < 2
     if matched_ranks.start_skew_ns is None or is_one_rank:
         reason = _ONE_RANK if is_one_rank else "the ranks' clocks could not be aligned"
         return dict.fromkeys((CAPTURE_START_SKEW, CAPTURE_START_SKEWED_STEPS), missing(reason))
-    skewed = matched_ranks.steps.filter("kept").join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
+    skewed = steps.filter("kept").join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
     return {
         CAPTURE_START_SKEW: known(matched_ranks.start_skew_ns),
         CAPTURE_START_SKEWED_STEPS: known(skewed.height),

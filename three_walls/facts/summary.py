@@ -21,6 +21,7 @@ from three_walls.model.report import (
     StepSummary,
     UnclassifiedKernel,
 )
+from three_walls.ranks.attributed_steps import LEFT_OUT
 from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.steps import StepSource, median_steps
 from three_walls.timeline.timeline import Timeline
@@ -64,7 +65,8 @@ def summarize_steps(steps: pl.DataFrame, sources: Iterable[StepSource], ranks: S
         DroppedStep(rank_of[rank_index], step, reason)
         for rank_index, step, reason in steps.filter(~pl.col("kept")).select("rank_index", "step", "reason").rows()
     ]
-    remarks = steps.filter(pl.col("kept") & (pl.col("reason") != ""))["reason"].unique().sort().to_list()
+    is_remark = pl.col("reason").str.starts_with(LEFT_OUT) | pl.col("kept") & (pl.col("reason") != "")
+    remarks = steps.filter(is_remark)["reason"].unique().sort().to_list()
     return StepSummary(
         source=", ".join(sorted({str(source) for source in sources})),
         kept=lengths.len(),

@@ -96,7 +96,7 @@ def collect_warnings(
         *matched_ranks.warnings,
         *_warn_of_slow_kernels(attribution, matched_ranks.rank_of),
         *details.warnings,
-        *_warn_of_outlier_steps(matched_ranks, attribution),
+        *_warn_of_outlier_steps(attribution, matched_ranks.rank_of),
     )
     return tuple(_fold_alike(warnings))
 
@@ -255,7 +255,7 @@ def _find_other_iterations(log: TrainingLog, timeline: Timeline) -> str:
     """
     if set(timeline.sources.values()) != {StepSource.TRAINING_STEP} or not log.iterations or log.left_out_count:
         return ""
-    numbers = timeline.steps.filter("kept")["step"].to_list()
+    numbers = timeline.steps["step"].to_list()
     logged = {line.iteration for line in log.iterations}
     if not numbers or logged & {near for number in numbers for near in (number, number + 1)}:
         return ""
@@ -434,17 +434,16 @@ def _warn_of_slow_kernels(attribution: Attribution, rank_of: Mapping[int, int]) 
     ]
 
 
-def _warn_of_outlier_steps(matched_ranks: MatchedRanks, attribution: Attribution) -> list[ReportWarning]:
+def _warn_of_outlier_steps(attribution: Attribution, rank_of: Mapping[int, int]) -> list[ReportWarning]:
     """One warning per kept step that is much longer than its rank's median, by rank and step.
 
     A garbage collection, an evaluation or a checkpoint makes one step long. Medians leave that step out of every other
-    figure, so it is reported by itself, with the bucket that grew most where the step was attributed.
+    figure, so it is reported by itself, with the bucket that grew most.
     """
-    limits, rank_of = fact_thresholds(), matched_ranks.rank_of
+    limits = fact_thresholds()
     warnings = []
     for rank_index in sorted(rank_of, key=lambda index: (rank_of[index], index)):
-        steps = matched_ranks.steps.filter((pl.col("rank_index") == rank_index) & pl.col("kept"))
-        budgets = attribution.budget.filter(pl.col("rank_index") == rank_index)
+        steps = attribution.steps.filter((pl.col("rank_index") == rank_index) & pl.col("kept"))
         lengths_ns = {
             int(step): int(end - start) for step, start, end in steps.select("step", "start_ns", "end_ns").rows()
         }
@@ -455,32 +454,30 @@ def _warn_of_outlier_steps(matched_ranks: MatchedRanks, attribution: Attribution
         excess_ns = max(
             limits.minimum_outlier_deviations * deviation_ns, limits.minimum_outlier_excess_fraction * median_ns
         )
+        typical_step = min(lengths_ns, key=lambda step: (abs(lengths_ns[step] - median_ns), step))
         for step, length_ns in lengths_ns.items():
             if length_ns > median_ns + excess_ns:
+                bucket, growth_ns = _find_grown_bucket(attribution, rank_index, step, typical_step)
                 message = (
                     f"Step {step} of rank {rank_of[rank_index]} took {_ms(length_ns)}; the rank's median step takes "
-                    f"{_ms(median_ns)}. {_describe_growth(budgets, step, lengths_ns, median_ns)}All other figures rest "
-                    "on medians, without this step."
+                    f"{_ms(median_ns)}. The largest part of the difference is {bucket}: "
+                    f"{_ms(growth_ns)} more than in a typical step. All other figures rest on medians, without this "
+                    "step."
                 )
                 warnings.append(ReportWarning("outlier-step", message))
     return warnings
 
 
-def _describe_growth(budgets: pl.DataFrame, step: int, lengths_ns: Mapping[int, int], median_ns: int) -> str:
-    """The bucket in which ``step`` exceeds a typical step most, as a sentence; empty for a step without a budget.
-
-    ``budgets``: of one rank's steps, as measure_budget gives them.
-    """
-    attributed = budgets["step"].unique().to_list()
-    if step not in attributed:
-        return ""
-    typical_step = min(attributed, key=lambda other: (abs(lengths_ns.get(other, 0) - median_ns), other))
+def _find_grown_bucket(attribution: Attribution, rank_index: int, step: int, typical_step: int) -> tuple[str, int]:
+    """The bucket that exceeds that of ``typical_step`` most, and by how many ns."""
+    rank_budget = attribution.budget.filter(pl.col("rank_index") == rank_index)
     long_ns, typical_ns = (
-        dict(budgets.filter(pl.col("step") == number).select("bucket", "ns").rows()) for number in (step, typical_step)
+        dict(rank_budget.filter(pl.col("step") == number).select("bucket", "ns").rows())
+        for number in (step, typical_step)
     )
     growth_ns = {bucket: ns - typical_ns.get(bucket, 0) for bucket, ns in long_ns.items()}
     bucket = min(growth_ns, key=lambda name: (-growth_ns[name], name))
-    return f"The largest part of the difference is {bucket}: {_ms(growth_ns[bucket])} more than in a typical step. "
+    return bucket, growth_ns[bucket]
 
 
 def _ms(value_ns: float) -> str:

@@ -1,6 +1,6 @@
 """Which steps of a long capture are attributed: enough for every median, and the longest ones.
 
-The others are listed with their lengths. What they take is neither kept in memory nor worked on.
+The others are listed with their lengths and dropped: what they hold takes neither time nor memory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
+LEFT_OUT = "left out of a long capture"
+"""Begins the reason of a step that is dropped although conclusions could rest on it."""
+
 
 def choose_steps(timeline: Timeline, matched_ranks: MatchedRanks) -> tuple[Timeline, MatchedRanks]:
     """The run with the steps that are attributed, and with the operations and calls that these rest on.
 
     ``timeline``: finished by match_ranks. Both results are the arguments where all steps are attributed: in any capture
     but a long one. Of a long one, stretches of consecutive steps are, evenly spread, and the longest steps; the same of
-    all ranks. ``MatchedRanks.steps`` lists all, and states of the others why they are not attributed.
+    all ranks. ``MatchedRanks.steps`` still lists the others, as dropped.
     """
     limits = attribution_thresholds()
     if timeline.operations.height <= limits.most_attributed_operations:
@@ -44,11 +47,14 @@ def choose_steps(timeline: Timeline, matched_ranks: MatchedRanks) -> tuple[Timel
     numbers = {*common["step"].gather(spread).to_list(), *longest["step"].to_list()}
     chosen = excerpt(timeline, numbers)
     reason = (
-        f"not attributed: of {common.height:,} steps, {len(spread)} in {limits.attributed_stretches} stretches and the "
-        f"{limits.longest_attributed_steps} longest are"
+        f"{LEFT_OUT}: of {common.height:,} steps {len(numbers)} are attributed, {len(spread)} in "
+        f"{limits.attributed_stretches} stretches from all over the capture, and the "
+        f"{limits.longest_attributed_steps} longest"
     )
     is_left_out = pl.col("kept") & ~pl.col("step").is_in(sorted(numbers))
-    steps = timeline.steps.with_columns(reason=pl.when(is_left_out).then(pl.lit(reason)).otherwise("reason"))
+    steps = timeline.steps.with_columns(
+        kept=pl.col("kept") & ~is_left_out, reason=pl.when(is_left_out).then(pl.lit(reason)).otherwise("reason")
+    )
     matched = matched_ranks.matched
     communication = _restrict(matched.communication, chosen.steps)
     return chosen, replace(

@@ -179,7 +179,7 @@ def test_a_log_without_the_iterations_of_the_trace_is_named(tmp_path: Path, firs
     trace = builder.write(tmp_path / "trace.sqlite")
     report = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *steps_of(90.0)))
     found = [warning.message for warning in report.warnings if warning.code == "log-iterations"]
-    expected = "The log holds iterations 1 to 11, and the trace steps 501 to 502. Check that they are of one run."
+    expected = "The log holds iterations 1 to 11, and the trace steps 500 to 503. Check that they are of one run."
     assert found == [expected] * is_named
 
 
