@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.attribution.test_run_in_parts import STEPS, attribute, busy_steps
@@ -55,12 +56,21 @@ def test_stretches_from_the_first_to_the_last_step_and_the_longest_are_attribute
     assert attributed(report) == [1, 2, 7, 17, 18]
     assert (report.step.kept, report.step.max_ns, len(report.ranks[0].steps)) == (5, STEP_NS + 300, 20)
     assert report.step.note == (
-        "left out of a long capture: of 18 steps 5 are attributed, 4 in 2 stretches from all over the capture, and the "
-        "1 longest"
+        "left out of a long capture: of 18 steps 5 are attributed, in 2 stretches from all over the capture, and the 1 "
+        "longest"
     )
     left_out = [step.index for step in report.step.dropped if step.reason == report.step.note]
     assert left_out == [*range(3, 7), *range(8, 17)]
     assert report.ranks[0].median_index in attributed(report)
+
+
+def test_the_median_of_the_attributed_steps_is_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    attribute_few(monkeypatch, operations=8)
+    drifting = np.array([900, 900, 1_100, 1_000, 1_000, 1_200, 1_000, 1_000, 1_000, 1_000, 900, 900])
+    # Stretches from the first step to the last one would be of 900 ns each.
+    assert attributed_steps._choose_places(drifting, 4).tolist() == [0, 1, 5, 8, 9]
+    even = np.full(12, 1_000)
+    assert attributed_steps._choose_places(even, 4).tolist() == [0, 1, 10, 11]
 
 
 def test_all_steps_of_an_ordinary_capture_are_attributed(tmp_path: Path) -> None:
@@ -72,7 +82,7 @@ def test_all_steps_of_an_ordinary_capture_are_attributed(tmp_path: Path) -> None
 def test_all_steps_are_attributed_where_leaving_some_out_saves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attribute_few(monkeypatch, operations=8, fewest=18)
+    attribute_few(monkeypatch, operations=8, fewest=10)
     assert attributed(analyze(equal_steps(20).write(tmp_path / "t.sqlite"))) == list(range(20))
 
 

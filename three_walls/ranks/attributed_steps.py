@@ -13,7 +13,7 @@ import polars as pl
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.excerpt import excerpt
-from three_walls.timeline.intervals import DURATION
+from three_walls.timeline.intervals import DURATION, Numbers
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
@@ -38,18 +38,13 @@ def choose_steps(timeline: Timeline, matched_ranks: MatchedRanks) -> tuple[Timel
     )
     per_step = max(1, timeline.operations.height // timeline.steps["step"].n_unique())
     count = max(limits.fewest_attributed_steps, limits.most_attributed_operations // per_step)
-    if count + limits.longest_attributed_steps >= common.height:
+    if 2 * count >= common.height:  # leaving out fewer than half saves little
         return timeline, matched_ranks
-    length = count // limits.attributed_stretches
-    begins = np.linspace(0, common.height - length, limits.attributed_stretches).round().astype(np.int64)
-    spread = np.unique(begins[:, None] + np.arange(length))
-    longest = common.sort(["longest_ns", "step"], descending=[True, False]).head(limits.longest_attributed_steps)
-    numbers = {*common["step"].gather(spread).to_list(), *longest["step"].to_list()}
+    numbers = set(common["step"].gather(_choose_places(common["longest_ns"].to_numpy(), count)).to_list())
     chosen = excerpt(timeline, numbers)
     reason = (
-        f"{LEFT_OUT}: of {common.height:,} steps {len(numbers)} are attributed, {len(spread)} in "
-        f"{limits.attributed_stretches} stretches from all over the capture, and the "
-        f"{limits.longest_attributed_steps} longest"
+        f"{LEFT_OUT}: of {common.height:,} steps {len(numbers)} are attributed, in {limits.attributed_stretches} "
+        f"stretches from all over the capture, and the {limits.longest_attributed_steps} longest"
     )
     is_left_out = pl.col("kept") & ~pl.col("step").is_in(sorted(numbers))
     steps = timeline.steps.with_columns(
@@ -64,6 +59,29 @@ def choose_steps(timeline: Timeline, matched_ranks: MatchedRanks) -> tuple[Timel
         arrivals=_restrict(matched_ranks.arrivals, chosen.steps),
         class_splits=_restrict(matched_ranks.class_splits, chosen.steps),
     )
+
+
+def _choose_places(length_ns: Numbers, count: int) -> Numbers:
+    """Places of about ``count`` steps, of those with ``length_ns`` in their order, and of the longest.
+
+    The stretches of equal length and distance whose median is nearest to that of all.
+    """
+    limits = attribution_thresholds()
+    of_stretch = np.arange(count // limits.attributed_stretches)
+    last = len(length_ns) - len(of_stretch)
+    begins = np.linspace(0, last, limits.attributed_stretches).round().astype(np.int64)
+    longest = np.argsort(-length_ns, kind="stable")[: limits.longest_attributed_steps]
+    room = max(0, int(begins[1]) - len(of_stretch)) // 2
+    median_ns = np.median(length_ns)
+
+    def choose(shift: int) -> Numbers:
+        shifted = np.clip(begins + shift, 0, last)
+        return np.union1d(shifted[:, None] + of_stretch, longest)
+
+    def miss_ns(shift: int) -> float:
+        return abs(float(np.median(length_ns[choose(shift)]) - median_ns))
+
+    return choose(min(range(-room, room + 1), key=lambda shift: (miss_ns(shift), abs(shift), shift)))
 
 
 def _restrict(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
