@@ -186,9 +186,10 @@ def _measure(
     def measure(inputs: Inputs) -> _MeasuredRun:
         if inputs.is_to_be_surveyed:
             return _measure_survey(inputs, step_range, progress, workers=workers, asked=asked)
-        return _measure_inputs(inputs, step_range, progress)
+        # From here on nothing refers to what was read: of a long capture most is not needed when the steps are known.
+        inputs, timeline, matched_ranks = _find_steps(inputs, step_range, progress)
+        return _measure_steps(inputs, timeline, matched_ranks, progress)
 
-    # Nothing here refers to what was read: of a long capture most of it is no longer needed once the steps are known.
     read = partial(read_inputs, request, ranges, graph_launch, progress, workers.jobs)
     measured = measure(read())
     if measured.details.log.mismatch:  # by its steps, if not by its settings, which are left out while reading
@@ -216,17 +217,6 @@ def _measure(
     )
 
 
-def _measure_inputs(inputs: Inputs, step_range: str | None, progress: Progress) -> _MeasuredRun:
-    """The stages between reading and the replay."""
-    inputs, timeline, matched_ranks = _find_steps(inputs, step_range, progress)
-    progress("attributing every nanosecond")
-    attribution = attribute(timeline, matched_ranks, inputs.with_kernels)
-    inputs = replace(inputs, config=add_counted_world(inputs.config, timeline))
-    progress("measuring facts")
-    facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
-    return _MeasuredRun(inputs, timeline, matched_ranks, attribution, facts, details)
-
-
 def _find_steps(inputs: Inputs, step_range: str | None, progress: Progress) -> tuple[Inputs, Timeline, MatchedRanks]:
     """The steps that are attributed, with the ranks compared; and ``inputs`` with what these steps rest on alone."""
     traces = inputs.with_kernels
@@ -240,6 +230,16 @@ def _find_steps(inputs: Inputs, step_range: str | None, progress: Progress) -> t
             inputs, traces=tuple(excerpt_trace(trace, timeline) if trace.ranks else trace for trace in inputs.traces)
         )
     return inputs, timeline, matched_ranks
+
+
+def _measure_steps(inputs: Inputs, timeline: Timeline, matched_ranks: MatchedRanks, progress: Progress) -> _MeasuredRun:
+    """The stages between finding the steps and the replay."""
+    progress("attributing every nanosecond")
+    attribution = attribute(timeline, matched_ranks, inputs.with_kernels)
+    inputs = replace(inputs, config=add_counted_world(inputs.config, timeline))
+    progress("measuring facts")
+    facts, details = measure_facts(inputs, timeline, attribution, matched_ranks)
+    return _MeasuredRun(inputs, timeline, matched_ranks, attribution, facts, details)
 
 
 def _measure_survey(
