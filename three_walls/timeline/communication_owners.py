@@ -27,6 +27,8 @@ several kernels that nothing distinguishes: their communicator stays unknown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from three_walls.inputs.nsys.nccl_payload import GROUP_END, GROUP_START
@@ -57,6 +59,16 @@ _ONE_CHANNEL = pl.col("grid_x") == 1
 NCCL_CATEGORIES = [*COMMUNICATION_CATEGORIES, SEND_RECV]
 """Categories of the operations that communicate, before and after their owners are known."""
 _IS_GROUP_MARK = pl.col("call_name").is_in([GROUP_START, GROUP_END])
+
+
+def take_ranges(ranges: pl.DataFrame, texts: Sequence[str]) -> pl.DataFrame:
+    """The ``ranges`` whose text holds one of ``texts``.
+
+    Hundreds of thousands of ranges have some dozens of texts: to search each of these once takes an eighth of the time.
+    """
+    distinct = ranges["text"].unique()
+    found = distinct.filter(distinct.str.contains_any(list(texts)))
+    return ranges.filter(pl.col("text").is_in(found.implode()))
 
 
 def join_communicators(operations: pl.DataFrame, nccl_calls: pl.DataFrame) -> pl.DataFrame:
@@ -164,7 +176,7 @@ def _trusted_ranges(ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
         return ranges.clear()
     if context == 1 and experts is not None and experts > 1:
         return ranges
-    return ranges.filter(pl.col("text").str.contains_any(list(MEGATRON_TEXTS)))
+    return take_ranges(ranges, MEGATRON_TEXTS)
 
 
 def _owner_outside_ranges(ranges_name_experts: bool, config: RunConfig) -> pl.Expr:
@@ -219,8 +231,7 @@ def _owner_by_range(operations: pl.DataFrame, ranges: pl.DataFrame, owners: tupl
     """Per operation the first of ``owners`` with a range around the launch; null if there is none."""
     found = pl.repeat(None, n=operations.height, dtype=pl.String, eager=True)
     for row in owners:
-        around = ranges.filter(pl.col("text").str.contains_any(list(row.texts)))
-        inside = launched_inside(operations, around)
+        inside = launched_inside(operations, take_ranges(ranges, row.texts))
         flagged = pl.DataFrame({"owner": found, "inside": inside}).select(
             pl.coalesce("owner", pl.when("inside").then(pl.lit(row.owner)))
         )

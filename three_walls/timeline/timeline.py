@@ -36,6 +36,7 @@ from three_walls.timeline.communication_owners import (
     join_communicators,
     resolve_collectives,
     resolve_send_recv,
+    take_ranges,
 )
 from three_walls.timeline.launches import find_launches
 from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
@@ -234,7 +235,7 @@ def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -
     )
     few = pl.concat([communicating, computing["place"]]).sort()
     joined = join_communicators(operations.select(pl.all().gather(few)), trace.nccl_calls)
-    all_to_all = _select_ranges(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
+    all_to_all = take_ranges(trace.ranges, ALL_TO_ALL_TEXTS)
     exchanged = resolve_send_recv(joined, all_to_all, config)
     return resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config)
 
@@ -254,10 +255,6 @@ def _add_hosts(trace: Trace) -> pl.DataFrame:
     capture_id = pl.lit(trace.capture_id, dtype=pl.Int64)
     operations = trace.operations.with_columns(capture_id=capture_id, process=process)
     return operations.hstack(find_launches(operations.select("process", "correlation"), trace.api_calls))
-
-
-def _select_ranges(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:
-    return ranges.filter(wanted.select(ranges["text"]))
 
 
 def _list_schedule_nodes(ranges: pl.DataFrame) -> pl.DataFrame:
