@@ -46,12 +46,17 @@ def _find_first_calls(
     """Notes in the ``rows`` of ``launches`` the first of the calls with each of ``ids``, which are sorted."""
     for calls in api_calls.of_process(process):
         known = calls.drop_nulls("correlation")
-        wanted = known["correlation"].to_numpy()
-        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        launching = np.flatnonzero(ids[place] == wanted) if len(ids) else place[:0]
-        # Of several values that are written to one place, the last stays: this is the first call.
-        launching = launching[np.argsort(known["start_ns"].to_numpy()[launching], kind="stable")[::-1]]
-        row = rows[place[launching]]
-        is_earlier = known["start_ns"].to_numpy()[launching] < launches["start_ns"][row]
+        if known.is_empty():
+            continue
+        called, start_ns = known["correlation"].to_numpy(), known["start_ns"].to_numpy()
+        # Of calls with one id, the first comes first. Operations are looked for among calls, not calls among operations:
+        # these are all in memory at hand, and fewer.
+        order = np.lexsort((start_ns, called))
+        called = called[order]
+        near = slice(np.searchsorted(ids, called[0]), np.searchsorted(ids, called[-1], "right"))
+        place = np.searchsorted(called, ids[near])
+        is_launch = called[place] == ids[near]
+        row, call = rows[near][is_launch], order[place[is_launch]]
+        is_earlier = start_ns[call] < launches["start_ns"][row]
         for name, found in launches.items():
-            found[row[is_earlier]] = known[name].to_numpy()[launching[is_earlier]]
+            found[row[is_earlier]] = known[name].to_numpy()[call[is_earlier]]
