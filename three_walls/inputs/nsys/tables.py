@@ -272,7 +272,8 @@ class WantedRanges:
 
     def select(self, texts: pl.Series) -> pl.Series:
         """Whether each of ``texts`` is wanted."""
-        are_wanted = texts.str.contains_any(list(self.needles))
+        # Not with contains_any, whose automaton takes three times as long for so many needles.
+        are_wanted = texts.str.contains("|".join(map(re.escape, self.needles)))
         return are_wanted if self.expression is None else are_wanted | texts.str.contains(self.expression)
 
     def shorten(self, texts: pl.Series) -> pl.Series:
