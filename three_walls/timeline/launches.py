@@ -49,8 +49,8 @@ def _find_first_calls(
         if known.is_empty():
             continue
         called, start_ns = known["correlation"].to_numpy(), known["start_ns"].to_numpy()
-        # Of calls with one id, the first comes first. Operations are looked for among calls, not calls among operations:
-        # these are all in memory at hand, and fewer.
+        # Of calls with one id, the first comes first. Operations are looked for among the calls of a part, and not the
+        # other way round: they are fewer, and these calls are small enough for the processor's cache.
         order = np.lexsort((start_ns, called))
         called = called[order]
         near = slice(np.searchsorted(ids, called[0]), np.searchsorted(ids, called[-1], "right"))

@@ -181,7 +181,9 @@ def _order_by_start(operations: pl.DataFrame) -> Numbers:
     is_tied = is_next_equal | np.roll(is_next_equal, 1)
     # Column by column: a query of the frame would first make one piece of each of its columns.
     rows = pl.Series("row", order[is_tied])
-    tied = pl.DataFrame([operations[name].gather(rows) for name in _TIED]).with_columns(rows, pl.col("kind").cast(pl.String))
+    tied = pl.DataFrame([operations[name].gather(rows) for name in _TIED]).with_columns(
+        rows, pl.col("kind").cast(pl.String)
+    )
     order[is_tied] = tied.sort(*_TIED, "row")["row"]
     return order
 
