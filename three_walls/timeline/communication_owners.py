@@ -304,10 +304,9 @@ def launched_inside(operations: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series
     # Ranges of a thread nest: the last one that opened before the launch may have closed while an outer one is still
     # open. So the latest end of all ranges that have opened decides.
     open_until = (
-        ranges.with_columns(end_ns=pl.col("end_ns").fill_null(2**62))
+        ranges.select("thread", "start_ns", end_ns=pl.col("end_ns").fill_null(2**62))
         .sort("start_ns")
-        .with_columns(open_until_ns=pl.col("end_ns").cum_max().over("thread"))
-        .select("thread", "start_ns", "open_until_ns")
+        .select("thread", "start_ns", open_until_ns=pl.col("end_ns").cum_max().over("thread"))
     )
     launches = operations.with_row_index("row").select("row", "launch_start_ns", thread="launch_thread")
     found = (
