@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.nccl_payload import GROUP_END, GROUP_START
@@ -301,10 +302,16 @@ def launched_inside(operations: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series
     """Per operation whether its launch lies in one of ``ranges`` (HOST_RANGES of one capture) on its thread."""
     if ranges.is_empty():
         return pl.repeat(value=False, n=operations.height, eager=True)
+    # Few ranges hold the launch of any of the operations. The others would take most of the time and memory below.
+    launched_ns = operations["launch_start_ns"].drop_nulls().sort().to_numpy()
+    first, after = (
+        np.searchsorted(launched_ns, ranges[name].fill_null(2**62).to_numpy()) for name in ("start_ns", "end_ns")
+    )
+    around = ranges.filter(pl.Series(first < after))
     # Ranges of a thread nest: the last one that opened before the launch may have closed while an outer one is still
     # open. So the latest end of all ranges that have opened decides.
     open_until = (
-        ranges.select("thread", "start_ns", end_ns=pl.col("end_ns").fill_null(2**62))
+        around.select("thread", "start_ns", end_ns=pl.col("end_ns").fill_null(2**62))
         .sort("start_ns")
         .select("thread", "start_ns", open_until_ns=pl.col("end_ns").cum_max().over("thread"))
     )
