@@ -343,7 +343,7 @@ def _where_wanted(wanted: WantedRanges, texts: Mapping[int, str], *, has_text: b
     """The condition of SQLite for rows that may be ``wanted``; ``texts``: those of StringIds that are, by id."""
     inline = "text != ''"
     if wanted.expression is None and not any(_OPERATORS in needle for needle in wanted.needles):
-        inline += f" AND text NOT GLOB '{_OPERATORS}*'"
+        inline = f"text NOT GLOB '{_OPERATORS}*' AND {inline}"  # what leaves out most comes first
     if not has_text_id:
         return inline
     # An expression that matches most texts gives more ids than a statement may list.
