@@ -94,7 +94,7 @@ def test_a_value_that_is_no_integer_is_cast_wherever_in_a_column_it_is(
     # The driver takes a column's type from its first batch: it refuses some of these, and gives others as texts.
     monkeypatch.setattr(export, "_ROWS_OF_BATCH", rows_of_batch)
     path = tmp_path / "trace.sqlite"
-    columns = {
+    columns: dict[str, tuple[list[object], list[int | None]]] = {
         "integers": ([1, None, 3, 4], [1, None, 3, 4]),
         "texts": ([1, 2, 3, "4x"], [1, 2, 3, 4]),
         "reals": ([1, 2, None, 4.5], [1, 2, None, 4]),

@@ -180,7 +180,7 @@ class NsysExport:
         return f"SELECT {', '.join(values)}"
 
     def _fetch_integers(self, sql: str, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame | None:
-        """What ``sql`` gives, if the numbers in it are integers; casts of integers are a twentieth of a trace's time.
+        """What ``sql`` gives, if the numbers in it are integers; to cast all takes a twentieth of reading.
 
         The driver takes a column's type from its first rows, and refuses others that it does not fit.
         """

@@ -310,9 +310,8 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
     named = pl.DataFrame([*texts.items()], {"text_id": pl.Int64, "text": pl.String}, orient="row")
 
     def keep_wanted(rows: pl.DataFrame) -> pl.DataFrame:
-        inline = rows.filter(pl.col("text").is_not_null())
         # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
-        kept = inline.filter(wanted.select(inline["text"]))
+        kept = rows.filter(wanted.select(rows["text"]))
         by_id = rows.filter(pl.col("text").is_null()).drop("text").join(named, on="text_id").select(kept.columns)
         both = pl.concat([kept, by_id])
         # Written anew: filtered texts would keep the memory of all that they were read with.
