@@ -157,18 +157,18 @@ def mark_unfused_attention(operations: pl.DataFrame) -> pl.DataFrame:
     streams = softmax.select("rank_index", "stream").unique().sort("rank_index", "stream").rows()
     if not streams:
         return operations
-    on_streams = [
-        operations.select(((pl.col("rank_index") == rank_index) & (pl.col("stream") == stream)).arg_true())
-        for rank_index, stream in streams
-    ]
-    row = np.concatenate([found.to_series().to_numpy() for found in on_streams])
     numbers = operations["category"].to_physical().to_numpy().copy()
-    category = numbers[row]
-    opens = np.isin(category, [CATEGORIES.index(name) for name in GEMM_CATEGORIES])
-    opens[np.cumsum([0, *(found.height for found in on_streams[:-1])])] = True
-    stretch = np.cumsum(opens)
-    is_short = np.bincount(stretch) <= attribution_thresholds().maximum_operations_between_gemms
-    has_softmax = np.bincount(stretch, weights=category == CATEGORIES.index(UNFUSED_ATTENTION)) > 0
-    is_generic = np.isin(category, [CATEGORIES.index(name) for name in _GENERIC_CATEGORIES])
-    numbers[row[is_generic & (is_short & has_softmax)[stretch]]] = CATEGORIES.index(UNFUSED_ATTENTION)
+    for rank_index, stream in streams:
+        is_on_stream = (pl.col("rank_index") == rank_index) & (pl.col("stream") == stream)
+        row = operations.select(is_on_stream.arg_true()).to_series().to_numpy()
+        category = numbers[row]
+        opens = np.isin(category, [CATEGORIES.index(name) for name in GEMM_CATEGORIES])
+        opens[0] = True
+        starts = np.flatnonzero(opens)
+        lengths = np.diff(np.append(starts, len(row)))
+        is_short = lengths <= attribution_thresholds().maximum_operations_between_gemms
+        has_softmax = np.logical_or.reduceat(category == CATEGORIES.index(UNFUSED_ATTENTION), starts)
+        is_generic = np.isin(category, [CATEGORIES.index(name) for name in _GENERIC_CATEGORIES])
+        is_within = np.repeat(is_short & has_softmax, lengths)
+        numbers[row[is_generic & is_within]] = CATEGORIES.index(UNFUSED_ATTENTION)
     return operations.with_columns(category=pl.Series(numbers).cat.to(CATEGORY))

@@ -27,6 +27,9 @@ several kernels that nothing distinguishes: their communicator stays unknown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.nccl_payload import GROUP_END, GROUP_START
@@ -57,6 +60,16 @@ _ONE_CHANNEL = pl.col("grid_x") == 1
 NCCL_CATEGORIES = [*COMMUNICATION_CATEGORIES, SEND_RECV]
 """Categories of the operations that communicate, before and after their owners are known."""
 _IS_GROUP_MARK = pl.col("call_name").is_in([GROUP_START, GROUP_END])
+
+
+def take_ranges(ranges: pl.DataFrame, texts: Sequence[str]) -> pl.DataFrame:
+    """The ``ranges`` whose text holds one of ``texts``.
+
+    Hundreds of thousands of ranges have some dozens of texts: to search each of these once takes an eighth of the time.
+    """
+    distinct = ranges["text"].unique()
+    found = distinct.filter(distinct.str.contains_any(list(texts)))
+    return ranges.filter(pl.col("text").is_in(found.implode()))
 
 
 def join_communicators(operations: pl.DataFrame, nccl_calls: pl.DataFrame) -> pl.DataFrame:
@@ -164,7 +177,7 @@ def _trusted_ranges(ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
         return ranges.clear()
     if context == 1 and experts is not None and experts > 1:
         return ranges
-    return ranges.filter(pl.col("text").str.contains_any(list(MEGATRON_TEXTS)))
+    return take_ranges(ranges, MEGATRON_TEXTS)
 
 
 def _owner_outside_ranges(ranges_name_experts: bool, config: RunConfig) -> pl.Expr:
@@ -219,8 +232,7 @@ def _owner_by_range(operations: pl.DataFrame, ranges: pl.DataFrame, owners: tupl
     """Per operation the first of ``owners`` with a range around the launch; null if there is none."""
     found = pl.repeat(None, n=operations.height, dtype=pl.String, eager=True)
     for row in owners:
-        around = ranges.filter(pl.col("text").str.contains_any(list(row.texts)))
-        inside = launched_inside(operations, around)
+        inside = launched_inside(operations, take_ranges(ranges, row.texts))
         flagged = pl.DataFrame({"owner": found, "inside": inside}).select(
             pl.coalesce("owner", pl.when("inside").then(pl.lit(row.owner)))
         )
@@ -290,13 +302,18 @@ def launched_inside(operations: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series
     """Per operation whether its launch lies in one of ``ranges`` (HOST_RANGES of one capture) on its thread."""
     if ranges.is_empty():
         return pl.repeat(value=False, n=operations.height, eager=True)
+    # Few ranges hold the launch of any of the operations. The others would take most of the time and memory below.
+    launched_ns = operations["launch_start_ns"].drop_nulls().sort().to_numpy()
+    first, after = (
+        np.searchsorted(launched_ns, ranges[name].fill_null(2**62).to_numpy()) for name in ("start_ns", "end_ns")
+    )
+    around = ranges.filter(pl.Series(first < after))
     # Ranges of a thread nest: the last one that opened before the launch may have closed while an outer one is still
     # open. So the latest end of all ranges that have opened decides.
     open_until = (
-        ranges.with_columns(end_ns=pl.col("end_ns").fill_null(2**62))
+        around.select("thread", "start_ns", end_ns=pl.col("end_ns").fill_null(2**62))
         .sort("start_ns")
-        .with_columns(open_until_ns=pl.col("end_ns").cum_max().over("thread"))
-        .select("thread", "start_ns", "open_until_ns")
+        .select("thread", "start_ns", open_until_ns=pl.col("end_ns").cum_max().over("thread"))
     )
     launches = operations.with_row_index("row").select("row", "launch_start_ns", thread="launch_thread")
     found = (

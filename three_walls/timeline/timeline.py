@@ -16,7 +16,7 @@ import polars as pl
 
 from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.schemas import share_constants
+from three_walls.inputs.nsys.schemas import ROWS_AT_ONCE, share_constants
 from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
@@ -36,6 +36,7 @@ from three_walls.timeline.communication_owners import (
     join_communicators,
     resolve_collectives,
     resolve_send_recv,
+    take_ranges,
 )
 from three_walls.timeline.launches import find_launches
 from three_walls.timeline.steps import TRAINING_STEP_TEXT, StepSource, find_steps
@@ -211,30 +212,33 @@ def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
     Columns are added to those of the trace, never gathered anew: the two share their memory.
     """
     classified = classify(_add_hosts(trace), trace.names)
-    owned = _resolve_owners(classified.with_row_index("place"), trace, config)
-    places = classified.select("rank_index").with_row_index("place").select("place")
-    owners = owned.select("place", *_OF_COMMUNICATOR, owner=pl.col("category").to_physical())
-    found = places.join(owners, on="place", how="left", maintain_order="left").drop("place")
+    owned = _resolve_owners(classified, trace, config)
     # Categories have the same numbers with SendRecv among them, which is the last, as without.
-    category = pl.coalesce("owner", pl.col("category").to_physical()).cat.to(CATEGORY)
-    whole = classified.hstack(found).with_columns(category=category).drop("owner")
+    category = classified["category"].to_physical().scatter(owned["place"], owned["category"].to_physical())
+    found = [_spread(owned[name], owned["place"], classified.height) for name in _OF_COMMUNICATOR]
+    whole = classified.with_columns(*found, category=category.cat.to(CATEGORY))
     return share_constants(mark_unfused_attention(whole))
+
+
+def _spread(values: pl.Series, places: pl.Series, height: int) -> pl.Series:
+    """``values`` at their ``places`` of ``height`` rows, the others of which are null."""
+    return pl.repeat(None, height, dtype=values.dtype, eager=True).scatter(places, values).alias(values.name)
 
 
 def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -> pl.DataFrame:
     """The ``operations`` that communicate, a few in a hundred, with communicators and the categories of their owners.
 
-    An operation of each stream that computes is among them: it shows where an exchange blocks compute.
+    Their ``place`` among all is added. An operation of each stream that computes is among them: it shows where an
+    exchange blocks compute.
     """
     communicating = operations.select(pl.col("category").is_in(NCCL_CATEGORIES).arg_true()).to_series()
-    computing = (
-        operations.select("place", "rank_index", "stream", "category")
-        .filter(pl.col("category").is_in(list(GEMM_CATEGORIES)))
-        .unique(["rank_index", "stream"])
-    )
+    key = ["rank_index", "stream"]
+    computes = pl.col("category").is_in(list(GEMM_CATEGORIES))
+    parts = operations.select(*key, "category").with_row_index("place").iter_slices(ROWS_AT_ONCE)
+    computing = pl.concat(rows.filter(computes).unique(key) for rows in parts).unique(key)
     few = pl.concat([communicating, computing["place"]]).sort()
-    joined = join_communicators(operations.select(pl.all().gather(few)), trace.nccl_calls)
-    all_to_all = _select_ranges(trace.ranges, WantedRanges(ALL_TO_ALL_TEXTS))
+    joined = join_communicators(operations.select(pl.all().gather(few)).with_columns(place=few), trace.nccl_calls)
+    all_to_all = take_ranges(trace.ranges, ALL_TO_ALL_TEXTS)
     exchanged = resolve_send_recv(joined, all_to_all, config)
     return resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config)
 
@@ -254,10 +258,6 @@ def _add_hosts(trace: Trace) -> pl.DataFrame:
     capture_id = pl.lit(trace.capture_id, dtype=pl.Int64)
     operations = trace.operations.with_columns(capture_id=capture_id, process=process)
     return operations.hstack(find_launches(operations.select("process", "correlation"), trace.api_calls))
-
-
-def _select_ranges(ranges: pl.DataFrame, wanted: WantedRanges) -> pl.DataFrame:
-    return ranges.filter(wanted.select(ranges["text"]))
 
 
 def _list_schedule_nodes(ranges: pl.DataFrame) -> pl.DataFrame:

@@ -85,3 +85,25 @@ def test_a_table_whose_last_row_number_is_below_its_first_is_read_whole(monkeypa
     assert damaged._list_parts(NVTX) == [""]
     monkeypatch.setattr(NsysExport, "rows", lambda _, sql: [(2,)] if "min" in sql else [(9,)])
     assert damaged._list_parts(NVTX) != [""]
+
+
+@pytest.mark.parametrize("rows_of_batch", [1, 3, 100])
+def test_a_value_that_is_no_integer_is_cast_wherever_in_a_column_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_of_batch: int
+) -> None:
+    # The driver takes a column's type from its first batch: it refuses some of these, and gives others as texts.
+    monkeypatch.setattr(export, "_ROWS_OF_BATCH", rows_of_batch)
+    path = tmp_path / "trace.sqlite"
+    columns: dict[str, tuple[list[object], list[int | None]]] = {
+        "integers": ([1, None, 3, 4], [1, None, 3, 4]),
+        "texts": ([1, 2, 3, "4x"], [1, 2, 3, 4]),
+        "reals": ([1, 2, None, 4.5], [1, 2, None, 4]),
+        "bytes": ([b"x", 2, 3, 4], [0, 2, 3, 4]),
+    }
+    with closing(sqlite3.connect(path)) as database, database:
+        for table, (stored, _) in columns.items():
+            database.execute(f"CREATE TABLE {table} (value INTEGER)")
+            database.executemany(f"INSERT INTO {table} VALUES (?)", [(value,) for value in stored])
+    with NsysExport(path, path) as opened:
+        read = {table: opened.frame(table, {"value": "value"})["value"].to_list() for table in columns}
+    assert read == {table: expected for table, (_, expected) in columns.items()}
