@@ -62,7 +62,7 @@ def excerpt(timeline: Timeline, numbers: Collection[int]) -> Timeline:
     Its operations are copies: the memory of all is free when nothing else refers to them.
     """
     steps = timeline.steps.with_columns(wanted=pl.col("step").is_in(sorted(numbers)))
-    rows: list[Numbers] = []
+    are_needed = np.zeros(timeline.operations.height, dtype=bool)
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     first = 0
     for count, rank_index in timeline.operations.select(pl.col("rank_index").rle()).unnest("rank_index").rows():
@@ -70,7 +70,8 @@ def excerpt(timeline: Timeline, numbers: Collection[int]) -> Timeline:
         rank_rows = RankRows(operations)
         for begin_ns, until_ns in _list_stretches(steps.filter(pl.col("rank_index") == rank_index)):
             single, begin, end = rank_rows.find(begin_ns, until_ns)
-            rows += [first + single, np.arange(first + begin, first + end)]
+            are_needed[first + single] = True
+            are_needed[first + begin : first + end] = True
             launched = operations["launch_start_ns"][begin:end]
             hosts_ns = [ns for ns in (begin_ns, until_ns, launched.min(), launched.max()) if isinstance(ns, int)]
             spans[operations["capture_id"][0]].append((min(hosts_ns), max(hosts_ns) + 1))
@@ -78,7 +79,7 @@ def excerpt(timeline: Timeline, numbers: Collection[int]) -> Timeline:
     return replace(
         timeline,
         steps=steps.filter("wanted").drop("wanted"),
-        operations=share_constants(timeline.operations[np.unique(np.concatenate(rows))]),
+        operations=share_constants(timeline.operations.filter(are_needed)),
         api_calls=timeline.api_calls.during(spans),
     )
 
