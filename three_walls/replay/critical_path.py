@@ -20,7 +20,7 @@ from three_walls.model import report
 from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.model.record import dataclass
 from three_walls.replay.graph import NONE, ORIGIN, Edges, Kind, Numbers, StepGraph, Times, Work
-from three_walls.replay.longest_path import find_longest_paths
+from three_walls.replay.longest_path import find_longest_paths_once
 from three_walls.tables.thresholds import replay_thresholds
 
 OPERATION, HOST, GAP = "operation", "host", "gap"
@@ -289,7 +289,7 @@ def _find_slack(graph: StepGraph, work: Work, times: Times, lengths_ns: Numbers)
     target = count - np.concatenate([edges.source, graph.end_node, dead_ends])
     length = np.concatenate([lengths_ns, work.duration_ns - due_ns, np.full(len(dead_ends), _NEVER)])
     order = np.argsort(target, kind="stable")
-    until_end_ns = find_longest_paths(count + 1, source[order], target[order], length[order])
+    until_end_ns = find_longest_paths_once(count + 1, source[order], target[order], length[order])
     latest_ns = -until_end_ns[count - np.arange(count)]
     slack_ns = due_ns - times.end_ns
     follows = np.flatnonzero((edges.operation != NONE) & (edges.share > 0))
