@@ -202,7 +202,7 @@ def precision_recipe(version: str, name: str) -> Mapping[str, Value] | None:
     Both spellings of a name, with ``_`` and with ``-``, are registered. A schema without recipes has those of the
     newest release that has them.
     """
-    schemas = [bridge_schema(version), *(bridge_schema(release) for release in reversed(known_releases()))]
+    schemas = map(bridge_schema, (version, *reversed(known_releases())))  # most runs need the first alone
     schema = next(schema for schema in schemas if schema.precision_recipes)
     values = schema.precision_recipes.get(name.replace("-", "_"))
     if values is None:
