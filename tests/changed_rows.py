@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, TypeVar
 
 from three_walls.tables.loader import Row
@@ -11,4 +12,6 @@ Kind = TypeVar("Kind", bound=Row)
 
 def change(row: Kind, **values: Any) -> Kind:
     """``row`` with other ``values``, by the names of its fields."""
-    return type(row)(**{name: getattr(row, name) for name in row.fields_stated} | values)
+    changed = copy(row)
+    vars(changed).update(values)
+    return changed
