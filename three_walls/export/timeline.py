@@ -159,7 +159,8 @@ def _list_lanes(
     on_path = find_operations_on_path(measured.graph, window) if is_representative else frozenset[int]()
     operations = _list_operations(measured, window, on_path)
     calls, threads = _list_calls(measured, window, operations["launch_thread"].unique())
-    ranges = _list_ranges(window, read, threads, int(_SHARES["ranges"] * most))
+    ranges = _complete(_list_ranges(window, read, threads, int(_SHARES["ranges"] * most)), "thread", "depth")
+    of_depth = ranges.partition_by("thread", "depth", as_dict=True)
     causes = join_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
         "start_ns", "end_ns", text="detail", category="cause"
     )
@@ -175,19 +176,17 @@ def _list_lanes(
     ]
     for thread in threads:
         for depth in range(MOST_DEPTH):
-            of_depth = ranges.filter((pl.col("thread") == thread) & (pl.col("depth") == depth))
-            if of_depth.height:
-                lanes.append(
-                    _make_lane("ranges", _name_thread(thread), depth, thin(_complete(of_depth)), window, texts)
-                )
+            if (thread, depth) in of_depth:
+                items = thin(of_depth[thread, depth])
+                lanes.append(_make_lane("ranges", _name_thread(thread), depth, items, window, texts))
     for kind, rows, column, name in (
         ("calls", calls, "thread", _name_thread),
         ("operations", operations, "stream", lambda stream: f"stream {stream}"),
     ):
         budget = int(_SHARES[kind] * most)
-        for key, of_lane in _divide(rows, column):
+        for key, of_lane in _divide(_complete(rows, column), column):
             share = max(_LEAST_ITEMS, budget * of_lane.height // max(1, rows.height))
-            lanes.append(_make_lane(kind, name(key), 0, thin(_complete(of_lane), share), window, texts))
+            lanes.append(_make_lane(kind, name(key), 0, thin(of_lane, share), window, texts))
     return lanes, ranges.height + calls.height + operations.height
 
 
@@ -315,11 +314,11 @@ def _list_owners(slices: pl.DataFrame, window: Window, texts: _Texts, most: int)
     return _make_lane("budget", "", 0, thin(_complete(owners), most), window, texts)
 
 
-def _complete(items: pl.DataFrame) -> pl.DataFrame:
-    """``items`` with every column of an item, in order of their starts."""
+def _complete(items: pl.DataFrame, *lane: str) -> pl.DataFrame:
+    """``items`` with every column of an item and those that name its ``lane``, in order of their starts."""
     defaults = {"module": pl.lit(""), "launch_ns": pl.lit(None, dtype=pl.Int64), "on_path": pl.lit(value=False)}
     lacking = [value.alias(name) for name, value in defaults.items() if name not in items.columns]
-    return items.with_columns(*lacking).select(_ITEM).sort("start_ns", "end_ns", "text")
+    return items.with_columns(*lacking).select(*_ITEM, *lane).sort("start_ns", "end_ns", "text")
 
 
 def thin(items: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
