@@ -18,7 +18,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from pydantic import BaseModel
 
 import three_walls
 from tests.linear_work import MOST_TIMES, assert_linear, cpu_seconds
@@ -33,6 +32,7 @@ from three_walls.inputs.nsys.schemas import HOST_RANGES
 from three_walls.model.errors import InputError
 from three_walls.tables.environment_variables import ValueForm
 from three_walls.tables.kernels import load_kernel_patterns
+from three_walls.tables.loader import Row
 from three_walls.tables.yaml_document import read_document
 from three_walls.timeline.categories import match_kernel
 from three_walls.timeline.operators import nest_operators, read_operator_text
@@ -111,8 +111,8 @@ def _walk(value: object, place: str) -> Iterator[tuple[str, re.Pattern[Any]]]:
         yield place, value
     elif isinstance(value, ValueForm) and value.stated:
         yield f"{place}.{value.stated[0]}", value.expression
-    elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
+    elif isinstance(value, Row):
+        for name, _ in type(value).hints().values():
             yield from _walk(getattr(value, name), f"{place}.{name}")
     elif isinstance(value, Mapping):
         for key, entry in value.items():

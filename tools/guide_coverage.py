@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, model_validator
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from three_walls.tables.loader import Row, Text, load_table, suggest  # noqa: E402
+from three_walls.tables.rows import AfterValidator, checked  # noqa: E402
 
 COVERAGE_FILE = ROOT / "docs" / "guide-coverage.yaml"
 PAGE = ROOT / "docs" / "guide-coverage.md"
@@ -63,7 +62,7 @@ class Statement(Row):
     resolved: Text = ""
     """Where sources disagree: what counts, and the evidence; empty where they agree."""
 
-    @model_validator(mode="after")
+    @checked
     def check(self) -> Statement:
         if (self.implemented_by is None) == (self.not_implemented_because is None):
             raise ValueError("a statement has either implemented_by or not_implemented_because")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep import MS, Behaviour, simulate
 
+from tests.changed_rows import change
 from three_walls import analyze
 from three_walls.ranks.clock import FITTED, FITTED_WITH_DRIFT, NOT_RESOLVABLE, SESSION_CLOCKS, ClockSource, align_clocks
 from three_walls.ranks.matching import MatchedCalls
@@ -107,7 +108,7 @@ def test_other_hosts_give_the_same_waits(tmp_path: Path, odd: dict[str, float]) 
 
 
 def test_clocks_that_cannot_be_aligned_resolve_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = attribution_thresholds().model_copy(update={"minimum_common_ends": 1_000})
+    many = change(attribution_thresholds(), minimum_common_ends=1_000)
     monkeypatch.setattr("three_walls.ranks.clock.attribution_thresholds", lambda: many)
     report = analyze(simulate([USUAL, Behaviour(slow=1.4, host="node1")]).write(tmp_path))
     assert report.alignment is not None

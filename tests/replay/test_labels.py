@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.changed_rows import change
 from tests.facts.moe_model import (
     BACKWARD,
     FORWARD,
@@ -210,7 +211,7 @@ def test_without_the_number_of_ranks_the_layers_are_those_of_the_model(tmp_path:
 def test_a_rank_whose_ranges_are_not_read_has_the_labels_of_the_one_that_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = replay_thresholds().model_copy(update={"most_ranks_read": 1})
+    limits = change(replay_thresholds(), most_ranks_read=1)
     monkeypatch.setattr(labels, "replay_thresholds", lambda: limits)
     first, second = Program(), Program(process=Program().process + (1 << 24), device=1)
     paths = []

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests.changed_rows import change
 from three_walls.replay import launch_queue
 from three_walls.replay.graph import Numbers
 from three_walls.replay.host_chains import CALLS
@@ -19,7 +20,7 @@ QUEUE = 3
 
 @pytest.fixture(autouse=True)
 def _short_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = replay_thresholds().model_copy(update={"full_queue_operations": QUEUE})
+    limits = change(replay_thresholds(), full_queue_operations=QUEUE)
     monkeypatch.setattr(launch_queue, "replay_thresholds", lambda: limits)
 
 

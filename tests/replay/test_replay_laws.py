@@ -16,7 +16,7 @@ from three_walls.model.transformation import Action, Level, Levels, Selection, T
 from three_walls.replay.budget import measure_replayed_budget
 from three_walls.replay.critical_path import find_critical_path
 from three_walls.replay.graph import Numbers, StepGraph, Work, find_steady, replay
-from three_walls.replay.longest_path import _follow_edges, _load_compiled, _pair_edges, find_longest_paths
+from three_walls.replay.longest_path import _load_compiled, find_longest_paths, find_longest_paths_once
 from three_walls.replay.transform import transform
 
 CAPTURED = st.sampled_from([1, 2, 3]).map(lockstep_graph)
@@ -128,8 +128,15 @@ def test_the_compiled_search_gives_what_the_plain_one_gives(graph: StepGraph) ->
     source, target = graph.edges.source[order], graph.edges.target[order]
     first = np.searchsorted(target, np.arange(graph.nodes_count + 1))
     length = lengths_of(graph, graph.work)[order]
-    plain = _follow_edges(_pair_edges(graph.nodes_count, source, target), length)
+    plain = find_longest_paths_once(graph.nodes_count, source, target, length)
     assert np.array_equal(compiled(first, source, length), plain)
+
+
+@given(graphs_with_less_work())
+def test_taking_chains_of_nodes_together_changes_no_path(changed: tuple[StepGraph, Work]) -> None:
+    graph, work = changed
+    followed = graph.nodes_count, work.edges.source, work.edges.target, lengths_of(graph, work)
+    assert np.array_equal(find_longest_paths(*followed), find_longest_paths_once(*followed))
 
 
 @given(st.data())

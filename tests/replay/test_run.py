@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +89,15 @@ def test_of_many_steps_twelve_are_replayed_from_the_shortest_to_the_longest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_count: int, built_count: int
 ) -> None:
     lengths: list[int] = []
-    build = run.build_graph
+    build = run.build_graphs
 
-    def counted(timeline: Timeline, matched: MatchedRanks, windows: pl.DataFrame, *others: Any) -> StepGraph:
-        lengths.extend(windows.select(DURATION).to_series())
-        return build(timeline, matched, windows, *others)
+    def counted(
+        timeline: Timeline, matched: MatchedRanks, steps: Sequence[pl.DataFrame], *others: Any
+    ) -> Iterator[StepGraph]:
+        lengths.extend(length for windows in steps for length in windows.select(DURATION).to_series())
+        return build(timeline, matched, steps, *others)
 
-    monkeypatch.setattr(run, "build_graph", counted)
+    monkeypatch.setattr(run, "build_graphs", counted)
     builder, at = TraceBuilder(), 10_000
     for order in range(steps_count):
         length = 10_000_000 + 1000 * (order * 7 % steps_count)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from lockstep import MS, Behaviour, simulate
 
+from tests.changed_rows import change
 from three_walls.inputs import read_inputs
 from three_walls.model.report import Report
 from three_walls.pipeline import analyze, export_step
@@ -47,7 +48,7 @@ def in_full(run: list[Path]) -> Report:
 @pytest.fixture
 def few_in_full(monkeypatch: pytest.MonkeyPatch) -> Iterator[RankThresholds]:
     """Surveys runs of more than 4 ranks, 3 in a task."""
-    limits = default_rank_thresholds().model_copy(update={"most_ranks_in_full": 4, "most_ranks_per_task": 3})
+    limits = change(default_rank_thresholds(), most_ranks_in_full=4, most_ranks_per_task=3)
     for module in (read_inputs, choose_ranks, rank_survey):
         monkeypatch.setattr(module, "default_rank_thresholds", lambda: limits)
     yield limits

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,3 +75,12 @@ def test_nothing_is_kept_where_python_keeps_nothing(kept: Path, monkeypatch: pyt
 def test_a_folder_that_cannot_be_written_is_no_error(kept: Path) -> None:
     kept.write_text("a file")
     assert make(1) == 1
+
+
+def test_what_checks_documents_is_imported_only_to_check_one() -> None:
+    program = (
+        "import sys\nimport three_walls.pipeline\nfrom three_walls.tables.thresholds import replay_thresholds\n"
+        "print('pydantic' in sys.modules)\nreplay_thresholds()\nprint('pydantic' in sys.modules)"
+    )
+    nothing_kept = [sys.executable, "-B", "-X", "pycache_prefix=/dev/null/none", "-c", program]
+    assert subprocess.run(nothing_kept, capture_output=True, text=True, check=True).stdout.split() == ["False", "True"]

@@ -58,9 +58,9 @@ def test_a_recipe_has_its_models_settings_and_its_own(tmp_path: Path) -> None:
     [
         ("micro_batch_size: 1", "micro_batch_sise: 1", "micro_batch_sise is no key (did you mean micro_batch_size?)"),
         ("micro_batch_size: 1", "micro_batch_size: few", "micro_batch_size: few is not a whole number"),
-        ("gpus: 16", "gpus: 0", "expected a number greater than or equal to 1, found 0"),
+        ("gpus: 16", "gpus: 0", "expected a number from 1 to 999999, found 0"),
         ("hidden_size: 2048, ", "", "key hidden_size is missing"),
-        ("hidden_size: 2048", "hidden_size: 0", "recipes.yaml:4:26: expected a number greater"),
+        ("hidden_size: 2048", "hidden_size: 0", "recipes.yaml:4:26: expected a number from 1"),
         ("hybrid: false", "hybrid: 0", "expected true or false"),
     ],
 )

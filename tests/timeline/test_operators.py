@@ -56,12 +56,23 @@ def name_at(operators: Operators, at: int, thread: int = 1) -> str | None:
 )  # fmt: skip
 def test_a_text_gives_name_sizes_and_sequence_number(text: str, expected: tuple[object, ...]) -> None:
     assert read_operator_text(text) == expected
+    assert nest((text, 0, 1, 1)).found[0] == (*expected, None)
 
 
 @given(st.text(max_size=200))
 def test_any_other_text_is_a_name(text: str) -> None:
     name, _, _ = read_operator_text(text)
     assert text.startswith(name)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["aten::mm", "\u00e9\u4f60", ", ", "seq = ", "op_id = 1", "sizes = [", "[4, 8]", "]", "7"])
+    )
+)
+def test_texts_are_read_together_as_they_are_one_by_one(parts: list[str]) -> None:
+    text = "".join(parts)
+    assert nest((text, 0, 1, 1)).found[0] == (*read_operator_text(text), None)
 
 
 def test_the_innermost_open_range_counts_and_its_end_no_longer_belongs_to_it() -> None:

@@ -23,8 +23,8 @@ from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.model.errors import UsageError
 from three_walls.model.record import dataclass
 from three_walls.ranks.clock import CommonClock
-from three_walls.replay.critical_path import OPERATION, CriticalPath, find_critical_path
-from three_walls.replay.graph import StepGraph, replay
+from three_walls.replay.critical_path import OPERATION, find_critical_path, list_operations_on_path
+from three_walls.replay.graph import StepGraph, Times, replay
 from three_walls.tables.scrub import cut_private
 from three_walls.timeline.operators import read_operator_text
 from three_walls.timeline.timeline import Timeline
@@ -136,29 +136,30 @@ def _find_path(
     graph: StepGraph | None, zero_ns: Mapping[int, int], window: Window
 ) -> tuple[list[Slice], frozenset[int]]:
     """The critical path of the rank's step, and the numbers of the operations on it."""
-    path = _walk_path(graph, window)
-    if graph is None or path is None:
+    replayed = _replay_captured(graph, window)
+    if graph is None or replayed is None:
         return [], frozenset()
-    return place_critical_path(graph, path, zero_ns, window.shown), _list_running(path)
+    path = find_critical_path(graph, graph.work, *replayed)
+    running = path.segments.filter(pl.col("what") == OPERATION)["operation"].drop_nulls()
+    return place_critical_path(graph, path, zero_ns, window.shown), frozenset(running.to_list())
 
 
 def find_operations_on_path(graph: StepGraph | None, window: Window) -> frozenset[int]:
     """The numbers of the operations on the critical path of the rank's step; empty where it was not replayed."""
-    path = _walk_path(graph, window)
-    return frozenset() if path is None else _list_running(path)
+    replayed = _replay_captured(graph, window)
+    if graph is None or replayed is None:
+        return frozenset()
+    return list_operations_on_path(graph, graph.work, *replayed)
 
 
-def _walk_path(graph: StepGraph | None, window: Window) -> CriticalPath | None:
+def _replay_captured(graph: StepGraph | None, window: Window) -> tuple[Times, int] | None:
+    """The replay of the captured step, and the place of the rank in ``graph``; None where it was not replayed."""
     if graph is None or window.rank.rank_index not in graph.ranks:
         return None
     times, place = replay(graph), graph.ranks.index(window.rank.rank_index)
     if times.step_ns[place] <= 0:  # of a damaged trace: what is left of it need not wait for the step to begin
         return None
-    return find_critical_path(graph, graph.work, times, place)
-
-
-def _list_running(path: CriticalPath) -> frozenset[int]:
-    return frozenset(path.segments.filter(pl.col("what") == OPERATION)["operation"].drop_nulls().to_list())
+    return times, place
 
 
 def join_owners(slices: pl.DataFrame) -> pl.DataFrame:

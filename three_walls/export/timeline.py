@@ -54,6 +54,7 @@ _CELL = 4
 _IDLE = [bucket.name for bucket in BUCKETS if bucket.group == Group.IDLE]
 _ITEM = ("start_ns", "end_ns", "text", "category", "module", "launch_ns", "on_path")
 _NOT_LAUNCHED = -1
+Times = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -159,7 +160,8 @@ def _list_lanes(
     on_path = find_operations_on_path(measured.graph, window) if is_representative else frozenset[int]()
     operations = _list_operations(measured, window, on_path)
     calls, threads = _list_calls(measured, window, operations["launch_thread"].unique())
-    ranges = _list_ranges(window, read, threads, int(_SHARES["ranges"] * most))
+    ranges = _complete(_list_ranges(window, read, threads, int(_SHARES["ranges"] * most)), "thread", "depth")
+    of_depth = ranges.partition_by("thread", "depth", as_dict=True)
     causes = join_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
         "start_ns", "end_ns", text="detail", category="cause"
     )
@@ -175,19 +177,17 @@ def _list_lanes(
     ]
     for thread in threads:
         for depth in range(MOST_DEPTH):
-            of_depth = ranges.filter((pl.col("thread") == thread) & (pl.col("depth") == depth))
-            if of_depth.height:
-                lanes.append(
-                    _make_lane("ranges", _name_thread(thread), depth, thin(_complete(of_depth)), window, texts)
-                )
+            if (thread, depth) in of_depth:
+                items = thin(of_depth[thread, depth])
+                lanes.append(_make_lane("ranges", _name_thread(thread), depth, items, window, texts))
     for kind, rows, column, name in (
         ("calls", calls, "thread", _name_thread),
         ("operations", operations, "stream", lambda stream: f"stream {stream}"),
     ):
         budget = int(_SHARES[kind] * most)
-        for key, of_lane in _divide(rows, column):
+        for key, of_lane in _divide(_complete(rows, column), column):
             share = max(_LEAST_ITEMS, budget * of_lane.height // max(1, rows.height))
-            lanes.append(_make_lane(kind, name(key), 0, thin(_complete(of_lane), share), window, texts))
+            lanes.append(_make_lane(kind, name(key), 0, thin(of_lane, share), window, texts))
     return lanes, ranges.height + calls.height + operations.height
 
 
@@ -315,11 +315,11 @@ def _list_owners(slices: pl.DataFrame, window: Window, texts: _Texts, most: int)
     return _make_lane("budget", "", 0, thin(_complete(owners), most), window, texts)
 
 
-def _complete(items: pl.DataFrame) -> pl.DataFrame:
-    """``items`` with every column of an item, in order of their starts."""
+def _complete(items: pl.DataFrame, *lane: str) -> pl.DataFrame:
+    """``items`` with every column of an item and those that name its ``lane``, in order of their starts."""
     defaults = {"module": pl.lit(""), "launch_ns": pl.lit(None, dtype=pl.Int64), "on_path": pl.lit(value=False)}
     lacking = [value.alias(name) for name, value in defaults.items() if name not in items.columns]
-    return items.with_columns(*lacking).select(_ITEM).sort("start_ns", "end_ns", "text")
+    return items.with_columns(*lacking).select(*_ITEM, *lane).sort("start_ns", "end_ns", "text")
 
 
 def thin(items: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
@@ -333,49 +333,48 @@ def thin(items: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
     span = int(items.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item())
     threshold = max(1, span // max(1, most) // _CELL // 4)
     numbers = alone["start_ns"].to_numpy(), alone["busy_ns"].to_numpy()
-    while threshold <= span and _count_joined(*numbers, threshold) > most:
+    while threshold <= span and len(_find_joined(*numbers, threshold)) > most:
         threshold *= 2
     joined = _join(alone, threshold)
     assert joined["busy_ns"].sum() == alone["busy_ns"].sum(), "joined items do not sum to the time of their parts"
     return joined
 
 
-def _count_joined(start_ns: npt.NDArray[np.int64], length_ns: npt.NDArray[np.int64], threshold: int) -> int:
-    """How many items :func:`_join` leaves."""
+def _find_joined(start_ns: Times, length_ns: Times, threshold: int) -> Times:
+    """The first of the items that :func:`_join` makes one: neighbours shorter than ``threshold`` within a cell."""
     is_short = length_ns < threshold
     cell = start_ns // (threshold * _CELL)
     follows = is_short[1:] & is_short[:-1] & (cell[1:] == cell[:-1])
-    return len(start_ns) - int(np.count_nonzero(follows))
+    return np.flatnonzero(np.append(True, ~follows))
 
 
 def _join(items: pl.DataFrame, threshold: int) -> pl.DataFrame:
     """``items`` with neighbours shorter than ``threshold`` joined within cells of a few thresholds."""
-    is_short = threshold > DURATION
-    cell = pl.when(is_short).then(pl.col("start_ns") // (threshold * _CELL)).otherwise(-1)
-    numbered = items.with_columns(cell=cell, is_short=is_short)
-    begins = (pl.col("cell") != pl.col("cell").shift(1)) | ~pl.col("is_short") | ~pl.col("is_short").shift(1)
-    grouped = numbered.with_columns(group=begins.fill_null(value=True).cum_sum())
-    largest = (
-        grouped.group_by("group", "category")
-        .agg(ns=pl.col("busy_ns").sum())
-        .sort("group", "ns", "category", descending=[False, True, False])
-        .unique("group", keep="first", maintain_order=True)
-        .select("group", "category")
-    )
-    longest = pl.col("busy_ns").arg_max()
-    return (
-        grouped.drop("category")
-        .group_by("group", maintain_order=True)
-        .agg(
-            pl.col("start_ns").min(),
-            pl.col("end_ns").max(),
-            pl.col("text", "module").get(longest),
-            pl.when(pl.len() == 1).then(pl.col("launch_ns").first()).alias("launch_ns"),
-            pl.col("on_path").any(),
-            pl.col("count", "busy_ns").sum(),
-        )
-        .join(largest, on="group", maintain_order="left")
-        .drop("group")
+    start_ns, end_ns, busy_ns, counts = (items[name].to_numpy() for name in ("start_ns", "end_ns", "busy_ns", "count"))
+    first = _find_joined(start_ns, busy_ns, threshold)
+    sizes = np.diff(first, append=items.height)
+    group = np.repeat(np.arange(len(first)), sizes)
+    is_longest = busy_ns == np.maximum.reduceat(busy_ns, first)[group]
+    places = np.flatnonzero(is_longest)
+    longest = places[np.diff(group[places], prepend=-1) > 0]
+    categories = items["category"].unique().sort()
+    cells = group * len(categories) + items["category"].rank("dense").to_numpy() - 1
+    shares = np.bincount(cells, busy_ns, len(first) * len(categories))
+    shares[np.bincount(cells, minlength=len(shares)) == 0] = -1  # a category that is not there
+    largest = shares.reshape(len(first), -1).argmax(axis=1)
+    launch_ns = pl.Series(np.where(sizes == 1, first, -1)).replace(-1, None)
+    return pl.DataFrame(
+        {
+            "start_ns": start_ns[first],
+            "end_ns": np.maximum.reduceat(end_ns, first),
+            "text": items["text"].gather(longest),
+            "module": items["module"].gather(longest),
+            "launch_ns": items["launch_ns"].gather(launch_ns),
+            "on_path": np.logical_or.reduceat(items["on_path"].to_numpy(), first),
+            "count": np.add.reduceat(counts, first),
+            "busy_ns": np.add.reduceat(busy_ns, first),
+            "category": categories.gather(largest),
+        }
     )
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, Field, ValidationInfo
+from typing import TYPE_CHECKING, Annotated, Any
 
 from three_walls.model.finding import FailureMode, Note
 from three_walls.overrides.expressions import FAILURES, Expression, NotKnownError, parse_expression
@@ -18,6 +16,10 @@ from three_walls.rules.conditions import Truth
 from three_walls.rules.sources import Pointer, load_sources
 from three_walls.tables.bridge import bridge_schema, known_releases, release_number
 from three_walls.tables.loader import Row, Text, load_table, suggest
+from three_walls.tables.rows import AfterValidator, Field
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
 
 CONSTRAINTS_FILE = TABLES_DIR / "bridge-constraints.yaml"
 ENVIRONMENT, PLATFORM, DERIVED, BEFORE = "env.", "platform.", "derived.", "before."

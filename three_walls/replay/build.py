@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -57,19 +57,37 @@ def build_graph(
     """The graph of the steps ``windows`` (rank_index, start_ns, end_ns; one step of each rank).
 
     ``shared_gpus``: indices of ranks whose GPU another process uses. It holds their operations up. ``run_calls``: those
-    of ``timeline``, where the graphs of several steps are built.
+    of ``timeline``, where they are known.
     """
-    run_calls = run_calls or RunCalls.of(timeline)
-    rows = windows.sort("rank_index")
-    clock, arrivals = matched_ranks.clock, matched_ranks.arrivals
-    shifts = (clock.add_common_times(rows)["common_start_ns"] - rows["start_ns"]).to_list()
-    if None in shifts:  # clocks that cannot be compared: every rank replays alone, from the start of its step
-        shifts, arrivals = (rows["start_ns"][0] - rows["start_ns"]).to_list(), arrivals.clear()
-    parts = [
-        _read_rank(timeline, run_calls.event_calls, place, row, shifts[place])
-        for place, row in enumerate(rows.iter_rows(named=True))
+    return next(build_graphs(timeline, matched_ranks, [windows], shared_gpus, run_calls or RunCalls.of(timeline)))
+
+
+def build_graphs(
+    timeline: Timeline,
+    matched_ranks: MatchedRanks,
+    steps: Sequence[pl.DataFrame],
+    shared_gpus: Collection[int],
+    run_calls: RunCalls,
+) -> Iterator[StepGraph]:
+    """The graphs of several ``steps``, one after the other; each is given as for :func:`build_graph`."""
+    clock = matched_ranks.clock
+    in_order = [windows.sort("rank_index") for windows in steps]
+    ran = [
+        find_between(take_rank(timeline.operations, row["rank_index"]), "start_ns", row["start_ns"], row["end_ns"])
+        for rows in in_order
+        for row in rows.iter_rows(named=True)
     ]
-    return _join_ranks(parts, arrivals, run_calls.ready, shared_gpus)
+    events = iter(find_producers(run_calls.event_calls, ran))
+    for rows in in_order:
+        arrivals = matched_ranks.arrivals
+        shifts = (clock.add_common_times(rows)["common_start_ns"] - rows["start_ns"]).to_list()
+        if None in shifts:  # clocks that cannot be compared: every rank replays alone, from the start of its step
+            shifts, arrivals = (rows["start_ns"][0] - rows["start_ns"]).to_list(), arrivals.clear()
+        parts = [
+            _read_rank(timeline, next(events), place, row, shifts[place])
+            for place, row in enumerate(rows.iter_rows(named=True))
+        ]
+        yield _join_ranks(parts, arrivals, run_calls.ready, shared_gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +122,9 @@ class _RankPart:
 
 
 def _read_rank(
-    timeline: Timeline, event_calls: EventCalls, place: int, window: Mapping[str, int], shift_ns: int
+    timeline: Timeline, events: tuple[Numbers, Numbers], place: int, window: Mapping[str, int], shift_ns: int
 ) -> _RankPart:
+    """``events``: find_producers of the operations of this step."""
     rank_index, start_ns, end_ns = window["rank_index"], window["start_ns"], window["end_ns"]
     of_rank = take_rank(timeline.operations, rank_index)
     operations = find_between(of_rank, "start_ns", start_ns, end_ns)
@@ -115,7 +134,6 @@ def _read_rank(
     calls = list_calls(timeline, operations, until_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
     call_of = _find_calls(operations, calls)
     previous = follow_streams(operations)
-    events = find_producers(event_calls, operations)
     call_start = calls["start_ns"].to_numpy()
     launch_ns = np.where(call_of != NONE, call_start[call_of] if len(call_start) else NONE, NONE)
     waits = timeline.stream_waits.filter(

@@ -20,7 +20,7 @@ from three_walls.model import report
 from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.model.record import dataclass
 from three_walls.replay.graph import NONE, ORIGIN, Edges, Kind, Numbers, StepGraph, Times, Work
-from three_walls.replay.longest_path import find_longest_paths
+from three_walls.replay.longest_path import find_longest_paths_once
 from three_walls.tables.thresholds import replay_thresholds
 
 OPERATION, HOST, GAP = "operation", "host", "gap"
@@ -93,19 +93,30 @@ def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | N
     ``times``: ``replay(graph, work)``. Raises AssertionError unless the segments sum to the step.
     """
     place = int(np.argmax(times.step_ns)) if rank is None else rank
+    lengths_ns = work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
+    segments = _label(graph, _find_segments(graph, work, times, lengths_ns, place)).match_to_schema(SEGMENTS)
+    start_ns, step_ns = int(graph.rank_start_ns[place]), int(times.step_ns[place])
+    _check_partition(segments, start_ns, step_ns)
+    return CriticalPath(place, start_ns, step_ns, segments, _find_slack(graph, work, times, lengths_ns))
+
+
+def list_operations_on_path(graph: StepGraph, work: Work, times: Times, rank: int) -> frozenset[int]:
+    """The operations on the critical path of the step of ``rank``: without labels and slack, a third of the time."""
+    lengths_ns = work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
+    segments = _find_segments(graph, work, times, lengths_ns, rank)
+    return frozenset(segments.filter(pl.col("what") == OPERATION)["operation"].to_list())
+
+
+def _find_segments(graph: StepGraph, work: Work, times: Times, lengths_ns: Numbers, place: int) -> pl.DataFrame:
+    """The segments of the step of the rank at ``place``, without labels."""
     of_rank = np.flatnonzero(graph.operations["rank"].to_numpy() == place)
     last = int(of_rank[np.argmax(times.end_ns[of_rank])])
-    lengths_ns = work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
     path = _walk_back(graph, work.edges, lengths_ns, times.node_ns, int(graph.end_node[last]))
-    segments = _list_segments(graph, work, times, path, lengths_ns, last)
-    start_ns, step_ns = int(graph.rank_start_ns[place]), int(times.step_ns[place])
-    inside = (
-        segments.with_columns(start_ns=pl.col("start_ns").clip(lower_bound=start_ns))
+    return (
+        _list_segments(graph, work, times, path, lengths_ns, last)
+        .with_columns(start_ns=pl.col("start_ns").clip(lower_bound=int(graph.rank_start_ns[place])))
         .filter(pl.col("end_ns") > pl.col("start_ns"))
-        .match_to_schema(SEGMENTS)
     )
-    _check_partition(inside, start_ns, step_ns)
-    return CriticalPath(place, start_ns, step_ns, inside, _find_slack(graph, work, times, lengths_ns))
 
 
 def _check_partition(segments: pl.DataFrame, start_ns: int, step_ns: int) -> None:
@@ -136,7 +147,7 @@ def _walk_back(graph: StepGraph, edges: Edges, lengths_ns: Numbers, node_ns: Num
 def _list_segments(
     graph: StepGraph, work: Work, times: Times, path: Numbers, lengths_ns: Numbers, last: int
 ) -> pl.DataFrame:
-    """The segments of all edges of ``path`` and of the ``last`` operation, from the origin, labelled."""
+    """The segments of all edges of ``path`` and of the ``last`` operation, from the origin; some have no length."""
     edges = work.edges.take(path)
     points = _expand_points(graph, edges)
     operation_ns = np.where(
@@ -169,7 +180,7 @@ def _list_segments(
     tail = (part == 3) & (kind == Kind.AWAITED)
     point = np.where(tail, _point_of_join(graph)[np.append(edges.target, ORIGIN)[edge]], point)
     what = np.where(point != NONE, 1, np.where((part == 2) & (length_ns > 0), 0, 2))
-    frame = pl.DataFrame(
+    return pl.DataFrame(
         {
             "what": np.array([OPERATION, HOST, GAP])[what],
             "kind": np.where(is_end, "end", np.array([each.name.lower() for each in Kind] + [""])[kind]),
@@ -179,7 +190,6 @@ def _list_segments(
             "point": point,
         }
     )
-    return _label(graph, frame.filter(pl.col("end_ns") > pl.col("start_ns")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +299,7 @@ def _find_slack(graph: StepGraph, work: Work, times: Times, lengths_ns: Numbers)
     target = count - np.concatenate([edges.source, graph.end_node, dead_ends])
     length = np.concatenate([lengths_ns, work.duration_ns - due_ns, np.full(len(dead_ends), _NEVER)])
     order = np.argsort(target, kind="stable")
-    until_end_ns = find_longest_paths(count + 1, source[order], target[order], length[order])
+    until_end_ns = find_longest_paths_once(count + 1, source[order], target[order], length[order])
     latest_ns = -until_end_ns[count - np.arange(count)]
     slack_ns = due_ns - times.end_ns
     follows = np.flatnonzero((edges.operation != NONE) & (edges.share > 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
@@ -20,14 +22,24 @@ def follow_streams(operations: pl.DataFrame) -> Numbers:
     return previous
 
 
-def find_producers(event_calls: EventCalls, operations: pl.DataFrame) -> tuple[Numbers, Numbers]:
-    """Pairs (operation, producer): operations that waited for the event of a producer that started before them."""
-    capture, process = operations.select("capture_id", "process").row(0)
-    of_process = (pl.col("capture_id") == capture) & (pl.col("process") == process)
-    own_calls = event_calls.filter(of_process).around(operations["launch_start_ns"])
-    numbered = operations.with_row_index("op").with_columns(pl.col("op").cast(pl.Int64))
+def find_producers(event_calls: EventCalls, parts: Sequence[pl.DataFrame]) -> list[tuple[Numbers, Numbers]]:
+    """Pairs (operation, producer): operations that waited for the event of a producer that started before them.
+
+    ``parts``: operations of one step of one rank each. Each counts as a capture of its own, so that one search finds
+    the pairs of all: searching nine parts one by one took twice as long.
+    """
+    number = [pl.lit(place).alias("capture_id") for place in range(len(parts))]
+    calls = [_list_calls_around(event_calls, operations) for operations in parts]
+    waits, records, unlisted = (
+        pl.concat([getattr(own, kind).with_columns(number[place]) for place, own in enumerate(calls)])
+        for kind in ("waits", "records", "unlisted")
+    )
+    columns = ("process", "stream", "launch_start_ns", "start_ns", "end_ns")
+    operations = pl.concat(
+        [part.select(number[place], number[place].alias("rank_index"), *columns) for place, part in enumerate(parts)]
+    ).with_columns(op=pl.int_range(pl.len()))
     edges = (
-        find_edges(numbered, own_calls)
+        find_edges(operations, EventCalls(waits.drop("row").with_row_index("row"), records, unlisted))
         .filter("resolved")
         .drop_nulls("producer")
         .select("op", "producer")
@@ -37,7 +49,19 @@ def find_producers(event_calls: EventCalls, operations: pl.DataFrame) -> tuple[N
     op, producer = (edges[name].cast(pl.Int64).to_numpy() for name in ("op", "producer"))
     start = operations["start_ns"].to_numpy()
     in_order = start[producer] < start[op]
-    return op[in_order], producer[in_order]
+    op, producer = op[in_order], producer[in_order]
+    first = np.cumsum([0, *(part.height for part in parts)])
+    cuts = np.searchsorted(op, first)
+    return [
+        (op[cuts[place] : cuts[place + 1]] - first[place], producer[cuts[place] : cuts[place + 1]] - first[place])
+        for place in range(len(parts))
+    ]
+
+
+def _list_calls_around(event_calls: EventCalls, operations: pl.DataFrame) -> EventCalls:
+    capture, process = operations.select("capture_id", "process").row(0)
+    of_process = (pl.col("capture_id") == capture) & (pl.col("process") == process)
+    return event_calls.filter(of_process).around(operations["launch_start_ns"])
 
 
 def find_resource_waits(

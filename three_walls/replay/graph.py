@@ -33,7 +33,7 @@ from three_walls.tables.thresholds import replay_thresholds
 Numbers = npt.NDArray[np.int64]
 Fractions = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-Array = TypeVar("Array", bound=npt.NDArray[Any])
+Found = TypeVar("Found")
 
 NONE = -1
 """Stands for no node, host point or operation."""
@@ -188,14 +188,14 @@ class StepGraph:
     """Rank indices."""
     _known: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def once(self, name: Hashable, find: Callable[[], Array]) -> Array:
+    def once(self, name: Hashable, find: Callable[[], Found]) -> Found:
         """What ``find`` gives, found once: the replays of a plan ask for the same arrays hundreds of times.
 
         ``name`` stands for what is found. Nobody changes such an array.
         """
         if name not in self._known:
             self._known[name] = find()
-        found: Array = self._known[name]
+        found: Found = self._known[name]
         return found
 
     @property

@@ -1,7 +1,11 @@
 """Longest paths from the first node of an acyclic graph: the arithmetic of every replay.
 
+Most operations of a step are followed by the next one of their stream alone. Such *chains* are taken together: NumPy
+finds what they add up to, plain Python follows the edges between them, a fifth to a half of all, and NumPy finds the
+nodes within.
+
 Compiled by numba where that is installed (the extra ``fast``), with the same result without it. Compiling takes as long
-as some hundred replays of an ordinary step, so it waits until as much has been followed in plain Python.
+as some thousand replays of an ordinary step, so it waits until as much has been followed in plain Python.
 """
 
 from __future__ import annotations
@@ -18,21 +22,29 @@ from three_walls.model.record import dataclass
 Numbers = npt.NDArray[np.int64]
 
 
-_WORTH_COMPILING = 15_000_000
-"""Edges that plain Python follows in about the two seconds that compiling takes."""
+_WORTH_COMPILING = 8_000_000
+"""Rows that plain Python follows in about the two seconds that compiling takes."""
+
+_NO_EDGE = -1
 
 
 def find_longest_paths(nodes_count: int, source: Numbers, target: Numbers, length: Numbers) -> Numbers:
     """The largest sum of lengths on any path from node 0 to every node.
 
     ``target`` ascends, and every ``source`` is smaller than its target. A node that no edge leads to gets 0, the value
-    of node 0: nothing holds it back.
+    of node 0: nothing holds it back. All lengths together stay within 63 bits.
     """
     compiled = _load_compiled() if _prepared.followed_count >= _WORTH_COMPILING else None
     if compiled is not None:
         return compiled(_find_first(nodes_count, target), source, length)
-    _prepared.followed_count += len(source)
-    return _follow_edges(_prepared.of(nodes_count, source, target), length)
+    chains = _prepared.of(nodes_count, source, target)
+    _prepared.followed_count += len(chains.rows.first_source)
+    return _follow_chains(chains, length)
+
+
+def find_longest_paths_once(nodes_count: int, source: Numbers, target: Numbers, length: Numbers) -> Numbers:
+    """As :func:`find_longest_paths`, for a graph that is followed once, and for lengths of any size."""
+    return _follow_rows(_pair_edges(nodes_count, source, target), length)
 
 
 def _find_first(nodes_count: int, target: Numbers) -> Numbers:
@@ -58,22 +70,58 @@ class _Rows:
     """The last row of every node."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Chains:
+    """A graph as chains of nodes, in the order of the nodes that end them: edges between chains begin at such ends.
+
+    Nodes are in the order of chains, and edges between chains in that of the nodes to which they lead.
+    """
+
+    links: Numbers
+    """Per node the edge from the one before it in its chain; the number of edges stands for none."""
+    edges: Numbers
+    """The edges between chains."""
+    source: Numbers
+    """The chain at whose end each of these begins."""
+    node: Numbers
+    """The node to which each leads, """
+    end: Numbers
+    """and the end of that one's chain."""
+    chain: Numbers
+    """Number of that chain among those to which edges lead, """
+    first: Numbers
+    """and for each of those its first edge."""
+    grouped: Numbers
+    """Edges between chains, those of one chain to one chain next to each other, """
+    groups: Numbers
+    """and where each such group begins."""
+    rows: _Rows
+    """A graph of chains, with a group of edges as one."""
+    reached: Numbers
+    """Nodes to which a path leads, by their number in the whole graph, """
+    place: Numbers
+    """each one's place in the order of nodes, """
+    last: Numbers
+    """and the last edge that leads to it or to a node before it in its chain."""
+
+
 class _Prepared:
     """The last graph that was followed. Most replays in a row change lengths alone."""
 
     def __init__(self) -> None:
         self.followed_count = 0
-        """Edges followed since the program began."""
+        """Rows followed since the program began."""
         self._source: Numbers | None = None
         self._target: Numbers | None = None
-        self._rows: _Rows | None = None
+        self._chains: _Chains | None = None
+        self._nodes_count = 0
 
-    def of(self, nodes_count: int, source: Numbers, target: Numbers) -> _Rows:
+    def of(self, nodes_count: int, source: Numbers, target: Numbers) -> _Chains:
         is_same = _is_same(source, self._source) and _is_same(target, self._target)
-        if self._rows is None or not is_same or len(self._rows.row_of_node) != nodes_count:
-            self._rows = _pair_edges(nodes_count, source, target)
-            self._source, self._target = source, target
-        return self._rows
+        if self._chains is None or not is_same or self._nodes_count != nodes_count:
+            self._chains = _find_chains(nodes_count, source, target)
+            self._source, self._target, self._nodes_count = source, target, nodes_count
+        return self._chains
 
 
 def _is_same(values: Numbers, last: Numbers | None) -> bool:
@@ -82,6 +130,81 @@ def _is_same(values: Numbers, last: Numbers | None) -> bool:
 
 
 _prepared = _Prepared()
+
+
+def _find_chains(nodes_count: int, source: Numbers, target: Numbers) -> _Chains:
+    """A node whose only edge leads to another node is in the chain of that one, unless another node is already."""
+    first_edge = _find_first(nodes_count, target)
+    goes_on = (np.bincount(source, minlength=nodes_count) == 1) & (np.diff(first_edge) > 0)
+    link = np.full(nodes_count, _NO_EDGE)
+    linking = np.flatnonzero(goes_on[source])
+    link[target[linking]] = linking  # of several the last
+    linked = np.flatnonzero(link != _NO_EDGE)
+    end = np.arange(nodes_count)
+    end[source[link[linked]]] = linked
+    while not np.array_equal(further := end[end], end):
+        end = further
+    order = np.argsort(end, kind="stable")
+    place = np.empty(nodes_count, dtype=np.int64)
+    place[order] = np.arange(nodes_count)
+    ends, chain_of = np.unique(end, return_inverse=True)
+
+    is_between = np.ones(len(source), dtype=bool)
+    is_between[link[linked]] = False
+    edges = np.flatnonzero(is_between)
+    edges = edges[np.argsort(place[target[edges]], kind="stable")]
+    from_chain, to_chain = chain_of[source[edges]], chain_of[target[edges]]
+    first = _find_changes(to_chain)
+    grouped = np.lexsort((from_chain, to_chain))
+    groups = _find_changes(to_chain[grouped] * len(ends) + from_chain[grouped])
+    one_of_group = grouped[groups]
+    edges_before = np.searchsorted(place[target[edges]], np.arange(nodes_count), side="right")
+    is_reached = np.diff(first_edge)[order] > 0
+    return _Chains(
+        links=np.where(link == _NO_EDGE, len(source), link)[order],
+        edges=edges,
+        source=from_chain,
+        node=place[target[edges]],
+        end=place[end[target[edges]]],
+        chain=np.cumsum(np.bincount(first, minlength=len(edges))) - 1,
+        first=first,
+        grouped=grouped,
+        groups=groups,
+        rows=_pair_edges(len(ends), from_chain[one_of_group], to_chain[one_of_group]),
+        reached=order[is_reached],
+        place=np.flatnonzero(is_reached),
+        last=edges_before[is_reached] - 1,
+    )
+
+
+def _find_changes(values: Numbers) -> Numbers:
+    """Where in ``values`` another one begins."""
+    return np.flatnonzero(np.diff(values, prepend=-1))
+
+
+def _follow_chains(chains: _Chains, length: Numbers) -> Numbers:
+    if not len(chains.edges):
+        return np.zeros(len(chains.links), dtype=np.int64)
+    passed = np.cumsum(np.append(length, 0)[chains.links])  # differences are lengths within a chain
+    between = length[chains.edges]
+    until_end = between + passed[chains.end] - passed[chains.node]
+    ends = _follow_rows(chains.rows, np.maximum.reduceat(until_end[chains.grouped], chains.groups))
+    arrived = _find_running_maximum(ends[chains.source] + between - passed[chains.node], chains.first, chains.chain)
+    times = np.zeros(len(chains.links), dtype=np.int64)
+    times[chains.reached] = arrived[chains.last] + passed[chains.place]
+    return times
+
+
+def _find_running_maximum(values: Numbers, first: Numbers, group: Numbers) -> Numbers:
+    """The largest of the values up to each one in its group. ``first``: where groups begin.
+
+    Each group is moved above the one before, so that one run over all values does.
+    """
+    begin = values[first]
+    values = np.maximum(values, begin[group])
+    rise = np.maximum.reduceat(values, first) - begin
+    shift = (np.cumsum(rise) - rise - begin)[group]
+    return np.asarray(np.maximum.accumulate(values + shift) - shift)
 
 
 def _pair_edges(nodes_count: int, source: Numbers, target: Numbers) -> _Rows:
@@ -107,7 +230,7 @@ def _pair_edges(nodes_count: int, source: Numbers, target: Numbers) -> _Rows:
     )
 
 
-def _follow_edges(rows: _Rows, length: Numbers) -> Numbers:
+def _follow_rows(rows: _Rows, length: Numbers) -> Numbers:
     lengths = np.append(length, 0)
     times = [0]
     append = times.append

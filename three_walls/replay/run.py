@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -30,7 +31,7 @@ from three_walls.model.transformation import Predictor
 from three_walls.model.units import ns_to_ms
 from three_walls.model.what_if import NoPredictor
 from three_walls.ranks.matched_ranks import MatchedRanks
-from three_walls.replay.build import RunCalls, build_graph
+from three_walls.replay.build import RunCalls, build_graphs
 from three_walls.replay.critical_path import summarize_critical_path
 from three_walls.replay.graph import Fractions, StepGraph, replay, with_operations
 from three_walls.replay.labels import label_operations
@@ -85,15 +86,13 @@ def replay_steps(
     shared_gpus = find_shared_gpus(attribution.kernel_spread)
     run_calls = RunCalls(attribution.event_calls, estimate_ready_durations(timeline))
 
-    def build(number: int) -> StepGraph:
-        windows = timeline.steps.filter(pl.col("kept") & (pl.col("step") == number))
-        return build_graph(timeline, matched_ranks, windows, shared_gpus, run_calls)
-
-    graph = build(step.step)
+    replayed = [step.step, *_choose_compared(timeline.steps, step.step)]
+    windows = [timeline.steps.filter(pl.col("kept") & (pl.col("step") == number)) for number in replayed]
+    graphs = build_graphs(timeline, matched_ranks, windows, shared_gpus, run_calls)
+    graph = next(graphs)
     if not graph.calls.height:
         return _withhold(_NO_LAUNCHES.format(missing=1.0))
-    others = _choose_compared(timeline.steps, step.step)
-    error = max(map(_measure_error, (graph, *map(build, others))))
+    error = max(map(_measure_error, chain([graph], graphs)))  # one graph after the other, so that each leaves memory
     limit = replay_thresholds().maximum_replay_error_fraction
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
     graph = with_operations(graph, label_operations(graph, traces, step.config))

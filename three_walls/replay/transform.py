@@ -16,6 +16,7 @@ from three_walls.model.buckets import (
     COMMUNICATION_CATEGORIES,
     COMPUTE_CATEGORIES,
 )
+from three_walls.model.record import dataclass
 from three_walls.model.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
 from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, Numbers, StepGraph, Work, replay
 from three_walls.replay.unseen_shapes import meet_known_shapes
@@ -132,6 +133,10 @@ def _pieces_of(graph: StepGraph, selected: Flags) -> Flags:
 
     What a thread waited for (at a join) is no work of its own.
     """
+    return graph.once(("pieces", selected.tobytes()), lambda: _find_pieces(graph, selected))
+
+
+def _find_pieces(graph: StepGraph, selected: Flags) -> Flags:
     leads_to = _leads_to(graph)
     launches_selected = np.zeros(graph.calls.height, dtype=bool)
     launched = graph.call_of[selected & (graph.call_of != NONE)]
@@ -189,33 +194,23 @@ def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
 
 def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    fused_kernel = _fused_kernel_of_calls(graph, selected)
-    waits_for_own = _waits_for_own(graph, fused_kernel)
-    run, position = _find_runs(graph, selected, fused_kernel, waits_for_own)
-    kept_launches = max(1, change.launches)
-    call_of = graph.call_of
-    in_run = selected & (call_of != NONE) & (run[np.maximum(call_of, 0)] != NONE)
-    is_removed = np.zeros(len(call_of), dtype=bool)
-    is_removed[in_run] = position[call_of[in_run]] >= kept_launches
-    kept = in_run & ~is_removed
-    duration_ns = work.duration_ns * np.where(selected, _at(change.time, level), 1.0)
+    runs = graph.once((Action.FUSE, change.select, change.launches), lambda: _find_fused_runs(graph, change))
+    call_of, fused_kernel, run, is_removed, kept = graph.call_of, runs.kernel, runs.run, runs.is_removed, runs.is_kept
+    duration_ns = np.where(selected, work.duration_ns * _at(change.time, level), work.duration_ns.astype(np.float64))
     runs_count = int(run.max()) + 1 if len(run) else 0
     of_run = run[np.maximum(call_of, 0)]
     moved_ns = np.bincount(of_run[is_removed], duration_ns[is_removed], runs_count)
     keepers = np.bincount(of_run[kept], minlength=runs_count)
     duration_ns[kept] += (moved_ns / np.maximum(1, keepers))[of_run[kept]]
     duration_ns[is_removed] = 0
-    edges = _without_gaps(
-        graph, _launch_together(graph, work.edges, run, position, is_removed, kept_launches), is_removed
-    )
+    edges = _without_gaps(graph, _launch_together(graph, work.edges, runs), is_removed)
     if level is Level.HIGH:  # whether these calls waited for the device is not known
-        is_free = is_removed & waits_for_own[np.maximum(call_of, 0)]
+        is_free = is_removed & runs.waits_for_own[np.maximum(call_of, 0)]
         edges = edges.take(~((edges.kind == Kind.AWAITED) & is_free[np.maximum(edges.operation, 0)]))
-    within = _pieces_within(graph, run, position, kept_launches, waits_for_own)
-    host = _at(change.host, level)
+    within, host = runs.within, _at(change.host, level)
     is_known = fused_kernel[np.maximum(call_of, 0)] != NONE
     piece_ns = _scale_chosen(np.where(within, 0, work.piece_ns), _pieces_of(graph, kept & ~is_known), host)
-    first_calls = np.flatnonzero((run != NONE) & (position == 0))
+    first_calls = runs.first_calls
     replaced_ns = _sum_by_run(np.where(within, work.piece_ns, 0), first_calls)
     first_calls, replaced_ns = (values[fused_kernel[first_calls] != NONE] for values in (first_calls, replaced_ns))
     # At a join the piece before the call is no time that passes in any case; that of the call is.
@@ -226,6 +221,61 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
         np.rint(duration_ns).astype(np.int64),
         edges,
         np.minimum(work.wait_ns, np.rint(duration_ns).astype(np.int64)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Runs of launches that become fewer."""
+
+    run: Numbers
+    """Per call its run, or NONE."""
+    first_calls: Numbers
+    """Per run."""
+    is_removed: Flags
+    """Operations whose launch goes, """
+    is_kept: Flags
+    """and those of the runs whose launch stays."""
+    launched_by: Numbers
+    """Per node, the start of an operation whose launch goes: the last call of its run that stays; else NONE."""
+    within: Flags
+    """The host pieces that go."""
+    kernel: Numbers
+    """Per call the fused kernel that would take over; NONE if not known."""
+    waits_for_own: Flags
+    """Calls that wait for nothing but what such a kernel would take over."""
+
+
+def _find_fused_runs(graph: StepGraph, change: Transformation) -> _Runs:
+    selected = select_operations(graph, change.select)
+    kernel = _fused_kernel_of_calls(graph, selected)
+    return _shorten_runs(graph, selected, max(1, change.launches), kernel, _waits_for_own(graph, kernel))
+
+
+def _find_graph_runs(graph: StepGraph, change: Transformation) -> _Runs:
+    count = graph.calls.height
+    selected = select_operations(graph, change.select)
+    return _shorten_runs(graph, selected, 1, np.full(count, NONE), np.zeros(count, dtype=bool))
+
+
+def _shorten_runs(
+    graph: StepGraph, selected: Flags, kept_launches: int, kernel: Numbers, waits_for_own: Flags
+) -> _Runs:
+    """The runs of ``selected`` operations, of each of which ``kept_launches`` launches stay."""
+    run, position = _find_runs(graph, selected, kernel, waits_for_own)
+    call_of = graph.call_of
+    in_run = selected & (call_of != NONE) & (run[np.maximum(call_of, 0)] != NONE)
+    is_removed = np.zeros(len(call_of), dtype=bool)
+    is_removed[in_run] = position[call_of[in_run]] >= kept_launches
+    return _Runs(
+        run=run,
+        first_calls=np.flatnonzero((run != NONE) & (position == 0)),
+        is_removed=is_removed,
+        is_kept=in_run & ~is_removed,
+        launched_by=_find_new_launches(graph, run, position, is_removed, kept_launches),
+        within=_pieces_within(graph, run, position, kept_launches, waits_for_own),
+        kernel=kernel,
+        waits_for_own=waits_for_own,
     )
 
 
@@ -263,21 +313,16 @@ def _sum_by_run(piece_ns: Numbers, first_calls: Numbers) -> Fractions:
 
 def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    run, position = _find_runs(graph, selected)
-    call_of = graph.call_of
-    in_run = selected & (call_of != NONE) & (run[np.maximum(call_of, 0)] != NONE)
-    is_removed = np.zeros(len(call_of), dtype=bool)
-    is_removed[in_run] = position[call_of[in_run]] >= 1
-    edges = _launch_together(graph, work.edges, run, position, is_removed, 1)
+    runs = graph.once((Action.GRAPH, change.select), lambda: _find_graph_runs(graph, change))
+    edges = _launch_together(graph, work.edges, runs)
     at_start = np.zeros(graph.nodes_count, dtype=bool)
-    at_start[graph.start_node[is_removed]] = True
+    at_start[graph.start_node[runs.is_removed]] = True
     spaced = at_start[edges.target] & (edges.kind == Kind.STREAM)
     node_gap_ns = replay_thresholds().least_stream_gap_ns
     edges = replace(edges, fixed_ns=np.where(spaced, np.minimum(edges.fixed_ns, node_gap_ns), edges.fixed_ns))
-    piece_ns = np.where(_pieces_within(graph, run, position, 1), 0, work.piece_ns)
+    piece_ns = np.where(runs.within, 0, work.piece_ns)
     # The first launch of a run becomes the launch of the graph.
-    first = np.flatnonzero((run != NONE) & (position == 0))
-    piece_ns[2 * first + 1] = round(1000 * _at(change.overhead_us, level))
+    piece_ns[2 * runs.first_calls + 1] = round(1000 * _at(change.overhead_us, level))
     return replace(
         work,
         piece_ns=piece_ns,
@@ -286,9 +331,7 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     )
 
 
-def _find_runs(
-    graph: StepGraph, selected: Flags, kernel: Numbers | None = None, goes_on: Flags | None = None
-) -> tuple[Numbers, Numbers]:
+def _find_runs(graph: StepGraph, selected: Flags, kernel: Numbers, goes_on: Flags) -> tuple[Numbers, Numbers]:
     """Per call the run of launches of ``selected`` operations that it is part of (or NONE), and its place in the run.
 
     A launch of other work ends a run, and so does a call that waits for the device, or another thread. ``kernel``: per
@@ -301,7 +344,7 @@ def _find_runs(
     launches_selected[graph.call_of[has_call & selected]] = True
     launches_other[graph.call_of[has_call & ~selected]] = True
     waits = (graph.points.join[1::2] != NONE) | _is_synchronizing(graph)
-    ends_run = launches_other | (waits if goes_on is None else waits & ~goes_on)
+    ends_run = launches_other | (waits & ~goes_on)
     key = _thread_numbers(graph)
     changes = np.concatenate([[True], key[1:] != key[:-1]]) if count else np.zeros(0, dtype=bool)
     # Runs lie between the calls that end one; a thread's first call ends the run of the thread before.
@@ -311,33 +354,35 @@ def _find_runs(
     places = np.flatnonzero(member)
     if len(places):
         is_first = np.diff(stretch[places], prepend=NONE) != 0
-        if kernel is not None:
-            is_first |= np.diff(kernel[places], prepend=NONE) != 0
+        is_first |= np.diff(kernel[places], prepend=NONE) != 0
         run[places] = np.cumsum(is_first) - 1
         position[places] = np.arange(len(places)) - np.flatnonzero(is_first)[run[places]]
     return run, position
 
 
-def _launch_together(
-    graph: StepGraph, edges: Edges, run: Numbers, position: Numbers, is_removed: Flags, kept_launches: int
-) -> Edges:
-    """``edges`` in which operations whose launch ``is_removed`` are launched by the last launch of their run left."""
+def _find_new_launches(
+    graph: StepGraph, run: Numbers, position: Numbers, is_removed: Flags, kept_launches: int
+) -> Numbers:
     places = np.flatnonzero((run != NONE) & (position < kept_launches))
     last_kept = np.full(int(run.max()) + 1 if len(run) else 0, NONE, dtype=np.int64)
     last_kept[run[places]] = places  # ascending: the last of each run stays
-    node_to_call = np.full(graph.nodes_count, NONE, dtype=np.int64)
+    launched_by = np.full(graph.nodes_count, NONE, dtype=np.int64)
     removed = np.flatnonzero(is_removed)
-    node_to_call[graph.start_node[removed]] = last_kept[run[graph.call_of[removed]]]
-    moved = (edges.kind == Kind.LAUNCH) & (node_to_call[edges.target] != NONE)
-    point = np.where(moved, 2 * node_to_call[edges.target], edges.point)
+    launched_by[graph.start_node[removed]] = last_kept[run[graph.call_of[removed]]]
+    return launched_by
+
+
+def _launch_together(graph: StepGraph, edges: Edges, runs: _Runs) -> Edges:
+    """``edges`` in which operations whose launch goes are launched by the last launch of their run that stays."""
+    launched_by = runs.launched_by[edges.target]
+    moved = (edges.kind == Kind.LAUNCH) & (launched_by != NONE)
+    point = np.where(moved, 2 * launched_by, edges.point)
     source = edges.source.copy()
     source[moved] = graph.points.last_join(point[moved])
     return replace(edges, point=point, source=source)
 
 
-def _pieces_within(
-    graph: StepGraph, run: Numbers, position: Numbers, kept_launches: int, goes_on: Flags | None = None
-) -> Flags:
+def _pieces_within(graph: StepGraph, run: Numbers, position: Numbers, kept_launches: int, goes_on: Flags) -> Flags:
     """The host pieces between the last launch of a run that is left and the last one of all.
 
     Pieces that end at a join stay, but for those of calls that go on (``goes_on``).
@@ -357,8 +402,7 @@ def _pieces_within(
     inside[last + 1] -= 1
     within = np.repeat(np.cumsum(inside)[:count] > 0, 2)
     stays = graph.points.join != NONE
-    if goes_on is not None:
-        stays[1::2] &= ~goes_on
+    stays[1::2] &= ~goes_on
     return np.asarray(within & ~stays)
 
 
@@ -369,7 +413,7 @@ def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     known, the first forward and the last backward pass have nothing to hide under.
     """
     selected = select_operations(graph, change.select) & _can_be_covered(graph)
-    computes = graph.operations["category"].cast(pl.String).is_in(list(COMPUTE_CATEGORIES)).to_numpy()
+    computes = select_operations(graph, Selection(categories=COMPUTE_CATEGORIES))
     starts_compute = np.zeros(graph.nodes_count, dtype=bool)
     starts_compute[graph.start_node[computes]] = True
     edges, share = work.edges, _at(change.share, level)
@@ -469,12 +513,12 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     shorter ones are run. So all take ``(m + factor (p - 1)) / (m + p - 1)`` of that, be it the host or the device that
     decides how long a pass takes.
     """
-    operations, factor = graph.operations, change.factor
+    factor = change.factor
     if not knows_passes(graph) or factor <= 0:
         return work
     number = _column_of(graph, "micro_batch")
     inside = number != NONE
-    is_sent = operations["category"].cast(pl.String).is_in(list(COMMUNICATION_CATEGORIES)).to_numpy()
+    is_sent = select_operations(graph, Selection(categories=COMMUNICATION_CATEGORIES))
     time, host = _at(change.time, level), _at(change.host, level)
     if factor < 1:
         passes, filling = number.max() + 1, _count_filling_passes(graph, number)
@@ -518,7 +562,7 @@ def _count_filling_passes(graph: StepGraph, micro_batch: Numbers) -> int:
 
 
 def _is_pipeline_exchange(graph: StepGraph) -> Flags:
-    return np.asarray(graph.operations["category"].cast(pl.String).eq("pipeline_p2p").to_numpy())
+    return select_operations(graph, Selection(categories=("pipeline_p2p",)))
 
 
 def _lengthen_pipeline_waits(graph: StepGraph, before: Work, after: Work, factor: float, level: Level) -> Work:
@@ -575,7 +619,7 @@ def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Wor
     if not peers:
         return work
     rank, category = operations["rank"].to_numpy(), operations["category"].to_physical().to_numpy()
-    is_work = ~operations["category"].cast(pl.String).is_in(list(COMMUNICATION_CATEGORIES)).to_numpy()
+    is_work = ~select_operations(graph, Selection(categories=COMMUNICATION_CATEGORIES))
     duration_ns = work.duration_ns.copy()
     for name in np.unique(category[is_work]):
         of_kind = is_work & (category == name)

@@ -14,15 +14,16 @@ from functools import cache
 from json.encoder import encode_basestring as encode_text
 from pathlib import Path
 from types import NoneType
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import Fact, FactDefinition, FactSheet, FactValue
 from three_walls.model.record import dataclass
 from three_walls.model.report import SCHEMA_VERSION, Report
 from three_walls.report.formats import escape_in_json
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Json = dict[str, Any]
 
@@ -142,6 +143,8 @@ def load_report(path: str | Path) -> Report:
 
 def parse_report(text: str, path: str | Path) -> Report:
     """The report in ``text``, which stands at ``path``; the rest is as for :func:`load_report`."""
+    from pydantic import TypeAdapter, ValidationError  # of no use to a run that only writes a report
+
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -173,6 +176,8 @@ def _restore(name: str, fact: DefinedFact) -> Fact:
 
 def report_schema() -> Json:
     """JSON Schema (draft 2020-12) of report.json. It allows unknown fields: a newer minor version may add some."""
+    from pydantic import TypeAdapter
+
     schema = _report_type().json_schema(mode="serialization")
     facts = TypeAdapter(dict[str, DefinedFact]).json_schema(mode="serialization", ref_template="#/$defs/{model}")
     definitions: Json = {**schema.pop("$defs"), **facts.pop("$defs")}
@@ -187,6 +192,8 @@ def report_schema() -> Json:
 
 @cache
 def _report_type() -> TypeAdapter[Report]:
+    from pydantic import TypeAdapter
+
     return TypeAdapter(Report)
 
 

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
-
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from typing import TYPE_CHECKING, Annotated
 
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactDefinition, FactSheet
@@ -17,6 +15,10 @@ from three_walls.model.record import dataclass
 from three_walls.rules.conditions import KnownFacts
 from three_walls.rules.load import CASES_SUFFIX
 from three_walls.tables.loader import KEY, Row, Text, Value, load_table, raise_contradictions
+from three_walls.tables.rows import AfterValidator, Field
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
 
 
 def _check_names(values: dict[str, ConfigData], info: ValidationInfo) -> dict[str, ConfigData]:
@@ -63,7 +65,7 @@ class Expectation(Row):
         for key, target in (self.edits or {}).items():
             compared.append((f"edit {key}", target, targets.get(key, "no such edit")))
         if self.gain_ns is not None:
-            ends = self.gain_ns.model_fields_set
+            ends = self.gain_ns.fields_stated
             compared += [(f"gain_ns.{end}", getattr(self.gain_ns, end), getattr(finding.gain_ns, end)) for end in ends]
         if self.cost_fraction is not None:
             compared.append(("cost_fraction", self.cost_fraction, finding.gain_ns.cost_fraction))
@@ -77,24 +79,23 @@ class Expectation(Row):
 class CaseEntry(Row):
     """One case of the file."""
 
-    given: Facts = Field(default_factory=dict)
+    given: Facts = Field(default={})
     without: tuple[Text, ...] = ()
     environment_is_known: bool = False
     expect: Expectation
 
 
+def _check_rule(rule: str, info: ValidationInfo) -> str:
+    path: Path = (info.context or {})["path"]
+    if path.name != f"{rule}{CASES_SUFFIX}":
+        raise ValueError(f"expected the file's name {path.name.removesuffix(CASES_SUFFIX)} as rule, found {rule}")
+    return rule
+
+
 class CasesFile(Row):
-    rule: Text
+    rule: Annotated[Text, AfterValidator(_check_rule)]
     workload: Facts
     cases: dict[Text, CaseEntry]
-
-    @field_validator("rule")
-    @classmethod
-    def _check_rule(cls, rule: str, info: ValidationInfo) -> str:
-        path: Path = (info.context or {})["path"]
-        if path.name != f"{rule}{CASES_SUFFIX}":
-            raise ValueError(f"expected the file's name {path.name.removesuffix(CASES_SUFFIX)} as rule, found {rule}")
-        return rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 A comparison holds, fails, or is unknown because its fact is missing. A setting that is known to be unset (value
 ``None``) is not missing: it equals null, and every comparison with a number or with a list without null fails.
 
-:data:`Conditions` and :data:`Alternatives` are types for fields of the pydantic models that read YAML. The names that
+:data:`Conditions` and :data:`Alternatives` are types for fields of the rows that read YAML. The names that
 conditions may compare come from the loader's validation context::
 
     class Constraint(Row):
@@ -19,15 +19,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from operator import ge, gt, le, lt
-from typing import Annotated, Any
-
-from pydantic import PlainValidator, ValidationInfo
+from typing import TYPE_CHECKING, Annotated, Any
 
 from three_walls.model.condition import OPERATORS, Condition
 from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.record import dataclass
 from three_walls.tables.loader import KEY, Loc, describe, raise_contradictions, suggest
+from three_walls.tables.rows import PlainValidator
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {"at_least": ge, "at_most": le, "above": gt, "below": lt}
 ORDERED = tuple(_COMPARE)

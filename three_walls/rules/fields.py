@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import AfterValidator, ValidationInfo
+from typing import TYPE_CHECKING, Annotated
 
 from three_walls.rules.conditions import KnownFacts
 from three_walls.tables.loader import Row, Text, between
+from three_walls.tables.rows import AfterValidator
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
 
 
 def _check_fact(unit: str) -> AfterValidator:

@@ -9,16 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Tag, ValidationInfo
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.errors import UsageError
@@ -44,6 +35,7 @@ from three_walls.rules.fields import AnyFact, Fraction, OneMinusFact, Prose, Tim
 from three_walls.rules.replay_entries import ReplayEntry
 from three_walls.rules.sources import Pointer, Source, read_sources
 from three_walls.tables.loader import Problem, Row, Text, Value, describe, one_of, raise_problems, read_table
+from three_walls.tables.rows import AfterValidator, BeforeValidator, Field, checked
 
 CASES_SUFFIX = ".cases.yaml"
 SOURCES_FILE = "sources.yaml"
@@ -146,13 +138,13 @@ class EditEntry(Row):
     reason: Prose = ""
     source: Pointer = ""
 
-    @model_validator(mode="after")
+    @checked
     def _check(self) -> EditEntry:
         if (self.set is None) == (self.env is None):
             raise ValueError("an edit names either set (a config key) or env (a variable): give one of them")
         if self.env is not None and not is_variable(self.env):
             raise ValueError(f"a variable is named by letters, digits and _, found {self.env!r}")
-        changes = self.model_fields_set & {"to", "add", "remove"}
+        changes = self.fields_stated & {"to", "add", "remove"}
         if len(changes) != 1:
             raise ValueError("an edit has exactly one of to (a value), add and remove (elements of a list)")
         if "to" in changes:
@@ -166,9 +158,9 @@ class EditEntry(Row):
 
     def to_edit(self) -> Edit:
         operation, to = "set", None if isinstance(self.to, FactTarget) else self.to
-        if "add" in self.model_fields_set:
+        if "add" in self.fields_stated:
             operation, to = "add", self.add
-        elif "remove" in self.model_fields_set:
+        elif "remove" in self.fields_stated:
             operation, to = "remove", self.remove
         return Edit(
             key=self.set or self.env or "",
@@ -202,7 +194,7 @@ class RequirementEntry(Row):
     source: Pointer
     fix: Edits | None = None
 
-    @model_validator(mode="after")
+    @checked
     def _check(self) -> RequirementEntry:
         if self.check is not None and self.any_of is not None:
             raise ValueError("a requirement has check or any_of, not both: make it two requirements")
@@ -228,7 +220,7 @@ class GainTermEntry(Row):
     likely: Fraction | None = None
     high: HighEnd
 
-    @model_validator(mode="after")
+    @checked
     def _check(self) -> GainTermEntry:
         if isinstance(self.high, OneMinusFact):
             if self.likely is not None:
@@ -263,7 +255,7 @@ class GainEntry(Row):
     chosen_by: tuple[AnyFact, ...] = ()
     no_replay: Prose = ""
 
-    @model_validator(mode="after")
+    @checked
     def _check(self) -> GainEntry:
         if self.replay and self.no_replay:
             raise ValueError("no_replay states why there is no replay: give one of them")
@@ -276,9 +268,9 @@ class GainEntry(Row):
         if (self.cost_fraction is not None) != (self.basis == FREES_MEMORY):
             raise ValueError("a gain of basis frees_memory has a cost_fraction, and no other has one")
         for term in self.terms:
-            if self.basis == UPPER_BOUND and term.model_fields_set & {"low", "likely"}:
+            if self.basis == UPPER_BOUND and term.fields_stated & {"low", "likely"}:
                 raise ValueError("terms of basis upper_bound have pool and high, neither low nor likely")
-            if self.basis != UPPER_BOUND and "low" not in term.model_fields_set:
+            if self.basis != UPPER_BOUND and "low" not in term.fields_stated:
                 raise ValueError(f"the term of {term.pool} has no low: give one, or use basis upper_bound")
         return self
 
@@ -332,16 +324,30 @@ AdviceEntries = Annotated[tuple[AdviceEntry, ...], BeforeValidator(_as_entries)]
 """Text that always applies, or a list of texts with the conditions under which each comes first."""
 
 
+def _check_id(identifier: str, info: ValidationInfo) -> str:
+    path: Path = (info.context or {})["path"]
+    if identifier != path.stem:
+        raise ValueError(f"expected the file's name {path.stem} as id, found {identifier}")
+    return identifier
+
+
+def _check_folder(wall: Wall, info: ValidationInfo) -> Wall:
+    path: Path = (info.context or {})["path"]
+    if path.parent.name != folder_of(wall):
+        raise ValueError(f"a rule of wall {wall} belongs in {folder_of(wall)}/, found it in {path.parent.name}/")
+    return wall
+
+
 class RuleFile(Row):
-    id: Text
-    wall: Wall
+    id: Annotated[Text, AfterValidator(_check_id)]
+    wall: Annotated[Wall, AfterValidator(_check_folder)]
     sub_wall: SubWall | None = None
     title: Prose
     applicability: Annotated[Text, one_of(APPLICABILITIES)]
     docs: Docs
     applies_to: Conditions
     when: Conditions
-    requires: Mapping[Text, RequirementEntry] = Field(default_factory=dict)
+    requires: Mapping[Text, RequirementEntry] = Field(default={})
     lever: Text | None = None
     continues: Text | None = None
     edits: Edits | None = None
@@ -351,23 +357,7 @@ class RuleFile(Row):
     gain: GainEntry
     evidence: EvidenceEntries
 
-    @field_validator("id")
-    @classmethod
-    def _check_id(cls, identifier: str, info: ValidationInfo) -> str:
-        path: Path = (info.context or {})["path"]
-        if identifier != path.stem:
-            raise ValueError(f"expected the file's name {path.stem} as id, found {identifier}")
-        return identifier
-
-    @field_validator("wall")
-    @classmethod
-    def _check_folder(cls, wall: Wall, info: ValidationInfo) -> Wall:
-        path: Path = (info.context or {})["path"]
-        if path.parent.name != folder_of(wall):
-            raise ValueError(f"a rule of wall {wall} belongs in {folder_of(wall)}/, found it in {path.parent.name}/")
-        return wall
-
-    @model_validator(mode="after")
+    @checked
     def _check(self) -> RuleFile:
         if (self.sub_wall is not None) != (self.wall is Wall.COMPUTE_HOST):
             raise ValueError("sub_wall is for rules of wall compute_host: each of them has one, no other rule has")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Discriminator, Tag, model_validator
+from pydantic import Discriminator, Tag
 
 from three_walls.model.buckets import CATEGORIES
 from three_walls.model.transformation import (
@@ -37,6 +37,7 @@ from three_walls.rules.conditions import Conditions
 from three_walls.rules.fields import AnyFact, OneMinusFact, Prose
 from three_walls.rules.sources import Pointer
 from three_walls.tables.loader import Row, Text, Texts, between, suggest
+from three_walls.tables.rows import AfterValidator, checked
 
 _LEVELLED = {
     "time": ALL,
@@ -71,7 +72,7 @@ class FactNumber(Row):
     over: AnyFact | float | None = None
     at_most: Annotated[float, between(0, _AT_MOST)] = 1.0
 
-    @model_validator(mode="after")
+    @checked
     def _check(self) -> FactNumber:
         if isinstance(self.over, float) and self.over <= 0:
             raise ValueError(f"expected a number above 0, found {self.over:g}")
@@ -105,7 +106,7 @@ class Range(Row):
     likely: End
     high: End
 
-    @model_validator(mode="after")
+    @checked
     def _check(self) -> Range:
         numbers = [end for end in (self.low, self.likely, self.high) if isinstance(end, float)]
         if numbers not in (sorted(numbers), sorted(numbers, reverse=True)):
@@ -196,7 +197,7 @@ class ReplayEntry(Row):
     reason: Prose
     source: Pointer | None = None
 
-    @model_validator(mode="after")
+    @checked
     def _check(self) -> ReplayEntry:
         named = [action.value for action in Action if action is not Action.HOST and self._selected(action) is not None]
         if len(named) > 1 or (not named and self.host is None):

@@ -1,6 +1,6 @@
 """The sources that rules cite: the prefixes of ``rules/sources.yaml``, and pointers such as ``mcore:path:12-14``.
 
-:data:`Pointer` is a type for fields of the pydantic models that read YAML. The sources that pointers may name come
+:data:`Pointer` is a type for fields of the rows that read YAML. The sources that pointers may name come
 from the loader's validation context: ``load_table(path, kind, lambda: {"sources": load_sources(...)})``.
 """
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import AfterValidator, ValidationInfo, model_validator
+from typing import TYPE_CHECKING, Annotated
 
 from three_walls.tables.loader import Problem, Row, Text, raise_problems, read_table, suggest
+from three_walls.tables.rows import AfterValidator, checked
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
 
 _LINES_OF_FILE = re.compile(r"[\w./-]+:\d+(-\d+)?")
 
@@ -28,7 +30,7 @@ class Source(Row):
     """Folder of the repository that pointers start from; the root where it is left out."""
     names: tuple[Text, ...] = ()
 
-    @model_validator(mode="after")
+    @checked
     def _check(self) -> Source:
         if (self.repository is not None) == bool(self.names):
             raise ValueError("a source has either repository and commit, or names: give one of them")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-
-from pydantic import ValidationInfo, field_validator
+from typing import TYPE_CHECKING, Annotated
 
 from three_walls.model.fact import Fact, FactDefinition, FactSheet
 from three_walls.model.report import ReportWarning, Straggler
@@ -20,6 +19,10 @@ from three_walls.resources import WARNINGS_FOLDER
 from three_walls.rules.conditions import Conditions, KnownFacts, Truth, evaluate_all
 from three_walls.rules.fields import Prose
 from three_walls.tables.loader import Problem, Row, Text, raise_problems, read_table, suggest
+from three_walls.tables.rows import AfterValidator
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
 
 FORMS: dict[str, Callable[[Fact], str]] = {
     "percent": lambda fact: f"{_number(fact):.0%}",
@@ -36,25 +39,24 @@ _OF_STRAGGLER = "straggler_rank"
 """The rank, in messages of warnings that are judged per straggler."""
 
 
+def _check_message(message: str, info: ValidationInfo) -> str:
+    known: KnownFacts = (info.context or {})["facts"]
+    for fact, form in _PLACE.findall(message):
+        if fact != _OF_STRAGGLER and (problem := known.check(fact)):
+            raise ValueError(problem)
+        if form not in FORMS:
+            raise ValueError(f"unknown form {form}{suggest(form, FORMS)}")
+    if "{" in _PLACE.sub("", message):
+        raise ValueError(f"expected {{fact:form}} in braces, with a form of {', '.join(FORMS)}")
+    return message
+
+
 class WarningFile(Row):
     code: Text
     per_straggler: bool = False
     when: Conditions
     unless: Conditions = ()
-    message: Prose
-
-    @field_validator("message")
-    @classmethod
-    def _check_message(cls, message: str, info: ValidationInfo) -> str:
-        known: KnownFacts = (info.context or {})["facts"]
-        for fact, form in _PLACE.findall(message):
-            if fact != _OF_STRAGGLER and (problem := known.check(fact)):
-                raise ValueError(problem)
-            if form not in FORMS:
-                raise ValueError(f"unknown form {form}{suggest(form, FORMS)}")
-        if "{" in _PLACE.sub("", message):
-            raise ValueError(f"expected {{fact:form}} in braces, with a form of {', '.join(FORMS)}")
-        return message
+    message: Annotated[Prose, AfterValidator(_check_message)]
 
 
 def load_warnings(directory: Path, *more: Path, definitions: Iterable[FactDefinition]) -> tuple[WarningRule, ...]:

@@ -10,11 +10,13 @@ from three_walls.model.memory_snapshot import BEFORE_RECORDING, CATEGORIES, NO_S
 from three_walls.resources import TABLES_DIR
 from three_walls.tables.loader import Pattern, Row, Text, load_table, one_of
 
+_OF_STACKS = tuple(name for name in CATEGORIES if name not in (NO_STACK, OTHER, BEFORE_RECORDING))
+
 
 class StackPattern(Row):
     """Allocations with a frame in which ``pattern`` is found are of ``category``."""
 
-    category: Annotated[Text, one_of([name for name in CATEGORIES if name not in (NO_STACK, OTHER, BEFORE_RECORDING)])]
+    category: Annotated[Text, one_of(_OF_STACKS)]
     pattern: Pattern
     reason: Text
     """What allocates there."""

@@ -16,12 +16,11 @@ from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, RootModel
-
 from three_walls.model.errors import UsageError
 from three_walls.model.finding import FailureMode
 from three_walls.resources import GENERATED_DIR, TABLES_DIR
 from three_walls.tables.loader import ByName, NamedRow, Row, Scalar, Text, Texts, Value, load_table
+from three_walls.tables.rows import AfterValidator, Field
 
 BRIDGE_DIR = GENERATED_DIR / "bridge"
 MAIN = "main"
@@ -49,7 +48,7 @@ class FieldType(Row):
 
     @property
     def has_default(self) -> bool:
-        return "default" in self.model_fields_set
+        return "default" in self.fields_stated
 
 
 class Section(Row):
@@ -74,7 +73,7 @@ class BridgeSchema(Row):
     """The Megatron Core that the release ships with."""
     enums: Mapping[str, EnumType]
     sections: Mapping[str, Section]
-    precision_recipes: Mapping[str, Mapping[str, Value]] = Field(default_factory=dict)
+    precision_recipes: Mapping[str, Mapping[str, Value]] = Field(default={})
     """What each named precision recipe sets of MixedPrecisionConfig; empty where the schema was made without them."""
 
     def find(self, path: str) -> FieldType | None:
@@ -166,8 +165,8 @@ class AcceptedValue(Row):
     source: Text
 
 
-class AcceptedValues(RootModel[dict[Annotated[str, AfterValidator(_check_path)], AcceptedValue]]):
-    """``bridge-accepted-values.yaml``, by path."""
+AcceptedValues = dict[Annotated[str, AfterValidator(_check_path)], AcceptedValue]
+"""``bridge-accepted-values.yaml``, by path."""
 
 
 @cache
@@ -203,7 +202,7 @@ def precision_recipe(version: str, name: str) -> Mapping[str, Value] | None:
     Both spellings of a name, with ``_`` and with ``-``, are registered. A schema without recipes has those of the
     newest release that has them.
     """
-    schemas = [bridge_schema(version), *(bridge_schema(release) for release in reversed(known_releases()))]
+    schemas = map(bridge_schema, (version, *reversed(known_releases())))  # most runs need the first alone
     schema = next(schema for schema in schemas if schema.precision_recipes)
     values = schema.precision_recipes.get(name.replace("-", "_"))
     if values is None:
@@ -235,7 +234,7 @@ def measured_mismatches(version: str) -> MeasuredMismatches:
 @cache
 def accepted_values() -> Mapping[tuple[str, str], AcceptedValue]:
     """What happens to values that Bridge accepts, by path and kind, as far as reviewed."""
-    rows = load_table(TABLES_DIR / "bridge-accepted-values.yaml", AcceptedValues).root
+    rows = load_table(TABLES_DIR / "bridge-accepted-values.yaml", AcceptedValues)
     return MappingProxyType({(path, kind): row for path, row in rows.items() for kind in row.kinds})
 
 

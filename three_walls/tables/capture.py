@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-
 from three_walls.resources import TABLES_DIR
 from three_walls.tables.config_keys import config_keys, contradictions_of_settings
 from three_walls.tables.loader import (
@@ -23,6 +21,7 @@ from three_walls.tables.loader import (
     one_of,
     raise_contradictions,
 )
+from three_walls.tables.rows import Field, checked
 
 BRIDGE, MEGATRON_LM = "bridge", "megatron-lm"
 FRAMEWORKS = (BRIDGE, MEGATRON_LM)
@@ -51,12 +50,12 @@ class Capability(NamedRow):
     """How to record it if it is missing."""
     nsys: Texts = ()
     """Options of ``nsys profile`` that record it."""
-    settings: Mapping[str, Value] = Field(default_factory=dict)
+    settings: Mapping[str, Value] = Field(default={})
     """Config keys that record it, with their values."""
     frameworks: tuple[Annotated[Text, one_of(FRAMEWORKS)], ...] = FRAMEWORKS
     """Frameworks in which the settings do that."""
 
-    @model_validator(mode="after")
+    @checked
     def check_settings(self) -> Capability:
         raise_contradictions(contradictions_of_settings(self.settings, ("settings",), config_keys().keys))
         return self

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
 from typing import TypeVar
-
-import pydantic
 
 from three_walls.resources import CHECKED_DIR, RULES_DIR, TABLES_DIR
 
@@ -51,7 +50,10 @@ def recall(name: str, content: bytes, make: Callable[[], T]) -> T:
 @cache
 def _program_digest() -> bytes:
     files = sorted({file for folder in (_PACKAGE, RULES_DIR, TABLES_DIR) for file in _list_files(str(folder))})
-    return sha256(repr((sys.version, pydantic.VERSION, files)).encode()).digest()
+    pydantic = find_spec("pydantic")  # not imported: most runs need it for nothing else
+    assert pydantic is not None and pydantic.origin is not None
+    version = Path(pydantic.origin).with_name("version.py").stat()
+    return sha256(repr((sys.version, version.st_size, version.st_mtime_ns, files)).encode()).digest()
 
 
 def _list_files(folder: str) -> Iterator[tuple[str, int, int]]:

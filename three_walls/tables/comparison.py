@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from pydantic import model_validator
-
 from three_walls.resources import TABLES_DIR
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.loader import Pattern, Row, Text, load_table, raise_contradictions, suggest
+from three_walls.tables.rows import checked
 
 
 class ComparisonRules(Row):
@@ -22,7 +21,7 @@ class ComparisonRules(Row):
     capture: Mapping[Text, Text]
     ignored: tuple[Pattern, ...]
 
-    @model_validator(mode="after")
+    @checked
     def check_keys(self) -> ComparisonRules:
         known = config_keys().keys
         raise_contradictions(

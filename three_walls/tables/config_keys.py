@@ -11,8 +11,6 @@ from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-
 from three_walls.model.buckets import Wall
 from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.resources import TABLES_DIR
@@ -33,6 +31,7 @@ from three_walls.tables.loader import (
     raise_contradictions,
     suggest,
 )
+from three_walls.tables.rows import Field, checked
 
 CONFIG_KEYS_FILE = TABLES_DIR / "config-keys.yaml"
 KeyType = Literal["bool", "int", "float", "str", "list", "int_list", "str_or_list", "float_or_list", "any"]
@@ -59,7 +58,7 @@ class FlagSpelling(Row):
     since: Text | None = None
     """Megatron Core release, as is ``until``."""
     until: Text | None = None
-    value_since: Mapping[str, Text] = Field(default_factory=dict)
+    value_since: Mapping[str, Text] = Field(default={})
     """First release that knows a value, where that is later than the flag's."""
 
     def is_in(self, core: tuple[int, int]) -> bool:
@@ -70,9 +69,9 @@ class FlagSpelling(Row):
     @property
     def has_default(self) -> bool:
         """Whether an absent flag means :attr:`default` in every release."""
-        return "default" in self.model_fields_set
+        return "default" in self.fields_stated
 
-    @model_validator(mode="after")
+    @checked
     def check_flags(self) -> FlagSpelling:
         if self.flag is None and self.negated_flag is None:
             raise ValueError("megatron_lm needs flag or negated_flag")
@@ -89,7 +88,7 @@ class PathSpelling(Row):
     since: Text | None = None
     """Megatron-Bridge release, as is ``until``."""
     until: Text | None = None
-    value_since: Mapping[str, Text] = Field(default_factory=dict)
+    value_since: Mapping[str, Text] = Field(default={})
     """Value -> first release that knows it, where that is later than the first release of the key."""
     in_force: Texts = ()
     """Where a saved config holds the value in force. Such a path does nothing on a command line."""
@@ -99,9 +98,9 @@ class PathSpelling(Row):
     @property
     def has_core_default(self) -> bool:
         """Whether Megatron Core's class has :attr:`core_default` in every release."""
-        return "core_default" in self.model_fields_set
+        return "core_default" in self.fields_stated
 
-    @model_validator(mode="after")
+    @checked
     def check_paths(self) -> PathSpelling:
         if not self.paths and not self.in_force:
             raise ValueError("bridge needs path, or in_force for a key that is only read")
@@ -120,13 +119,13 @@ class ConfigKey(NamedRow):
     """The wall that the key affects, if any."""
     enum: Text | None = None
     """Class of the enum member that an override must construct, where Bridge would ignore a word."""
-    read_as: Mapping[str, Value] = Field(default_factory=dict)
+    read_as: Mapping[str, Value] = Field(default={})
     """Word of an older release -> the value that it means."""
     note: Text = ""
     megatron_lm: FlagSpelling | None = None
     bridge: PathSpelling | None = None
 
-    @model_validator(mode="after")
+    @checked
     def check(self) -> ConfigKey:
         wrong: list[tuple[Loc, str]] = []
         if self.type in _TEXT_TYPES and not self.values and self.pattern is None:
@@ -152,9 +151,9 @@ class BridgeScripts(Row):
 
     recipe: frozenset[Text] = frozenset()
     """Options that name the recipe."""
-    options: Mapping[str, tuple[Text, ...]] = Field(default_factory=dict)
+    options: Mapping[str, tuple[Text, ...]] = Field(default={})
     """Option -> the keys it sets."""
-    implied: Mapping[str, Settings] = Field(default_factory=dict)
+    implied: Mapping[str, Settings] = Field(default={})
     """Option -> values of further keys that it sets when it turns something on."""
 
 
@@ -169,14 +168,14 @@ class ConfigKeyTable(Row):
     precision_recipes: Mapping[str, Settings]
     """Megatron-Bridge precision recipe -> values of keys that it sets."""
     keys: ByName[ConfigKey]
-    argument_names: Mapping[str, tuple[Text, ...]] = Field(default_factory=dict)
+    argument_names: Mapping[str, tuple[Text, ...]] = Field(default={})
     """Name in Megatron-LM's arguments block that is neither a key nor a flag of one -> the keys it sets."""
-    enums: Mapping[str, Mapping[str, int]] = Field(default_factory=dict)
+    enums: Mapping[str, Mapping[str, int]] = Field(default={})
     """Enum class, with its module -> number by member."""
-    dtypes: Mapping[str, Text] = Field(default_factory=dict)
+    dtypes: Mapping[str, Text] = Field(default={})
     """torch dtype -> its name in Megatron-LM's flags."""
 
-    @model_validator(mode="after")
+    @checked
     def check(self) -> ConfigKeyTable:
         raise_contradictions([*self._wrong_settings(), *self._unknown_keys(), *self._wrong_spellings()])
         return self

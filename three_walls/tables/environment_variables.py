@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Annotated
 
-from pydantic import model_validator
-
 from three_walls.resources import TABLES_DIR
 from three_walls.tables.config_values import LONGEST_VALUE
 from three_walls.tables.loader import (
@@ -25,6 +23,7 @@ from three_walls.tables.loader import (
     raise_contradictions,
     suggest,
 )
+from three_walls.tables.rows import checked
 
 _SEPARATORS = re.compile(r"[,;|]")
 _FLAGS = re.IGNORECASE | re.ASCII | re.VERBOSE
@@ -48,7 +47,7 @@ class ValueForm(NamedRow):
         """Which of the three the entry states."""
         return [name for name in ("words", "pattern", "list_of") if getattr(self, name) is not None]
 
-    @model_validator(mode="after")
+    @checked
     def check_stated(self) -> ValueForm:
         extra = self.stated[1:]
         raise_contradictions(
@@ -89,7 +88,7 @@ class Variable(ValueForm):
     reason: Text
     """What the variable affects, or why it is hidden."""
 
-    @model_validator(mode="after")
+    @checked
     def check_form(self) -> Variable:
         if self.form is None and not self.stated:
             raise ValueError("the variable has no form: give it form, words, pattern or list_of")
@@ -110,7 +109,7 @@ class AllowedVariables(Row):
     secrets: tuple[Annotated[re.Pattern[str], compiled(re.IGNORECASE)], ...]
     """Searched in the names of variables."""
 
-    @model_validator(mode="after")
+    @checked
     def check_forms(self) -> AllowedVariables:
         wrong: list[tuple[Loc, str]] = []
         for part, variables in (("names", self.names), ("patterns", self.patterns)):

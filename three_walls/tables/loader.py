@@ -1,8 +1,8 @@
 """Loads reviewed YAML into typed rows and reports every error of a file as ``file:line:column: sentence``.
 
-The type of a table is its reader: a frozen pydantic model whose fields are the keys of the file. One message lists the
-errors of form and type, the contradictions within each row whose fields are sound, and the contradictions between the
-rows that are sound (:func:`raise_contradictions`). ``yaml_document.py`` refuses what YAML makes ambiguous.
+The type of a table is its reader: a :class:`Row` whose fields are the keys of the file. One message lists the errors of
+form and type, the contradictions within each row whose fields are sound, and the contradictions between the rows that
+are sound (:func:`raise_contradictions`). ``yaml_document.py`` refuses what YAML makes ambiguous.
 """
 
 from __future__ import annotations
@@ -15,26 +15,18 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast, get_args
-
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    PlainValidator,
-    PrivateAttr,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-)
-from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 
 from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.model.errors import RuleBaseError
 from three_walls.tables.checked_documents import recall
 from three_walls.tables.parsed_documents import keep_parsed, own_name, read_parsed
 from three_walls.tables.problems import Loc, Problem, describe
+from three_walls.tables.rows import AfterValidator, BeforeValidator, NamedRow, NotBlank, PlainValidator, Row
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
 
 __all__ = [
     "ByName",
@@ -48,6 +40,7 @@ __all__ = [
     "Texts",
     "Value",
     "between",
+    "check_value",
     "compilable",
     "compiled",
     "describe",
@@ -83,25 +76,6 @@ _EXPECTED = {
 """pydantic's type of an error -> what the file should hold there."""
 
 
-class Row(BaseModel):
-    """Base of every table and row: immutable, no undeclared key, no silent conversion.
-
-    The model is built when first used, so importing a table that a run does not need costs nothing.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
-
-
-class NamedRow(Row):
-    """A row of a mapping; its key in the mapping is its name. Declare the mapping as :data:`ByName`."""
-
-    _name: str = PrivateAttr("")
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-
 def load_table(path: Path, kind: type[T], context: Callable[[], Mapping[str, Any]] = dict) -> T:
     """The file at ``path`` as ``kind``; RuleBaseError lists everything wrong with it.
 
@@ -109,7 +83,7 @@ def load_table(path: Path, kind: type[T], context: Callable[[], Mapping[str, Any
     refer to. It is not called for a file that was checked before.
     """
     name = own_name(path)
-    if name is None or not isinstance(kind, type) or not issubclass(kind, BaseModel) or not path.is_file():
+    if name is None or not path.is_file():
         return _load(path, kind, context())
     return recall(f"{name}.{kind.__qualname__}", path.read_bytes(), lambda: _load(path, kind, context()))
 
@@ -130,6 +104,8 @@ def read_table(
     def validate(text: str | bytes) -> T:
         table: T = _adapter(cast("Any", kind)).validate_json(text, strict=True, context=context)
         return table
+
+    from pydantic import ValidationError
 
     if (parsed := read_parsed(path)) is not None:
         with suppress(ValidationError):  # the places of errors are in the YAML
@@ -169,6 +145,8 @@ def _contradictions_of_sound_rows(
     is wrong, nothing can be checked. A contradiction that names a row with an error may only follow from that error, so
     it is left out.
     """
+    from pydantic import ValidationError
+
     broken = {detail["loc"][:2] for detail in details}
     if not isinstance(table, dict) or any(len(loc) < 2 for loc in broken):
         return
@@ -198,7 +176,15 @@ def _contradictions_of_sound_rows(
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Cached: building one takes as long as reading a small file, and there are many files of rules."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(kind)
+
+
+def check_value(value: object, kind: type[T]) -> T:
+    """For validators: ``value``, a part of a file, as ``kind``."""
+    checked: T = _adapter(cast("Any", kind)).validate_python(value, strict=True)
+    return checked
 
 
 def raise_problems(problems: Collection[Problem]) -> None:
@@ -211,6 +197,8 @@ def raise_problems(problems: Collection[Problem]) -> None:
 
 def raise_contradictions(contradictions: Iterable[tuple[Loc, str]]) -> None:
     """For validators: reports several problems at once, each at its path below the validated value."""
+    from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
+
     errors = [
         InitErrorDetails(type=PydanticCustomError("contradiction", "{text}", {"text": text}), loc=loc, input=None)
         for loc, text in contradictions
@@ -286,14 +274,14 @@ def _as_tuple(value: object) -> object:
 
 def _name_rows(rows: dict[str, Named]) -> dict[str, Named]:
     for name, row in rows.items():
-        row._name = name
+        vars(row)["_name"] = name
     return rows
 
 
 Named = TypeVar("Named", bound=NamedRow)
 ByName = Annotated[dict[str, Named], AfterValidator(_name_rows)]
 """Rows by name."""
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Text = Annotated[str, NotBlank()]
 """Text that is not blank."""
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)]
 """A list of texts; a single text is a list of one."""
@@ -326,8 +314,6 @@ def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
             return error["msg"]
         case "string_too_short":
             return "expected text, found none"
-        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
-            return f"expected a number {error['msg'].removeprefix('Input should be ')}, found {found}"
         case kind if kind in _EXPECTED:
             return f"expected {_EXPECTED[kind]}, found {describe(found)}"
         case _:
@@ -336,9 +322,9 @@ def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
 
 def _field_names(kind: Any) -> Iterator[str]:
     """Every key that a row of the table may have, for suggestions."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        for name, definition in kind.model_fields.items():
-            yield definition.alias or name
-            yield from _field_names(definition.annotation)
+    if isinstance(kind, type) and issubclass(kind, Row):
+        for key, (_, hint) in kind.hints().items():
+            yield key
+            yield from _field_names(hint)
     for part in get_args(kind):
         yield from _field_names(part)

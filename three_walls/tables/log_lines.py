@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
-
 from three_walls.model.training_log import TimerKind
 from three_walls.resources import TABLES_DIR
 from three_walls.tables.loader import Loc, Pattern, Row, Text, load_table, raise_contradictions
+from three_walls.tables.rows import BeforeValidator, Field, checked
 
 Unit = Literal["ms", "s", "MiB", "GB", "size", "billions", "count", "number", "text"]
 """Unit in the log. ms and s are read as ns, MiB, GB and size ("1.54 GiB") as bytes, billions as a count."""
@@ -92,13 +91,13 @@ class LineRow(Row):
     anchor: Anchor
     pattern: Pattern
     """Searched in the line without its prefixes."""
-    values: Mapping[str, Unit] = Field(default_factory=dict)
+    values: Mapping[str, Unit] = Field(default={})
     """Named group of the pattern -> unit."""
-    fields: Mapping[str, ListedValue] = Field(default_factory=dict)
+    fields: Mapping[str, ListedValue] = Field(default={})
     """Name -> value of the list in the pattern's group ``fields``."""
     is_closed: bool = False
     """Whether a listed value counts only if another ``|`` follows, so that no truncated value is read."""
-    parts: Mapping[str, LinePart] = Field(default_factory=dict)
+    parts: Mapping[str, LinePart] = Field(default={})
     ends_line: bool = False
     """Whether the last value ends the line, so that a truncated line would look complete."""
     required: frozenset[Text] = frozenset()
@@ -112,7 +111,7 @@ class LineRow(Row):
         """Label of a listed value -> (name, unit)."""
         return {listed.label: (name, listed.unit) for name, listed in self.fields.items()}
 
-    @model_validator(mode="after")
+    @checked
     def check_names(self) -> LineRow:
         named = {*self.values, *self.fields, *self.parts}
         wrong: list[tuple[Loc, str]] = [

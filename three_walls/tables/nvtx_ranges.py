@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
-
 from three_walls.resources import TABLES_DIR
 from three_walls.tables.loader import ByName, NamedRow, Pattern, Row, Text, between, compiled, load_table
+from three_walls.tables.rows import BeforeValidator
 from three_walls.tables.thresholds import Fraction
 
 DATA_PARALLEL, TENSOR_PARALLEL, TOKENS = "data_parallel", "tensor_parallel", "tokens"
@@ -39,7 +38,7 @@ class CollectiveOwners(Row):
     """Of the step: with more time in collectives of unknown owner, no data- or tensor-parallel time is stated."""
 
 
-Position = Annotated[int, Field(ge=0, le=99)]
+Position = Annotated[int, between(0, 99)]
 """Position among the arguments of an operator, from 0."""
 
 

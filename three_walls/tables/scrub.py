@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from functools import cache, cached_property, lru_cache
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
-
 from three_walls.resources import TABLES_DIR
 from three_walls.tables.loader import Loc, Pattern, Row, Text, Texts, compiled, load_table, raise_contradictions
+from three_walls.tables.rows import AfterValidator
 
 _TOKEN = re.compile(r"[^\s'\"<>|;,()\[\]]+")
 """What a path or an address inside of a text consists of: everything between spaces, quotes and brackets."""

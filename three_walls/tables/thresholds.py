@@ -11,13 +11,12 @@ from dataclasses import fields
 from functools import cache
 from typing import Annotated
 
-from pydantic import BeforeValidator
-
 from three_walls.model.buckets import CATEGORIES
 from three_walls.model.training_log import LogLayout
 from three_walls.resources import TABLES_DIR
-from three_walls.tables.loader import Row, Text, between, load_table, one_of
+from three_walls.tables.loader import Row, Text, between, check_value, load_table, one_of
 from three_walls.tables.log_lines import EVENT_KINDS
+from three_walls.tables.rows import BeforeValidator
 
 
 class ReasonedNumber(Row):
@@ -35,11 +34,11 @@ class ReasonedWholeNumber(Row):
 
 
 def _value_of(entry: object) -> float:
-    return ReasonedNumber.model_validate(entry).value
+    return check_value(entry, ReasonedNumber).value
 
 
 def _whole_value_of(entry: object) -> int:
-    return ReasonedWholeNumber.model_validate(entry).value
+    return check_value(entry, ReasonedWholeNumber).value
 
 
 def _number_generations(generations: object) -> object:

@@ -11,14 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
-
 from three_walls.model.config import ConfigData
 from three_walls.model.record import dataclass
 from three_walls.resources import GENERATED_DIR
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.config_values import fit
-from three_walls.tables.loader import Loc, Row, Text, Value, load_table, raise_contradictions, suggest
+from three_walls.tables.loader import Loc, Row, Text, Value, between, load_table, raise_contradictions, suggest
+from three_walls.tables.rows import AfterValidator
 
 RECIPES_FILE = GENERATED_DIR / "recipes.yaml"
 SIZES = ("hidden_size", "num_layers", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size")
@@ -72,7 +71,7 @@ def _fit_settings(settings: Mapping[str, ConfigData]) -> Mapping[str, ConfigData
 
 
 Settings = Annotated[Mapping[str, Value], AfterValidator(_fit_settings)]
-Size = Annotated[int, Field(ge=1)]
+Size = Annotated[int, between(1, 999_999)]
 
 
 class ModelSizes(Row):
@@ -89,7 +88,7 @@ class RecipeRow(Row):
     """A recipe in the file, with what it sets in addition to the settings of its model."""
 
     gpu: Text
-    gpus: Annotated[int, Field(ge=1)]
+    gpus: Size
     precision: Text
     variant: str
     source: Text
@@ -125,7 +124,7 @@ def load_tuned_recipes(path: Path) -> tuple[TunedRecipe, ...]:
     """The recipes in ``path``, each with the settings of its model; RuleBaseError lists every error."""
     recipes = []
     for name, row in load_table(path, RecipeTable).models.items():
-        sizes = MappingProxyType(row.sizes.model_dump())
+        sizes = MappingProxyType({name: getattr(row.sizes, name) for name in SIZES})
         model = TunedModel(name, sizes, row.multi_latent_attention, row.hybrid)
         for recipe_name, recipe in row.recipes.items():
             recipes.append(
