@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.attribution.test_run_in_parts import STEPS, attribute, busy_steps
+from tests.changed_rows import change
 from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
 from three_walls.model.report import Report
@@ -20,13 +21,12 @@ STEP_NS = 1_000
 
 def attribute_few(monkeypatch: pytest.MonkeyPatch, operations: int, fewest: int = 4) -> None:
     """Makes every capture of more than ``operations`` a long one, of which two stretches are attributed."""
-    few = attribution_thresholds().model_copy(
-        update={
-            "most_attributed_operations": operations,
-            "fewest_attributed_steps": fewest,
-            "attributed_stretches": 2,
-            "longest_attributed_steps": 1,
-        }
+    few = change(
+        attribution_thresholds(),
+        most_attributed_operations=operations,
+        fewest_attributed_steps=fewest,
+        attributed_stretches=2,
+        longest_attributed_steps=1,
     )
     monkeypatch.setattr(attributed_steps, "attribution_thresholds", lambda: few)
     monkeypatch.setattr(excerpt, "_LARGEST_MARGIN", 60)

@@ -233,11 +233,15 @@ def _unpacking_directory() -> Iterator[Path]:
             _remove_unless_in_use(leftover)
     while True:
         with tempfile.TemporaryDirectory(prefix=_UNPACKING_PREFIX, ignore_cleanup_errors=True) as name:
-            descriptor = os.open(name, os.O_RDONLY)
+            # Until it is locked, another run or thread may take it for a leftover and remove it: then comes a new one.
+            try:
+                descriptor = os.open(name, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
             try:
                 with suppress(OSError):  # a file system without locks, where nothing is taken for a leftover either
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if Path(name).is_dir():  # another run may have taken it for a leftover before it was locked
+                if Path(name).is_dir():
                     yield Path(name)
                     return
             finally:
