@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.trace_builder import TraceBuilder
@@ -44,6 +45,21 @@ def test_a_trace_read_in_small_parts_is_the_same(
     assert in_parts.api_calls.frame().equals(whole.api_calls.frame())
     for name in ("operations", "ranges"):
         assert getattr(in_parts, name).equals(getattr(whole, name)), name
+
+
+def test_parts_without_a_wanted_row_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE numbers (value INTEGER, other INTEGER)")
+        database.executemany("INSERT INTO numbers VALUES (?, ?)", [(value, -value) for value in range(10)])
+    monkeypatch.setattr(export, "_ROWS_AT_ONCE", 2)
+    with NsysExport(path, path) as opened:
+        columns = {"v": "value"}
+        assert [rows["v"].to_list() for rows in opened.parts("numbers", columns, "WHERE value IN (3, 8)")] == [[3], [8]]
+        either = [rows["v"].to_list() for rows in opened.parts("numbers", columns, "WHERE value = 1 OR other < -8")]
+        assert either == [[1], [9]]
+        assert opened.frame("numbers", columns, "WHERE value > 10").schema == {"v": pl.Int64}
+        assert opened.frame("numbers", columns).height == 10
 
 
 @pytest.mark.parametrize("first, step", [(-5, 1), (10**12, 1), (1, 10**14)])

@@ -138,14 +138,13 @@ class NsysExport:
         missing table gives an empty frame, so that callers see what is missing. Rows are read in parts; ``reduce``
         takes what is not needed from each, so that the whole table need not fit into memory.
         """
-        if table not in self.columns:
-            return reduce(pl.DataFrame(schema=_types(columns, text)))
-        return pl.concat([reduce(rows).rechunk() for rows in self.parts(table, columns, where, text)])
+        reduced = [reduce(rows).rechunk() for rows in self.parts(table, columns, where, text)]
+        return pl.concat(reduced) if reduced else reduce(pl.DataFrame(schema=_types(columns, text)))
 
     def parts(
         self, table: str, columns: Mapping[str, str], where: str = "", text: tuple[str, ...] = ()
     ) -> Iterator[pl.DataFrame]:
-        """The parts that :meth:`frame` reads; none of a missing table.
+        """The parts that :meth:`frame` reads, without those in which no row is wanted; none of a missing table.
 
         The driver's blocks are kept by the C library when they are free: 750 MB for 15 million calls. Where what is
         kept of a part is a copy, the blocks of one part serve for the next.
@@ -159,8 +158,10 @@ class NsysExport:
         needed = ", ".join(f'"{column}"' for column in self.columns[table] if column in asked) or "NULL"
         for part in self._list_parts(table):
             rows = f'"{table}" {part} LIMIT {self._most_rows + 1}'
-            if where:  # rows that it leaves out count as well
-                rows = f"(SELECT {needed} FROM {rows}) {where}"
+            if where:
+                if not self._holds_any(table, part, where):
+                    continue
+                rows = f"(SELECT {needed} FROM {rows}) {where}"  # rows that it leaves out count as well
             frame = self._fetch_integers(f"{stored} FROM {rows}", types)
             if frame is None:
                 frame = self._fetch(f"{cast} FROM {rows}")
@@ -169,6 +170,11 @@ class NsysExport:
             yield frame.select(
                 _read_texts(frame[name]) if name in text else pl.col(name).cast(pl.Int64) for name in types
             )
+
+    def _holds_any(self, table: str, part: str, where: str) -> bool:
+        """Whether the first row that is wanted is found, which takes half the time of fetching where none is."""
+        condition = where if not part else f"{part} AND ({where.removeprefix('WHERE ')})"
+        return bool(self.rows(f'SELECT 1 FROM "{table}" {condition} LIMIT 1'))
 
     def _select(self, table: str, columns: Mapping[str, str], text: tuple[str, ...], number: str) -> str:
         """The part of a query that names ``columns``; ``number``: how one that holds numbers is selected."""
