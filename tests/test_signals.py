@@ -51,7 +51,7 @@ def wait_for(is_so: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-READING = ("three_walls.inputs.nsys.reader", "read_ranges")
+READING = ("three_walls.inputs.nsys.reader", "read_api_calls")
 WRITING = ("three_walls.report.write", "render_overrides")
 
 

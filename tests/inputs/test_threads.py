@@ -16,7 +16,7 @@ from trace_builder import TraceBuilder
 
 from tests.paths import REPOSITORY
 from three_walls import analyze
-from three_walls.inputs.threads import read_each
+from three_walls.inputs.threads import read_each, work_meanwhile
 from three_walls.model.workers import Workers
 from three_walls.report.json_report import render_json
 
@@ -83,6 +83,34 @@ def test_an_interrupt_ends_the_reading_of_all_files_and_closes_what_they_had_ope
     assert set(closed) <= {1, 2}  # the files behind them were not begun
     assert 1 in closed
     assert threading.active_count() == before
+
+
+def test_work_is_done_meanwhile_and_its_error_is_raised_where_it_is_waited_for() -> None:
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+    with work_meanwhile(both.wait) as wait:
+        both.wait()  # else the barrier breaks
+        assert wait() in (0, 1)
+    with work_meanwhile(lambda: 1 / 0) as wait, pytest.raises(ZeroDivisionError):
+        wait()
+
+
+def test_work_that_nobody_waits_for_any_more_ends() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        try:
+            end_s = time.monotonic() + PATIENCE_S
+            while time.monotonic() < end_s:
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), work_meanwhile(work):
+        assert begun.wait(PATIENCE_S)
+        raise KeyboardInterrupt
+    assert ended.is_set() and time.monotonic() - before < PATIENCE_S / 2
 
 
 def test_several_ranks_are_analyzed_as_one_after_the_other(tmp_path: Path) -> None:

@@ -40,6 +40,16 @@ def read_each(read: Callable[[S], T], files: Sequence[S], jobs: int, begin: Call
 
 
 @contextmanager
+def work_meanwhile(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """Does ``work`` in a thread of its own within the block; gives what waits for its result, or raises its error.
+
+    Where the block ends with an error, so does the work.
+    """
+    with _start(lambda _: work(), [None], 1) as (outcome,):
+        yield outcome.result
+
+
+@contextmanager
 def _start(read: Callable[[S], T], files: Sequence[S], jobs: int) -> Iterator[list[Future[T]]]:
     """Begins to read ``files``. Where the block ends with an error, what is being read is left and closed."""
     outcomes = [Future[T]() for _ in files]

@@ -35,7 +35,7 @@ from three_walls.inputs.nsys.schemas import (
     conform,
     distinct_rows,
 )
-from three_walls.inputs.nsys.source import hash_meanwhile, plain_sqlite
+from three_walls.inputs.nsys.source import hash_file, plain_sqlite
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
     read_event_records,
@@ -45,6 +45,7 @@ from three_walls.inputs.nsys.tables import (
     read_ranges,
     read_stream_waits,
 )
+from three_walls.inputs.threads import work_meanwhile
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError
 from three_walls.model.report import InputFile, ReportWarning
@@ -120,7 +121,13 @@ def read_trace(
     without kernels has no ranks. ``with_events``: whether to read what streams wait for, and allocations by the driver;
     else these frames are empty. Raises InputError if the file is no export of Nsight Systems.
     """
-    with plain_sqlite(path) as plain, hash_meanwhile(path) as wait_for_digest, NsysExport(plain, path) as export:
+    with (
+        plain_sqlite(path) as plain,
+        work_meanwhile(partial(hash_file, path)) as wait_for_digest,
+        NsysExport(plain, path) as export,
+        # A third of reading, for which SQLite leaves Python's lock to others.
+        work_meanwhile(partial(_read_ranges_alone, plain, path, wanted)) as wait_for_ranges,
+    ):
         check_is_nsys(export, path)
         # Operations first: to sort them takes most memory.
         operations, untimed = read_operations(export, cache(partial(find_only_process, export)))
@@ -146,7 +153,7 @@ def read_trace(
             ranks=ranks,
             operations=_with_rank_indices(operations, ranks),
             api_calls=api_calls.with_names(names),
-            ranges=read_ranges(export, wanted).with_columns(capture_column),
+            ranges=wait_for_ranges().with_columns(capture_column),
             overhead=read_overhead(export).with_columns(capture_column),
             stream_waits=(read_stream_waits(export) if with_events else pl.DataFrame(schema=STREAM_WAITS)).with_columns(
                 capture_column
@@ -169,6 +176,12 @@ def read_trace(
             ),
             input=_describe(export, path, wait_for_digest()),  # last: until here the file was hashed meanwhile
         )
+
+
+def _read_ranges_alone(plain: Path, path: Path, wanted: WantedRanges) -> pl.DataFrame:
+    """read_ranges by a connection of its own, as another thread needs."""
+    with NsysExport(plain, path) as export:
+        return read_ranges(export, wanted)
 
 
 def check_is_nsys(export: NsysExport, path: Path) -> None:
