@@ -13,6 +13,7 @@ from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
 from three_walls.model.report import Report
 from three_walls.ranks import attributed_steps
+from three_walls.report.sections.verdict import count_complete
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline import excerpt
 
@@ -55,6 +56,8 @@ def test_stretches_from_the_first_to_the_last_step_and_the_longest_are_attribute
     report = analyze(path)
     assert attributed(report) == [1, 2, 7, 17, 18]
     assert (report.step.kept, report.step.max_ns, len(report.ranks[0].steps)) == (5, STEP_NS + 300, 20)
+    assert report.step.left_out == 13
+    assert count_complete(report) == "18 of 20 steps complete, 5 of them analyzed"
     assert report.step.note == (
         "left out of a long capture: of 18 steps 5 are attributed, in 2 stretches from all over the capture, and the 1 "
         "longest"
@@ -76,7 +79,8 @@ def test_the_median_of_the_attributed_steps_is_that_of_all(monkeypatch: pytest.M
 def test_all_steps_of_an_ordinary_capture_are_attributed(tmp_path: Path) -> None:
     report = analyze(equal_steps(20).write(tmp_path / "t.sqlite"))
     assert attributed(report) == list(range(20))
-    assert report.step.note == ""
+    assert (report.step.note, report.step.left_out) == ("", 0)
+    assert count_complete(report) == "18 of 20 steps complete"
 
 
 def test_all_steps_are_attributed_where_leaving_some_out_saves_nothing(

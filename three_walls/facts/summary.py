@@ -75,6 +75,7 @@ def summarize_steps(steps: pl.DataFrame, sources: Iterable[StepSource], ranks: S
         min_ns=int(lengths[0]) if lengths.len() else None,
         max_ns=int(lengths[-1]) if lengths.len() else None,
         note="; ".join(remarks),
+        left_out=sum(step.reason.startswith(LEFT_OUT) for step in dropped),
     )
 
 

@@ -17,7 +17,7 @@ from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.record import dataclass
 from three_walls.model.training_log import TimerKind
 
-SCHEMA_VERSION = "2.5"
+SCHEMA_VERSION = "2.6"
 """Version of report.json: the minor grows when fields are added, the major when one is renamed or changes meaning."""
 
 
@@ -132,6 +132,8 @@ class StepSummary:
     max_ns: int | None
     note: str = ""
     """A remark on the kept steps, for example that one touches the capture's edge and why it stays."""
+    left_out: int = 0
+    """Complete steps that are dropped because the capture is long: enough others are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,9 +204,11 @@ def describe_steps(report: Report) -> str:
 
 
 def count_complete(report: Report) -> str:
-    """``48 of 64 steps complete``."""
-    found = report.step.kept + len(report.step.dropped)
-    return f"{format_count(report.step.kept)} of {count_of(found, 'step')} complete"
+    """``48 of 64 steps complete``; of a long capture ``798 of 800 steps complete, 132 of them analyzed``."""
+    step = report.step
+    found = step.kept + len(step.dropped)
+    complete = f"{format_count(step.kept + step.left_out)} of {count_of(found, 'step')} complete"
+    return f"{complete}, {format_count(step.kept)} of them analyzed" if step.left_out else complete
 
 
 def _list_metrics(report: Report) -> Iterator[Metric]:
