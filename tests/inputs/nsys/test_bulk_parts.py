@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import adbc_driver_manager
 import polars as pl
 import pytest
 
@@ -15,6 +16,7 @@ from three_walls.inputs.nsys import export
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.reader import Trace, read_trace
 from three_walls.inputs.nsys.tables import NVTX, WantedRanges
+from three_walls.model.errors import InputError
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +62,16 @@ def test_parts_without_a_wanted_row_are_not_fetched(tmp_path: Path, monkeypatch:
         assert either == [[1], [9]]
         assert opened.frame("numbers", columns, "WHERE value > 10").schema == {"v": pl.Int64}
         assert opened.frame("numbers", columns).height == 10
+
+
+def test_an_interrupt_that_the_driver_takes_is_no_damage(tmp_path: Path) -> None:
+    path = write_trace(tmp_path)
+    refused = adbc_driver_manager.NotSupportedError("cancel")
+    with NsysExport(path, path) as opened:
+        with pytest.raises(KeyboardInterrupt), opened._errors_explained():
+            raise refused from KeyboardInterrupt()
+        with pytest.raises(InputError, match="damaged"), opened._errors_explained():
+            raise refused from None
 
 
 @pytest.mark.parametrize("first, step", [(-5, 1), (10**12, 1), (1, 10**14)])

@@ -7,6 +7,7 @@ events does not exist.
 from __future__ import annotations
 
 import re
+import signal
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -89,6 +90,10 @@ class NsysExport:
         # polars raises errors of its own for damage that shows only while rows are fetched. sqlite3 decodes its error
         # messages strictly, and these quote the schema.
         except (sqlite3.Error, adbc_driver_manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
+            # While a query runs, ADBC takes Ctrl-C itself and cancels the query, which SQLite's driver cannot.
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+                raise KeyboardInterrupt from error
             raise InputError(f"{self.shown_as}: {_BROKEN} ({_first_line(error)})") from error
 
     def _is_stuck(self) -> bool:
