@@ -94,6 +94,18 @@ def test_work_is_done_meanwhile_and_its_error_is_raised_where_it_is_waited_for()
         wait()
 
 
+def test_an_error_beside_the_work_is_raised_when_the_work_is_done() -> None:
+    done = threading.Event()
+
+    def work() -> None:
+        time.sleep(0.05)
+        done.set()
+
+    with pytest.raises(ValueError, match="beside"), work_meanwhile(work):
+        raise ValueError("beside")
+    assert done.is_set()
+
+
 def test_work_that_nobody_waits_for_any_more_ends() -> None:
     begun, ended = threading.Event(), threading.Event()
 

@@ -43,10 +43,17 @@ def read_each(read: Callable[[S], T], files: Sequence[S], jobs: int, begin: Call
 def work_meanwhile(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     """Does ``work`` in a thread of its own within the block; gives what waits for its result, or raises its error.
 
-    Where the block ends with an error, so does the work.
+    An interrupt of the block ends the work, too. An ordinary error waits for it: a thread that is broken off may leave
+    a file open.
     """
+    found = None
     with _start(lambda _: work(), [None], 1) as (outcome,):
-        yield outcome.result
+        try:
+            yield outcome.result
+        except Exception as error:
+            found = error
+    if found is not None:
+        raise found
 
 
 @contextmanager

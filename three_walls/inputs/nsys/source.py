@@ -12,8 +12,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event
 from typing import BinaryIO
 
 import zstandard
@@ -165,18 +167,36 @@ def plain_name(path: Path) -> str:
     return path.name
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of the trace as given (compressed if it is), in hex. Raises InputError if it cannot be read."""
+def hash_file(path: Path, is_unwanted: Callable[[], bool] = lambda: False) -> str:
+    """SHA-256 of the trace as given (compressed if it is), in hex. Raises InputError if it cannot be read.
+
+    Stops early, with a digest of nothing, once ``is_unwanted``.
+    """
     digest = hashlib.sha256()
     try:
         if path.is_dir():
             return hash_tables(path)
         with path.open("rb") as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
+            while not is_unwanted() and (chunk := stream.read(_CHUNK_BYTES)):
                 digest.update(chunk)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     return digest.hexdigest()
+
+
+@contextmanager
+def hash_meanwhile(path: Path) -> Iterator[Callable[[], str]]:
+    """Hashes the file in a thread of its own within the block; gives what waits for the digest.
+
+    Hashing takes as long as SQLite's reading, and both leave Python's lock to others.
+    """
+    is_left = Event()
+    with ThreadPoolExecutor(1) as pool:
+        digest = pool.submit(hash_file, path, is_left.is_set)
+        try:
+            yield digest.result
+        finally:
+            is_left.set()
 
 
 @contextmanager
