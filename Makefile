@@ -91,7 +91,7 @@ accuracy: $(VENV)/.installed  ## predicted against measured steps, and the label
 bench: $(VENV)/.installed  ## CPU, wall and memory next to the floor, nsys-ai and nsys stats; BENCH='--steps 57 --long 800 --write'
 	$(BIN)/python benchmarks/run.py --nsys "$(NSYS)" $(BENCH)
 
-bench-gate: $(VENV)/.installed  ## fails where the program became slower than benchmarks/ratios.yaml allows, under 40 s
+bench-gate: $(VENV)/.installed  ## fails where the program became slower than benchmarks/ratios.yaml allows, 20 s
 	$(BIN)/python benchmarks/gate.py
 
 coverage: $(VENV)/.installed  ## tests, with the share of lines and branches that they run
