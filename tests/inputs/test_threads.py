@@ -58,6 +58,13 @@ def test_the_first_error_in_the_order_of_the_files_is_raised() -> None:
         read_each(read, range(4), 3, ignore)
 
 
+def work_on() -> None:
+    """Works until it is broken off, or nobody would wait any longer."""
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:
+        time.sleep(0.01)
+
+
 def test_an_interrupt_ends_the_reading_of_all_files_and_closes_what_they_had_open() -> None:
     opened, closed = threading.Event(), list[int]()
 
@@ -66,9 +73,7 @@ def test_an_interrupt_ends_the_reading_of_all_files_and_closes_what_they_had_ope
             return
         opened.set()
         try:
-            end_s = time.monotonic() + PATIENCE_S
-            while time.monotonic() < end_s:
-                time.sleep(0.01)
+            work_on()
         finally:
             closed.append(number)
 
@@ -112,9 +117,7 @@ def test_work_that_nobody_waits_for_any_more_ends() -> None:
     def work() -> None:
         begun.set()
         try:
-            end_s = time.monotonic() + PATIENCE_S
-            while time.monotonic() < end_s:
-                time.sleep(0.01)
+            work_on()
         finally:
             ended.set()
 

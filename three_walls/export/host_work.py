@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from three_walls.attribution.compute_gaps import Cause
@@ -20,6 +19,7 @@ from three_walls.attribution.ownership import OWNER
 from three_walls.export.kernel_table import generalize, is_place, name_part
 from three_walls.facts.step_view import StepView
 from three_walls.inputs import limits
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS
 from three_walls.model.buckets import BUCKETS, COMPUTE_CATEGORIES, Group
 from three_walls.model.record import dataclass
@@ -39,8 +39,6 @@ _OPERATOR = "::"
 _NO_RANGE = 0
 _NEVER = 2**62
 _IDLE = [bucket.name for bucket in BUCKETS if bucket.group == Group.IDLE]
-
-Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +127,8 @@ def _sum_starvation(rows: Sequence[HostWorkRow]) -> dict[str, int]:
 class _Stretches:
     """Stretches of time without overlaps, in order."""
 
-    starts: Times
-    ends: Times
+    starts: Numbers
+    ends: Numbers
 
     @staticmethod
     def of(intervals: pl.DataFrame) -> _Stretches:
@@ -142,14 +140,14 @@ class _Stretches:
         last = np.append(begins[1:], True)[: len(starts)]
         return _Stretches(starts[begins], covered[last])
 
-    def until(self, at: Times) -> Times:
+    def until(self, at: Numbers) -> Numbers:
         """How much of the stretches lies before each instant."""
         before = np.append(0, np.cumsum(self.ends - self.starts))
         place = np.searchsorted(self.starts, at, side="right")
         beyond = np.append(0, self.ends)[place] - at
         return np.asarray(before[place] - np.where(place > 0, np.maximum(0, beyond), 0), dtype=np.int64)
 
-    def within(self, start: Times, end: Times) -> Times:
+    def within(self, start: Numbers, end: Numbers) -> Numbers:
         """How much of the stretches lies between each pair of instants."""
         return np.asarray(self.until(end) - self.until(start), dtype=np.int64)
 
@@ -164,7 +162,7 @@ class _Stretches:
         return _Stretches(at[inside], bounds[1:][inside])
 
 
-def _sort_unique(*times: Times) -> Times:
+def _sort_unique(*times: Numbers) -> Numbers:
     ordered = np.sort(np.concatenate(times))
     return np.asarray(ordered[np.append(True, ordered[1:] > ordered[:-1])[: len(ordered)]], dtype=np.int64)
 
@@ -249,11 +247,11 @@ def _measure_thread(
 class _Nested:
     """The time of a thread, cut where its ranges open and close."""
 
-    bounds: Times
+    bounds: Numbers
     """Where stretches begin."""
-    place: Times
+    place: Numbers
     """Per stretch the place that it is in."""
-    range: Times
+    range: Numbers
     """Per stretch the innermost range, or -1."""
     names: Sequence[tuple[str, str]]
     """Per place the ranges around it except operators, and the innermost operator."""

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import field
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from three_walls.export.kernel_table import generalize, name_part, shorten_name
@@ -26,6 +25,7 @@ from three_walls.export.step_tracks import (
     select_calls,
     select_operations,
 )
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, read_ranges_between
 from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS, COMMUNICATION_CATEGORIES, Group
 from three_walls.model.record import dataclass
@@ -54,7 +54,6 @@ _CELL = 4
 _IDLE = [bucket.name for bucket in BUCKETS if bucket.group == Group.IDLE]
 _ITEM = ("start_ns", "end_ns", "text", "category", "module", "launch_ns", "on_path")
 _NOT_LAUNCHED = -1
-Times = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -340,7 +339,7 @@ def thin(items: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
     return joined
 
 
-def _find_joined(start_ns: Times, length_ns: Times, threshold: int) -> Times:
+def _find_joined(start_ns: Numbers, length_ns: Numbers, threshold: int) -> Numbers:
     """The first of the items that :func:`_join` makes one: neighbours shorter than ``threshold`` within a cell."""
     is_short = length_ns < threshold
     cell = start_ns // (threshold * _CELL)

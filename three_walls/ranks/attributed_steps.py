@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.excerpt import excerpt
-from three_walls.timeline.intervals import DURATION, Numbers
+from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from three_walls.inputs.nsys.reader import Capture
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.record import dataclass
 from three_walls.model.report import ReportWarning
 from three_walls.model.units import ns_to_ms
@@ -85,7 +85,7 @@ def _find_shift(ends_ns: list[int], first_ends_ns: list[int]) -> int:
     return min(candidates, key=lambda shift: _median_distance(ends, first_ends[shift:]))
 
 
-def _median_distance(ends_ns: npt.NDArray[np.int64], other_ends_ns: npt.NDArray[np.int64]) -> int:
+def _median_distance(ends_ns: Numbers, other_ends_ns: Numbers) -> int:
     """Of two in the middle the longer."""
     compared = min(len(ends_ns), len(other_ends_ns))
     distances = np.abs(ends_ns[:compared] - other_ends_ns[:compared])

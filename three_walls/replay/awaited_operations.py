@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from three_walls.replay.graph import NONE, Numbers
+from three_walls.inputs.nsys.schemas import Numbers
+from three_walls.replay.graph import NONE
 from three_walls.tables.thresholds import replay_thresholds
 
 _STREAM, _EVENT, _COPY, _DEVICE = "Stream", "Event", "Mem", "device"

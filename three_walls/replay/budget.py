@@ -12,8 +12,9 @@ import polars as pl
 
 from three_walls.attribution.host_activity import THREAD
 from three_walls.attribution.ownership import label_idle, measure_budget, slice_steps
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.buckets import BUCKETS
-from three_walls.replay.graph import NONE, Numbers, StepGraph, Times, Work
+from three_walls.replay.graph import NONE, StepGraph, Times, Work
 from three_walls.timeline.steps import STEP
 
 _SYNCHRONIZE = "synchronize"

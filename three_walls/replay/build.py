@@ -9,6 +9,7 @@ import polars as pl
 
 from three_walls.attribution.stream_edges import EventCalls, list_event_calls
 from three_walls.attribution.transfer import estimate_ready_durations
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.record import dataclass
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.awaited_operations import find_awaited
@@ -23,7 +24,6 @@ from three_walls.replay.graph import (
     Fractions,
     HostPoints,
     Kind,
-    Numbers,
     StepGraph,
 )
 from three_walls.replay.host_chains import find_first_calls, find_hand_overs, list_calls

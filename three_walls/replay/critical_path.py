@@ -16,10 +16,11 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model import report
 from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.model.record import dataclass
-from three_walls.replay.graph import NONE, ORIGIN, Edges, Kind, Numbers, StepGraph, Times, Work
+from three_walls.replay.graph import NONE, ORIGIN, Edges, Kind, StepGraph, Times, Work
 from three_walls.replay.longest_path import find_longest_paths_once
 from three_walls.tables.thresholds import replay_thresholds
 

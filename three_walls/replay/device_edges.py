@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from three_walls.attribution.stream_edges import EventCalls, find_edges
-from three_walls.replay.graph import NONE, Flags, Numbers
+from three_walls.inputs.nsys.schemas import Numbers
+from three_walls.replay.graph import NONE, Flags
 from three_walls.tables.thresholds import replay_thresholds
 
 

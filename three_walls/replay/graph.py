@@ -26,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.record import dataclass
 from three_walls.replay.longest_path import find_longest_paths
 from three_walls.tables.thresholds import replay_thresholds
 
-Numbers = npt.NDArray[np.int64]
 Fractions = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Found = TypeVar("Found")

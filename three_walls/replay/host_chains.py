@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 
 from three_walls.attribution.host_activity import kind_of
-from three_walls.replay.graph import NONE, Numbers
+from three_walls.inputs.nsys.schemas import Numbers
+from three_walls.replay.graph import NONE
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.timeline import Timeline
 

@@ -12,8 +12,9 @@ from dataclasses import fields
 import numpy as np
 import polars as pl
 
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.record import dataclass
-from three_walls.replay.graph import NONE, Flags, Numbers
+from three_walls.replay.graph import NONE, Flags
 from three_walls.tables.thresholds import replay_thresholds
 
 

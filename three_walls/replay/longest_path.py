@@ -15,12 +15,9 @@ from functools import cache
 from importlib import import_module
 
 import numpy as np
-import numpy.typing as npt
 
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.record import dataclass
-
-Numbers = npt.NDArray[np.int64]
-
 
 _WORTH_COMPILING = 8_000_000
 """Rows that plain Python follows in about the two seconds that compiling takes."""

@@ -12,13 +12,14 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.buckets import (
     COMMUNICATION_CATEGORIES,
     COMPUTE_CATEGORIES,
 )
 from three_walls.model.record import dataclass
 from three_walls.model.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
-from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, Numbers, StepGraph, Work, replay
+from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, StepGraph, Work, replay
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.tables.thresholds import replay_thresholds
 

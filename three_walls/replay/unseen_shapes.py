@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.record import dataclass
 from three_walls.model.transformation import Level
-from three_walls.replay.graph import NONE, Flags, Numbers, StepGraph, Work
+from three_walls.replay.graph import NONE, Flags, StepGraph, Work
 
 EXPERT_GEMM = "expert_gemm"
 _FILL = "memset"

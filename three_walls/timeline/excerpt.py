@@ -14,10 +14,10 @@ import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.schemas import OPERATIONS, share_constants
+from three_walls.inputs.nsys.schemas import OPERATIONS, Numbers, share_constants
 from three_walls.model.buckets import COMPUTE_CATEGORIES
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.timeline.intervals import DURATION, Numbers
+from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.timeline import Timeline, find_between
 
 _LARGEST_MARGIN = 20_000

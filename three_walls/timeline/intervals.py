@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.record import dataclass
-
-Numbers = npt.NDArray[np.int64]
 
 DURATION = pl.col("end_ns") - pl.col("start_ns")
 """Length of an interval, in ns."""

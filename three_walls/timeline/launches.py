@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.api_calls import ApiCalls
-from three_walls.timeline.intervals import Numbers
+from three_walls.inputs.nsys.schemas import Numbers
 
 _NEVER = 2**62
 _FOUND = ("start_ns", "end_ns", "thread")

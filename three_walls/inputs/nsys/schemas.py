@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
+
+Numbers = npt.NDArray[np.int64]
+"""Times, places or counts, one after another."""
 
 ROWS_AT_ONCE = 1 << 18
 """Of millions of rows, where what is worked out of all at once would take several times their memory."""
