@@ -16,7 +16,7 @@ from trace_builder import TraceBuilder
 
 from tests.paths import REPOSITORY
 from three_walls import analyze
-from three_walls.inputs.threads import read_each, work_meanwhile
+from three_walls.inputs.threads import check_is_wanted, read_each, work_meanwhile
 from three_walls.model.workers import Workers
 from three_walls.report.json_report import render_json
 
@@ -59,9 +59,10 @@ def test_the_first_error_in_the_order_of_the_files_is_raised() -> None:
 
 
 def work_on() -> None:
-    """Works until it is broken off, or nobody would wait any longer."""
+    """Works until nobody wants it, or would wait any longer."""
     end_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:
+        check_is_wanted()
         time.sleep(0.01)
 
 
@@ -71,8 +72,8 @@ def test_an_interrupt_ends_the_reading_of_all_files_and_closes_what_they_had_ope
     def read(number: int) -> None:
         if number == 0:
             return
-        opened.set()
         try:
+            opened.set()
             work_on()
         finally:
             closed.append(number)
@@ -99,33 +100,44 @@ def test_work_is_done_meanwhile_and_its_error_is_raised_where_it_is_waited_for()
         wait()
 
 
-def test_an_error_beside_the_work_is_raised_when_the_work_is_done() -> None:
-    done = threading.Event()
-
-    def work() -> None:
-        time.sleep(0.05)
-        done.set()
-
-    with pytest.raises(ValueError, match="beside"), work_meanwhile(work):
-        raise ValueError("beside")
-    assert done.is_set()
-
-
-def test_work_that_nobody_waits_for_any_more_ends() -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_work_that_nobody_waits_for_any_more_ends(error: type[BaseException]) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def work() -> None:
-        begun.set()
         try:
+            begun.set()
             work_on()
         finally:
             ended.set()
 
     before = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), work_meanwhile(work):
+    with pytest.raises(error), work_meanwhile(work):
         assert begun.wait(PATIENCE_S)
-        raise KeyboardInterrupt
+        raise error
     assert ended.is_set() and time.monotonic() - before < PATIENCE_S / 2
+
+
+def test_an_interrupt_ends_work_that_the_reading_of_a_file_waits_for() -> None:
+    begun = threading.Event()
+
+    def work() -> None:
+        begun.set()
+        work_on()
+
+    def read(_: int) -> None:
+        with work_meanwhile(work) as wait:
+            wait()
+
+    def interrupt(_: int) -> None:
+        assert begun.wait(PATIENCE_S)
+        time.sleep(0.1)  # until the threads that read wait as well
+        raise KeyboardInterrupt
+
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        read_each(read, range(3), 2, interrupt)
+    assert time.monotonic() - before < PATIENCE_S / 2
 
 
 def test_several_ranks_are_analyzed_as_one_after_the_other(tmp_path: Path) -> None:
@@ -140,11 +152,13 @@ def test_several_ranks_are_analyzed_as_one_after_the_other(tmp_path: Path) -> No
 _STALLING_THREADS = """
 import pathlib, sys, threading, time
 from three_walls.inputs.nsys import reader
+from three_walls.inputs.threads import check_is_wanted
 read = reader.read_ranges
 def stall(*arguments, **options):
     if threading.current_thread() is not threading.main_thread():
         pathlib.Path("reached").touch()
         for _ in range(6000):
+            check_is_wanted()
             time.sleep(0.01)
     return read(*arguments, **options)
 reader.read_ranges = stall

@@ -1,23 +1,59 @@
-"""Reads files in threads: SQLite, polars, hashing and unpacking leave Python's lock to others most of the time."""
+"""Reads files in threads: SQLite, polars, hashing and unpacking leave Python's lock to others most of the time.
+
+A thread whose result nobody wants any more, because of an interrupt or an error elsewhere, ends by itself: whatever may
+take long calls :func:`check_is_wanted` between its parts. To raise an error in it from outside would not do, as Python
+may raise that in a thread which is just being started, and whoever started it waits for ever.
+"""
 
 from __future__ import annotations
 
-import ctypes
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from threading import Thread
+from contextlib import contextmanager
 from typing import TypeVar
+
+from three_walls.model.record import dataclass
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 _MOST_THREADS = 4
 """More would wait for Python's lock: it is held for a quarter of the time that a file takes."""
+_LONGEST_WAIT_S = 0.1
+"""A signal that arrives just before the main thread begins to wait is not seen until the wait is over."""
 
 
 class _UnwantedError(BaseException):
-    """What a thread reads is no longer wanted. As an interrupt in the main thread, it is raised anywhere."""
+    """Nobody wants what this thread does any more."""
+
+
+@dataclass(slots=True)
+class _Task:
+    """What some threads do together; a part of what the thread does that started them."""
+
+    whole: _Task | None
+    is_left: bool = False
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether it, or what it is a part of, was left."""
+        return self.is_left or (self.whole is not None and self.whole.is_unwanted)
+
+
+class _Own(threading.local):
+    """What the current thread does; the threads of a program that uses this one as a library do nothing here."""
+
+    task: _Task | None = None
+
+
+_own = _Own()
+
+
+def check_is_wanted() -> None:
+    """Ends what the current thread does, if nobody wants it any more, by an error that only this module knows."""
+    if _own.task is not None and _own.task.is_unwanted:
+        raise _UnwantedError
 
 
 def read_each(read: Callable[[S], T], files: Sequence[S], jobs: int, begin: Callable[[int], None]) -> list[T]:
@@ -35,7 +71,7 @@ def read_each(read: Callable[[S], T], files: Sequence[S], jobs: int, begin: Call
         with _start(read, files, min(jobs, _MOST_THREADS)) as outcomes:
             for place, outcome in enumerate(outcomes):
                 begin(place)
-                found.append(outcome.result())
+                found.append(_wait_for(outcome))
     return found
 
 
@@ -43,17 +79,10 @@ def read_each(read: Callable[[S], T], files: Sequence[S], jobs: int, begin: Call
 def work_meanwhile(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     """Does ``work`` in a thread of its own within the block; gives what waits for its result, or raises its error.
 
-    An interrupt of the block ends the work, too. An ordinary error waits for it: a thread that is broken off may leave
-    a file open.
+    An error or an interrupt of the block ends the work, too.
     """
-    found = None
     with _start(lambda _: work(), [None], 1) as (outcome,):
-        try:
-            yield outcome.result
-        except Exception as error:
-            found = error
-    if found is not None:
-        raise found
+        yield lambda: _wait_for(outcome)
 
 
 @contextmanager
@@ -61,29 +90,35 @@ def _start(read: Callable[[S], T], files: Sequence[S], jobs: int) -> Iterator[li
     """Begins to read ``files``. Where the block ends with an error, what is being read is left and closed."""
     outcomes = [Future[T]() for _ in files]
     waiting = iter(list(zip(files, outcomes, strict=True)))  # which all threads take from
+    task = _Task(_own.task)
 
     def work() -> None:
-        with suppress(_UnwantedError):
-            for file, outcome in waiting:
-                try:
-                    outcome.set_result(read(file))
-                except Exception as error:
-                    outcome.set_exception(error)
+        _own.task = task
+        for file, outcome in waiting:
+            try:
+                check_is_wanted()
+                outcome.set_result(read(file))
+            except BaseException as error:  # for whoever waits
+                outcome.set_exception(error)
 
-    threads = [Thread(target=work, daemon=True) for _ in files[:jobs]]
+    threads = [threading.Thread(target=work, daemon=True) for _ in files[:jobs]]
     try:
         for thread in threads:
             thread.start()
         yield outcomes
     except BaseException:
-        list(waiting)
-        for thread in threads:
-            if thread.ident is not None and thread.is_alive():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(thread.ident), ctypes.py_object(_UnwantedError)
-                )
+        task.is_left = True
         raise
     finally:
         for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+            while thread.is_alive():
+                thread.join(_LONGEST_WAIT_S)
+
+
+def _wait_for(outcome: Future[T]) -> T:
+    while True:
+        try:
+            return outcome.result(_LONGEST_WAIT_S)
+        except TimeoutError:
+            if outcome.done():  # an error of the work itself
+                raise

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sqlite3
+import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import adbc_driver_manager
 import polars as pl
 import pytest
 
@@ -16,7 +19,6 @@ from three_walls.inputs.nsys import export
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.reader import Trace, read_trace
 from three_walls.inputs.nsys.tables import NVTX, WantedRanges
-from three_walls.model.errors import InputError
 
 pytestmark = pytest.mark.slow
 
@@ -64,14 +66,30 @@ def test_parts_without_a_wanted_row_are_not_fetched(tmp_path: Path, monkeypatch:
         assert opened.frame("numbers", columns).height == 10
 
 
-def test_an_interrupt_that_the_driver_takes_is_no_damage(tmp_path: Path) -> None:
+class InterruptError(Exception):
+    """What a handler of signals raises."""
+
+
+@pytest.mark.parametrize("query", [NsysExport._fetch, NsysExport.rows])
+def test_an_interrupt_during_a_query_is_neither_lost_nor_taken_for_damage(
+    tmp_path: Path, query: Callable[[NsysExport, str], object]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise InterruptError
+
     path = write_trace(tmp_path)
-    refused = adbc_driver_manager.NotSupportedError("cancel")
-    with NsysExport(path, path) as opened:
-        with pytest.raises(KeyboardInterrupt), opened._errors_explained():
-            raise refused from KeyboardInterrupt()
-        with pytest.raises(InputError, match="damaged"), opened._errors_explained():
-            raise refused from None
+    count = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 1000000) SELECT max(x) FROM c"
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with NsysExport(path, path) as opened, pytest.raises(InterruptError):
+            opened._most_checks = 1_000_000  # the file is small
+            sender = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+            sender.start()
+            while sender.is_alive():
+                query(opened, count)
+            sender.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("first, step", [(-5, 1), (10**12, 1), (1, 10**14)])

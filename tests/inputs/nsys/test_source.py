@@ -11,6 +11,7 @@ import sqlite3
 import tempfile
 from collections import namedtuple
 from contextlib import closing
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ import zstandard
 from trace_builder import TraceBuilder
 
 from three_walls.inputs import limits
-from three_walls.inputs.nsys.source import find_traces, hash_file, hash_meanwhile, plain_sqlite
+from three_walls.inputs.nsys.source import find_traces, hash_file, plain_sqlite
+from three_walls.inputs.threads import work_meanwhile
 from three_walls.model.errors import InputError
 
 
@@ -238,7 +240,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_file_is_hashed_while_something_else_is_done(tmp_path: Path) -> None:
     path = tmp_path / "trace.sqlite"
     path.write_bytes(bytes(range(256)) * 10_000)
-    with hash_meanwhile(path) as wait_for_digest:
+    with work_meanwhile(partial(hash_file, path)) as wait_for_digest:
         assert wait_for_digest() == sha256(path.read_bytes()).hexdigest() == hash_file(path)
 
 
@@ -246,10 +248,10 @@ def test_hashing_ends_with_what_it_was_for(tmp_path: Path) -> None:
     path = tmp_path / "trace.sqlite"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # hashing it takes an hour
-    with pytest.raises(KeyboardInterrupt), hash_meanwhile(path):
+    with pytest.raises(KeyboardInterrupt), work_meanwhile(partial(hash_file, path)):
         raise KeyboardInterrupt
 
 
 def test_a_file_that_cannot_be_hashed_is_an_error_of_the_input(tmp_path: Path) -> None:
-    with hash_meanwhile(tmp_path / "none.sqlite") as wait_for_digest, pytest.raises(InputError, match="cannot be read"):
-        wait_for_digest()
+    with pytest.raises(InputError, match="cannot be read"):
+        hash_file(tmp_path / "none.sqlite")

@@ -7,10 +7,10 @@ events does not exist.
 from __future__ import annotations
 
 import re
-import signal
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,7 @@ import polars as pl
 from adbc_driver_sqlite import StatementOptions
 
 from three_walls.inputs import limits
+from three_walls.inputs.threads import check_is_wanted
 from three_walls.model.errors import InputError
 
 _BROKEN = "expected a complete SQLite export of Nsight Systems, found a damaged database"
@@ -57,7 +58,6 @@ class NsysExport:
         file_bytes = plain.stat().st_size
         self._most_rows = file_bytes // _LEAST_ROW_BYTES
         self._most_checks = max(file_bytes * limits.MOST_SQLITE_STEPS_PER_BYTE // _STEPS_BETWEEN_CHECKS, 1)
-        self._checks = 0
         # A percent sign or question mark in a path must not be read as part of the URI.
         self._uri = f"{plain.resolve().as_uri()}?mode=ro&immutable=1"
         self.columns: dict[str, tuple[str, ...]] = {}
@@ -67,7 +67,6 @@ class NsysExport:
             # TEXT columns hold bytes that are no UTF-8: GpuInfo of Nsight 2022.4 is a serialized message, and
             # environments of other processes are in any encoding.
             self._small.text_factory = decode_text
-            self._small.set_progress_handler(self._is_stuck, _STEPS_BETWEEN_CHECKS)
         try:
             self.columns = self._probe()
         except BaseException:  # an interrupt as well: the caller has nothing to close yet
@@ -90,16 +89,7 @@ class NsysExport:
         # polars raises errors of its own for damage that shows only while rows are fetched. sqlite3 decodes its error
         # messages strictly, and these quote the schema.
         except (sqlite3.Error, adbc_driver_manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
-            # While a query runs, ADBC takes Ctrl-C itself and cancels the query, which SQLite's driver cannot.
-            if isinstance(error.__cause__, KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
-                raise KeyboardInterrupt from error
             raise InputError(f"{self.shown_as}: {_BROKEN} ({_first_line(error)})") from error
-
-    def _is_stuck(self) -> bool:
-        """Whether the current query takes more steps than the size of the file explains; SQLite then interrupts it."""
-        self._checks += 1
-        return self._checks > self._most_checks
 
     def _probe(self) -> dict[str, tuple[str, ...]]:
         # SQLite itself joins the names, which may be no UTF-8 and hold any quotes.
@@ -118,9 +108,15 @@ class NsysExport:
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a small query. Raises InputError if the database is damaged."""
-        self._checks = 0
         with self._errors_explained():
-            return self._small.execute(sql, parameters).fetchall()
+            return self._execute(sql, parameters).fetchall()
+
+    def _execute(self, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """Begins a small query, which SQLite interrupts after more steps than the size of the file explains."""
+        # A function in C: sqlite3 takes an error in one of Python, as Ctrl-C raises it there, for a mere interruption.
+        is_stuck = chain(repeat(0, self._most_checks), repeat(1)).__next__
+        self._small.set_progress_handler(is_stuck, _STEPS_BETWEEN_CHECKS)
+        return self._small.execute(sql, parameters)
 
     def pairs(self, table: str, key: str = "name", value: str = "value") -> list[tuple[str, str]]:
         """The rows of a name/value table as texts, in stored order; empty where the table is missing."""
@@ -162,6 +158,7 @@ class NsysExport:
         asked = {*columns.values(), *_WORD.findall(where)}
         needed = ", ".join(f'"{column}"' for column in self.columns[table] if column in asked) or "NULL"
         for part in self._list_parts(table):
+            check_is_wanted()
             rows = f'"{table}" {part} LIMIT {self._most_rows + 1}'
             if where:
                 if not self._holds_any(table, part, where):
@@ -207,10 +204,13 @@ class NsysExport:
             if self._bulk is None:
                 self._bulk = adbc.connect(self._uri)
             with self._bulk.cursor() as cursor:
-                cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(_ROWS_OF_BATCH)})
-                cursor.execute(sql)
-                rows: pl.DataFrame = cursor.fetch_polars()
-        return rows
+                # The statement itself: in the main thread, a cursor takes Ctrl-C while it executes and fetches, and
+                # where the query ends nonetheless, the interrupt is lost.
+                statement = cursor.adbc_statement
+                statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(_ROWS_OF_BATCH)})
+                statement.set_sql_query(sql)
+                stream, _ = statement.execute_query()
+                return pl.DataFrame(stream)
 
     def _list_parts(self, table: str) -> list[str]:
         """Conditions that split the rows of ``table`` by their numbers; one without bounds where they have none."""
@@ -247,9 +247,8 @@ class NsysExport:
         if not self.has("StringIds", "id", "value"):
             return {}
         found: dict[int, str] = {}
-        self._checks = 0
         with self._errors_explained():
-            cursor = self._small.execute("SELECT id, value FROM StringIds")
+            cursor = self._execute("SELECT id, value FROM StringIds")
             while rows := cursor.fetchmany(_TEXTS_AT_ONCE):
                 batch = [row for row in rows if isinstance(row[0], int) and isinstance(row[1], str)]
                 are_wanted = select(pl.Series([text for _, text in batch], dtype=pl.String))

@@ -35,7 +35,7 @@ from three_walls.inputs.nsys.schemas import (
     conform,
     distinct_rows,
 )
-from three_walls.inputs.nsys.source import hash_meanwhile, plain_sqlite
+from three_walls.inputs.nsys.source import hash_file, plain_sqlite
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
     read_event_records,
@@ -123,7 +123,8 @@ def read_trace(
     """
     with (
         plain_sqlite(path) as plain,
-        hash_meanwhile(path) as wait_for_digest,
+        # Hashing takes as long as SQLite's reading, and both leave Python's lock to others.
+        work_meanwhile(partial(hash_file, path)) as wait_for_digest,
         NsysExport(plain, path) as export,
         # A third of reading, for which SQLite leaves Python's lock to others.
         work_meanwhile(partial(_read_ranges_alone, plain, path, wanted)) as wait_for_ranges,

@@ -12,10 +12,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import BinaryIO
 
 import zstandard
@@ -30,6 +29,7 @@ from three_walls.inputs.nsys.report_export import (
     find_nsys,
 )
 from three_walls.inputs.nsys.table_directory import SUFFIXES, hash_tables, is_table_directory
+from three_walls.inputs.threads import check_is_wanted, work_meanwhile
 from three_walls.model.errors import InputError
 from three_walls.model.record import dataclass
 from three_walls.model.shell import quote_file
@@ -167,36 +167,19 @@ def plain_name(path: Path) -> str:
     return path.name
 
 
-def hash_file(path: Path, is_unwanted: Callable[[], bool] = lambda: False) -> str:
-    """SHA-256 of the trace as given (compressed if it is), in hex. Raises InputError if it cannot be read.
-
-    Stops early, with a digest of nothing, once ``is_unwanted``.
-    """
+def hash_file(path: Path) -> str:
+    """SHA-256 of the trace as given (compressed if it is), in hex. Raises InputError if it cannot be read."""
     digest = hashlib.sha256()
     try:
         if path.is_dir():
             return hash_tables(path)
         with path.open("rb") as stream:
-            while not is_unwanted() and (chunk := stream.read(_CHUNK_BYTES)):
+            while chunk := stream.read(_CHUNK_BYTES):
+                check_is_wanted()
                 digest.update(chunk)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     return digest.hexdigest()
-
-
-@contextmanager
-def hash_meanwhile(path: Path) -> Iterator[Callable[[], str]]:
-    """Hashes the file in a thread of its own within the block; gives what waits for the digest.
-
-    Hashing takes as long as SQLite's reading, and both leave Python's lock to others.
-    """
-    is_left = Event()
-    with ThreadPoolExecutor(1) as pool:
-        digest = pool.submit(hash_file, path, is_left.is_set)
-        try:
-            yield digest.result
-        finally:
-            is_left.set()
 
 
 @contextmanager
@@ -216,7 +199,9 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
         if is_tables:
             from three_walls.inputs.nsys.tables_to_sqlite import write_sqlite  # imports polars, finding traces does not
 
-            write_sqlite(path, plain)
+            # Not in the main thread, in which ADBC takes Ctrl-C itself and may lose it.
+            with work_meanwhile(partial(write_sqlite, path, plain)) as wait:
+                wait()
         else:
             unpack_sqlite(path, plain)
         yield plain
@@ -281,6 +266,7 @@ def _decompress(path: Path, plain: Path) -> None:
         # Of the file itself, which may have no name: its directory says nothing then.
         free_bytes = shutil.disk_usage(unpacked.fileno()).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK
         for chunk in _unpack_xz(packed) if path.suffix == ".xz" else _unpack_zstd(packed):
+            check_is_wanted()
             unpacked.write(chunk)
             if unpacked.tell() > plausible_bytes:
                 raise InputError(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from three_walls.inputs.threads import check_is_wanted
+
 PARQUET, ARROW = ".parquet", ".arrow"
 SUFFIXES = ("_pqtdir", "_arwdir")
 """Ends of the names that nsys gives these directories."""
@@ -33,6 +35,7 @@ def hash_tables(directory: Path) -> str:
     """SHA-256 over the names and contents of the tables, in hex. Raises OSError."""
     whole = hashlib.sha256()
     for path in list_tables(directory):
+        check_is_wanted()
         with path.open("rb") as stream:
             whole.update(f"{path.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
     return whole.hexdigest()

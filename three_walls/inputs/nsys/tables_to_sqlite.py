@@ -13,6 +13,7 @@ import polars as pl
 
 from three_walls.inputs import limits
 from three_walls.inputs.nsys.table_directory import ARROW, list_tables
+from three_walls.inputs.threads import check_is_wanted
 from three_walls.model.errors import InputError
 
 _PAGE_BYTES = 4096
@@ -35,6 +36,7 @@ def write_sqlite(directory: Path, target: Path) -> None:
             cursor.execute(f"PRAGMA max_page_count={max(most_bytes // _PAGE_BYTES, 1)}")
             for path in paths:
                 for create, part in enumerate(_read_parts(path)):
+                    check_is_wanted()
                     cursor.adbc_ingest(path.stem, part, mode="append" if create else "create")
             connection.commit()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
