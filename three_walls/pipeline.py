@@ -53,8 +53,9 @@ from three_walls.overrides.check import find_problems
 from three_walls.overrides.entries import spell_entries
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
-from three_walls.ranks.attributed_steps import choose_steps
+from three_walls.ranks.attributed_steps import UnreadStepError, choose_steps
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
+from three_walls.ranks.steps_to_read import choose_steps_to_read, outline_run
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
@@ -191,11 +192,16 @@ def _measure(
         return _measure_steps(inputs, timeline, matched_ranks, progress)
 
     read = partial(read_inputs, request, ranges, graph_launch, progress, workers.jobs)
-    measured = measure(read())
+    read_some = partial(read, partial(choose_steps_to_read, step_range=step_range, progress=progress))
+    try:
+        measured = measure(read_some())
+    except UnreadStepError:
+        read_some = read
+        measured = measure(read())
     if measured.details.log.mismatch:  # by its steps, if not by its settings, which are left out while reading
         without = measured.inputs.without_log_settings(request.bridge_version)
         if without.stated != measured.inputs.stated:
-            measured = measure(read().without_log_settings(request.bridge_version))
+            measured = measure(read_some().without_log_settings(request.bridge_version))
     progress("replaying the step")
     inputs, details, facts = measured.inputs, measured.details, measured.facts
     timeline, matched_ranks, attribution = measured.timeline, measured.matched_ranks, measured.attribution
@@ -223,8 +229,10 @@ def _find_steps(inputs: Inputs, step_range: str | None, progress: Progress) -> t
     progress("classifying kernels, finding steps")
     captured = build_timeline(traces, inputs.config, step_range)
     progress("matching the calls of the ranks on one clock")
-    finished, matched_ranks = match_ranks(captured, traces, inputs.config)
-    timeline, matched_ranks = choose_steps(finished, matched_ranks)
+    to_read = {rank.rank_index: trace.to_read for trace in traces for rank in trace.ranks if trace.to_read}
+    outline = outline_run(captured, to_read)
+    finished, matched_ranks = match_ranks(captured, traces, inputs.config, outline)
+    timeline, matched_ranks = choose_steps(finished, matched_ranks, to_read)
     if timeline is not finished:
         inputs = replace(
             inputs, traces=tuple(excerpt_trace(trace, timeline) if trace.ranks else trace for trace in inputs.traces)

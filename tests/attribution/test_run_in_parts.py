@@ -61,7 +61,7 @@ def divide(monkeypatch: pytest.MonkeyPatch, most: int, margin: int) -> list[Part
         return made
 
     monkeypatch.setattr(parts, "MOST_OPERATIONS", most)
-    monkeypatch.setattr(excerpt, "_LARGEST_MARGIN", margin)
+    monkeypatch.setattr(excerpt, "LARGEST_MARGIN", margin)
     monkeypatch.setattr(attribution, "divide_run", divide_run)
     return made
 

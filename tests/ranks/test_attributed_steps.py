@@ -30,7 +30,7 @@ def attribute_few(monkeypatch: pytest.MonkeyPatch, operations: int, fewest: int 
         longest_attributed_steps=1,
     )
     monkeypatch.setattr(attributed_steps, "attribution_thresholds", lambda: few)
-    monkeypatch.setattr(excerpt, "_LARGEST_MARGIN", 60)
+    monkeypatch.setattr(excerpt, "LARGEST_MARGIN", 60)
 
 
 def equal_steps(count: int, long: int | None = None) -> TraceBuilder:

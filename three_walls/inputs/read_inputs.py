@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
 from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.nsys.source import find_traces, find_unread
+from three_walls.inputs.nsys.steps_to_read import StepsToRead
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.inputs.threads import read_each
 from three_walls.model.config import ConfigValue, RunConfig
@@ -30,6 +31,8 @@ from three_walls.tables.thresholds import default_log_thresholds, default_rank_t
 
 Progress = Callable[[str], None]
 """Called with a few words when a stage begins."""
+
+ChooseSteps = Callable[[Sequence[Path]], Mapping[Path, StepsToRead]]
 
 BATCH_SIZE = "global_batch_size"
 
@@ -106,11 +109,17 @@ class Inputs:
 
 
 def read_inputs(
-    request: InputRequest, ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress, jobs: int = 1
+    request: InputRequest,
+    ranges: WantedRanges,
+    graph_launch: re.Pattern[str],
+    progress: Progress,
+    jobs: int = 1,
+    choose_steps: ChooseSteps = lambda _: dict[Path, StepsToRead](),
 ) -> Inputs:
     """Reads all that ``request`` names. ``ranges`` and ``graph_launch`` are as for :func:`read_trace`.
 
-    ``jobs``: in how many threads traces are read, several at a time; 1: in this thread alone.
+    ``jobs``: in how many threads traces are read, several at a time; 1: in this thread alone. ``choose_steps``: for the
+    traces of which not every step is read, which are.
 
     Raises InputError for a file that cannot be read, UsageError for a setting that cannot be, and NothingToAnalyzeError
     where no trace has kernels.
@@ -119,7 +128,7 @@ def read_inputs(
     trace_paths = find_traces(given, request.exports, progress)
     user_config = _read_user_config(request.config, request.settings)
     log, snapshot = _read_log(_as_paths(request.logs), progress), _read_snapshot(request.memory_snapshot)
-    traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, jobs)
+    traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, jobs, choose_steps)
     first = next(trace for trace in traces if trace.ranks)
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
     stated = (*user_config, *_settings_in(log, without_log))
@@ -250,7 +259,12 @@ def jobs_of_run(jobs: Sequence[ProgressJob], world: int | None) -> tuple[Progres
 
 
 def _read_traces(
-    paths: Sequence[Path], ranges: WantedRanges, graph_launch: re.Pattern[str], progress: Progress, jobs: int
+    paths: Sequence[Path],
+    ranges: WantedRanges,
+    graph_launch: re.Pattern[str],
+    progress: Progress,
+    jobs: int,
+    choose_steps: ChooseSteps,
 ) -> tuple[list[Trace], list[tuple[Path, str]]]:
     """The traces, and which cannot be read and why: of several, one that is damaged costs its own ranks only.
 
@@ -258,9 +272,13 @@ def _read_traces(
     InputError where no trace can be read, and NothingToAnalyzeError where none has kernels.
     """
 
+    is_surveyed = len(paths) > default_rank_thresholds().most_ranks_in_full
+    to_read = {} if is_surveyed else choose_steps(paths)
+
     def read(capture_id: int) -> Trace | InputError:
+        path = paths[capture_id]
         try:
-            return read_trace(paths[capture_id], capture_id, 0, ranges, graph_launch)
+            return read_trace(path, capture_id, 0, ranges, graph_launch, to_read=to_read.get(path))
         except InputError as error:
             return error
 
@@ -268,7 +286,7 @@ def _read_traces(
         progress(f"reading {paths[capture_id].name} ({capture_id + 1} of {len(paths)})")
 
     found: list[Trace | InputError] = []
-    if len(paths) > default_rank_thresholds().most_ranks_in_full:
+    if is_surveyed:
         for capture_id in range(len(paths)):
             begin(capture_id)
             first = read(capture_id)

@@ -5,12 +5,15 @@ The others are listed with their lengths and dropped: what they hold takes neith
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.schemas import Numbers
+from three_walls.inputs.nsys.steps_to_read import StepsToRead
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.excerpt import excerpt
@@ -22,44 +25,91 @@ LEFT_OUT = "left out of a long capture"
 """Begins the reason of a step that is dropped although conclusions could rest on it."""
 
 
-def choose_steps(timeline: Timeline, matched_ranks: MatchedRanks) -> tuple[Timeline, MatchedRanks]:
+def choose_steps(
+    timeline: Timeline, matched_ranks: MatchedRanks, to_read: Mapping[int, StepsToRead] = MappingProxyType({})
+) -> tuple[Timeline, MatchedRanks]:
     """The run with the steps that are attributed, and with the operations and calls that these rest on.
 
     ``timeline``: finished by match_ranks. Both results are the arguments where all steps are attributed: in any capture
     but a long one. Of a long one, stretches of consecutive steps are, evenly spread, and the longest steps; the same of
-    all ranks. ``MatchedRanks.steps`` still lists the others, as dropped.
+    all ranks. ``MatchedRanks.steps`` still lists the others, as dropped. ``to_read``: by rank index, the steps that
+    were chosen before the rest was read. Raises UnreadStepError where these are not all there, and kept.
     """
+    steps = timeline.steps
+    if to_read:
+        numbers = _check_are_kept(timeline.steps, to_read)
+        steps = _add_unread(steps, to_read)
+    elif (chosen := choose_numbers(steps, timeline.operations.height)) is not None:
+        numbers = chosen
+    else:
+        return timeline, matched_ranks
     limits = attribution_thresholds()
-    if timeline.operations.height <= limits.most_attributed_operations:
-        return timeline, matched_ranks
-    kept = timeline.steps.filter("kept")
-    of_all_ranks = pl.len() == kept["rank_index"].n_unique()
-    common = (
-        kept.group_by("step").agg(longest_ns=DURATION.max(), is_common=of_all_ranks).filter("is_common").sort("step")
-    )
-    per_step = max(1, timeline.operations.height // timeline.steps["step"].n_unique())
-    count = max(limits.fewest_attributed_steps, limits.most_attributed_operations // per_step)
-    if 2 * count >= common.height:  # leaving out fewer than half saves little
-        return timeline, matched_ranks
-    numbers = set(common["step"].gather(_choose_places(common["longest_ns"].to_numpy(), count)).to_list())
-    chosen = excerpt(timeline, numbers)
     reason = (
-        f"{LEFT_OUT}: of {common.height:,} steps {len(numbers)} are attributed, in {limits.attributed_stretches} "
-        f"stretches from all over the capture, and the {limits.longest_attributed_steps} longest"
+        f"{LEFT_OUT}: of {_list_common(steps).height:,} steps {len(numbers)} are attributed, in "
+        f"{limits.attributed_stretches} stretches from all over the capture, and the {limits.longest_attributed_steps} "
+        "longest"
     )
     is_left_out = pl.col("kept") & ~pl.col("step").is_in(sorted(numbers))
-    steps = timeline.steps.with_columns(
+    steps = steps.with_columns(
         kept=pl.col("kept") & ~is_left_out, reason=pl.when(is_left_out).then(pl.lit(reason)).otherwise("reason")
     )
-    matched = matched_ranks.matched
-    communication = _restrict(matched.communication, chosen.steps)
-    return chosen, replace(
+    chosen_run, matched = excerpt(timeline, numbers), matched_ranks.matched
+    return chosen_run, replace(
         matched_ranks,
         steps=steps,
-        matched=replace(matched, communication=communication, calls=_restrict(matched.calls, chosen.steps)),
-        arrivals=_restrict(matched_ranks.arrivals, chosen.steps),
-        class_splits=_restrict(matched_ranks.class_splits, chosen.steps),
+        matched=replace(
+            matched,
+            communication=_restrict(matched.communication, chosen_run.steps),
+            calls=_restrict(matched.calls, chosen_run.steps),
+        ),
+        arrivals=_restrict(matched_ranks.arrivals, chosen_run.steps),
+        class_splits=_restrict(matched_ranks.class_splits, chosen_run.steps),
     )
+
+
+def choose_numbers(steps: pl.DataFrame, operations: int) -> frozenset[int] | None:
+    """Numbers of the steps that are attributed of ``steps`` (STEPS) with so many ``operations``; None: all are."""
+    limits = attribution_thresholds()
+    if operations <= limits.most_attributed_operations:
+        return None
+    common = _list_common(steps)
+    per_step = max(1, operations // steps["step"].n_unique())
+    count = max(limits.fewest_attributed_steps, limits.most_attributed_operations // per_step)
+    if 2 * count >= common.height:  # leaving out fewer than half saves little
+        return None
+    return frozenset(common["step"].gather(_choose_places(common["longest_ns"].to_numpy(), count)).to_list())
+
+
+def _list_common(steps: pl.DataFrame) -> pl.DataFrame:
+    """The steps that are kept of all ranks, in order, each with its length on the rank where it is longest."""
+    kept = steps.filter("kept")
+    of_all_ranks = pl.len() == kept["rank_index"].n_unique()
+    lengths = kept.group_by("step").agg(longest_ns=DURATION.max(), is_common=of_all_ranks)
+    return lengths.filter("is_common").sort("step")
+
+
+class UnreadStepError(Exception):
+    """A step that was chosen before the rest was read is not where it was expected."""
+
+
+def _check_are_kept(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead]) -> frozenset[int]:
+    """The steps to attribute: the same of all ranks. Raises UnreadStepError unless every rank kept them."""
+    for rank_index, read in to_read.items():
+        kept = steps.filter("kept", pl.col("rank_index") == rank_index)["step"]
+        if not read.attributed <= set(kept.to_list()):
+            raise UnreadStepError
+    return next(iter(to_read.values())).attributed
+
+
+def _add_unread(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead]) -> pl.DataFrame:
+    """``steps`` with those of the captures that were not read."""
+    others = [
+        read.steps.filter(~pl.col("step").is_in(sorted(read.read))).with_columns(
+            rank_index=pl.lit(rank_index, dtype=pl.Int64)
+        )
+        for rank_index, read in to_read.items()
+    ]
+    return pl.concat([steps, *others]).sort("rank_index", "start_ns", "step")
 
 
 def _choose_places(length_ns: Numbers, count: int) -> Numbers:

@@ -20,7 +20,7 @@ from three_walls.tables.thresholds import replay_thresholds
 from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.timeline import Timeline, find_between
 
-_LARGEST_MARGIN = 20_000
+LARGEST_MARGIN = 20_000
 """Operations before and after some steps, however many streams there are."""
 
 
@@ -31,7 +31,7 @@ class RankRows:
         """``operations``: those of a rank among Timeline.operations."""
         self._start_ns, self._end_ns = operations["start_ns"], operations["end_ns"]
         held = replay_thresholds().full_queue_operations * operations["stream"].n_unique()
-        self._margin = min(_LARGEST_MARGIN, 2 * held)
+        self._margin = min(LARGEST_MARGIN, 2 * held)
         ends_gap = pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0)
         computes = operations.select("category", "start_ns", "end_ns").select(ends_gap.arg_true())
         self._computing = computes.to_series().to_numpy()

@@ -20,10 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
+from types import MappingProxyType
 
 import polars as pl
 
 from three_walls.inputs import limits
+from three_walls.inputs.nsys.steps_to_read import StepsToRead
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION
 
@@ -88,21 +90,30 @@ class _Window:
 
 
 def find_steps(
-    operations: pl.DataFrame, ranges: pl.DataFrame, step_range: str | None
+    operations: pl.DataFrame,
+    ranges: pl.DataFrame,
+    step_range: str | None,
+    to_read: Mapping[int, StepsToRead] = MappingProxyType({}),
 ) -> tuple[pl.DataFrame, dict[int, StepSource]]:
     """Steps of every rank (STEPS), sorted, and the source of each rank's step boundaries.
 
     ``operations`` are classified, with launches, and sorted by rank and start; ``ranges`` are NVTX ranges of the same
-    processes. ``step_range`` is the expression of the user for the ranges that are steps.
+    processes. ``step_range`` is the expression of the user for the ranges that are steps. ``to_read``: by rank index,
+    the steps whose operations these are, where they are not those of the whole capture. Only these steps are found.
     """
-    marked = [(StepSource.TRAINING_STEP, _ranges_of_processes(ranges, TRAINING_STEP_TEXT))]
-    if step_range is not None:
-        marked.append((StepSource.USER_RANGE, _ranges_of_processes(ranges, step_range)))
+    marked = [
+        (source, _ranges_of_processes(ranges, expression)) for source, expression in _list_expressions(step_range)
+    ]
     windows_of: dict[int, list[_Window]] = {}
     sources: dict[int, StepSource] = {}
     first = 0
     for count, rank_index in operations.select(pl.col("rank_index").rle()).unnest("rank_index").rows():
-        windows_of[rank_index], sources[rank_index] = _find_windows(operations.slice(first, count), marked)
+        windows, source = _find_windows(operations.slice(first, count), marked)
+        if (read := to_read.get(rank_index)) is not None:
+            if not read.are_marked:
+                windows, source = _list_known_windows(read), StepSource.OPTIMIZER
+            windows = [window for window in windows if window.index in read.read]
+        windows_of[rank_index], sources[rank_index] = windows, source
         first += count
     if not all(map(_have_increasing_numbers, windows_of.values())):
         windows_of = {
@@ -112,6 +123,56 @@ def find_steps(
         sources = {rank_index: NUMBERED_IN_ORDER.get(source, source) for rank_index, source in sources.items()}
     steps = [_keep_or_drop(rank_index, windows, sources[rank_index]) for rank_index, windows in windows_of.items()]
     return pl.concat(steps).sort("rank_index", "start_ns"), sources
+
+
+def list_marked_steps(ranges: pl.DataFrame, step_range: str | None, first_ns: int) -> pl.DataFrame | None:
+    """Steps (STEPS, of rank index 0) as the host marked them in ``ranges``, NVTX ranges of one process.
+
+    ``first_ns``: when the first operation of its rank started. None where no range marks a step, and no steps where the
+    numbers of the ranges do not increase.
+    """
+    for source, expression in _list_expressions(step_range):
+        numbered = _number_ranges(ranges, expression).filter(pl.col("end_ns").is_not_null())
+        found = [(_NO_NUMBER if number is None else number, *span) for number, *span in _outermost(numbered)]
+        if found:
+            nexts = [*(start for _, start, _ in found[1:]), found[-1][2]]
+            windows = [
+                _Window(
+                    number,
+                    start,
+                    max(_end_before(following, start, end), start + 1),
+                    opens_at_edge=start <= first_ns and order == 0,
+                    closes_at_edge=order == len(found) - 1,
+                )
+                for order, ((number, start, end), following) in enumerate(zip(found, nexts, strict=True))
+            ]
+            steps = _keep_or_drop(0, windows, source)
+            return steps if _have_increasing_numbers(windows) else steps.clear()
+    return None
+
+
+def list_optimizer_steps(operations: pl.DataFrame) -> pl.DataFrame | None:
+    """Steps (STEPS, of rank index 0) by the optimizer phases among ``operations`` of one rank; None without any.
+
+    Of its operations only the first, the last, updates and model work are needed: start_ns, end_ns, category, anchor.
+    """
+    windows = _windows_from_optimizer(operations)
+    return _keep_or_drop(0, windows, StepSource.OPTIMIZER) if windows else None
+
+
+def _list_known_windows(read: StepsToRead) -> list[_Window]:
+    opens, closes = (
+        read.steps["reason"] == _describe_edge(_Window(0, 0, 1, opens_at_edge=opens, closes_at_edge=not opens))
+        for opens in (True, False)
+    )
+    times = read.steps.select("step", "start_ns", "end_ns").rows()
+    return [_Window(*step, *edges) for step, *edges in zip(times, opens, closes, strict=True)]
+
+
+def _list_expressions(step_range: str | None) -> list[tuple[StepSource, str]]:
+    """What marks steps in the texts of ranges, most trustworthy first."""
+    users = [] if step_range is None else [(StepSource.USER_RANGE, step_range)]
+    return [(StepSource.TRAINING_STEP, TRAINING_STEP_TEXT), *users]
 
 
 def _ranges_of_processes(ranges: pl.DataFrame, expression: str) -> _RangesOfProcesses:
@@ -202,18 +263,24 @@ def _windows_from_ranges(operations: pl.DataFrame, ranges: pl.DataFrame) -> list
             launched = kernels.slice(begin, end - begin)
             projected.append((_NO_NUMBER if number is None else number, *_extent(launched)))
     capture_start, _ = _extent(operations)
-    longest_pause = attribution_thresholds().maximum_pause_fraction
     windows: list[_Window] = []
     for order, (index, first, last) in enumerate(projected):
         is_last = order == len(projected) - 1
-        # Host work between two ranges (logging, data) counts to the earlier step. A pause far longer than the step
-        # (evaluation, a checkpoint) does not.
-        next_first = last if is_last else projected[order + 1][1]
-        end_ns = next_first if is_last or next_first - last <= longest_pause * (last - first) else last
+        end_ns = last if is_last else _end_before(projected[order + 1][1], first, last)
         # Kernels of a later range may start first, on another stream; windows do not overlap nonetheless.
         start_ns = max(first, windows[-1].end_ns) if windows else first
         windows.append(_Window(index, start_ns, max(end_ns, start_ns + 1), first <= capture_start, is_last))
     return windows
+
+
+def _end_before(following_ns: int, start_ns: int, end_ns: int) -> int:
+    """When the step from ``start_ns`` to ``end_ns`` ends, if the next one starts at ``following_ns``.
+
+    Host work between two ranges (logging, data) counts to the earlier step. A pause far longer than the step
+    (evaluation, a checkpoint) does not.
+    """
+    longest_pause = attribution_thresholds().maximum_pause_fraction
+    return following_ns if following_ns - end_ns <= longest_pause * (end_ns - start_ns) else end_ns
 
 
 def _outermost(ranges: pl.DataFrame) -> list[tuple[int | None, int, int]]:

@@ -167,7 +167,8 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
     ranges = pl.concat([trace.ranges for trace in traces])
     api_calls = ApiCalls.join(trace.api_calls for trace in traces)
     waiting = api_calls.named(lambda name: synchronize(name) is not None)
-    steps, sources = find_steps(operations, ranges, step_range or None)
+    to_read = {rank.rank_index: trace.to_read for trace in traces for rank in trace.ranks if trace.to_read}
+    steps, sources = find_steps(operations, ranges, step_range or None, to_read)
     if step_range:
         _check_steps_found(traces, ranges, sources, step_range)
     return Timeline(

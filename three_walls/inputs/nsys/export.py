@@ -21,6 +21,7 @@ import polars as pl
 from adbc_driver_sqlite import StatementOptions
 
 from three_walls.inputs import limits
+from three_walls.inputs.nsys.steps_to_read import Span, are_within, condition_of
 from three_walls.inputs.threads import check_is_wanted
 from three_walls.model.errors import InputError
 
@@ -33,6 +34,8 @@ _ROWS_AT_ONCE = 1 << 16
 _ROWS_OF_BATCH = 1 << 14
 """Rows that the driver hands over together. By default these are 1,024, and columns in 64 pieces take polars a third
 longer; where a part is one piece, polars keeps the driver's blocks instead of a copy, which takes 50 MB more."""
+_START = "start"
+"""The column with the time of a row's event."""
 _ROW_NUMBER = "rowid"
 """SQLite's number of a row, unless a column has this name."""
 _WORD = re.compile(r"\w+")
@@ -53,8 +56,10 @@ class NsysExport:
     no query takes more rows or steps than a file of this size explains.
     """
 
-    def __init__(self, plain: Path, shown_as: Path) -> None:
+    def __init__(self, plain: Path, shown_as: Path, spans: Sequence[Span] = ()) -> None:
+        """``spans``: bulk tables then hold what starts in one of them alone, unless asked for all time."""
         self.shown_as = shown_as
+        self._spans = spans
         file_bytes = plain.stat().st_size
         self._most_rows = file_bytes // _LEAST_ROW_BYTES
         self._most_checks = max(file_bytes * limits.MOST_SQLITE_STEPS_PER_BYTE // _STEPS_BETWEEN_CHECKS, 1)
@@ -132,18 +137,28 @@ class NsysExport:
         where: str = "",
         text: tuple[str, ...] = (),
         reduce: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,
+        *,
+        of_all_time: bool = False,
     ) -> pl.DataFrame:
         """Columns of a bulk table. ``columns``: name in the frame -> name in the export.
 
         Columns are Int64, those in ``text`` String; an empty text is null. A column that the table lacks is null, and a
         missing table gives an empty frame, so that callers see what is missing. Rows are read in parts; ``reduce``
-        takes what is not needed from each, so that the whole table need not fit into memory.
+        takes what is not needed from each, so that the whole table need not fit into memory. ``of_all_time``: also what
+        starts outside of the spans.
         """
-        reduced = [reduce(rows).rechunk() for rows in self.parts(table, columns, where, text)]
+        parts = self.parts(table, columns, where, text, of_all_time=of_all_time)
+        reduced = [reduce(rows).rechunk() for rows in parts]
         return pl.concat(reduced) if reduced else reduce(pl.DataFrame(schema=_types(columns, text)))
 
     def parts(
-        self, table: str, columns: Mapping[str, str], where: str = "", text: tuple[str, ...] = ()
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        where: str = "",
+        text: tuple[str, ...] = (),
+        *,
+        of_all_time: bool = False,
     ) -> Iterator[pl.DataFrame]:
         """The parts that :meth:`frame` reads, without those in which no row is wanted; none of a missing table.
 
@@ -157,25 +172,31 @@ class NsysExport:
         # Without the columns that nothing asks for: SQLite copies those of a limited SELECT * one by one, for each row.
         asked = {*columns.values(), *_WORD.findall(where)}
         needed = ", ".join(f'"{column}"' for column in self.columns[table] if column in asked) or "NULL"
+        spans = () if of_all_time or _START not in self.columns[table] else self._spans
+        started = next((name for name, column in columns.items() if column == _START), None)
+        during = condition_of(spans) if spans else ""
+        wanted = " AND ".join(f"({condition})" for condition in (during, where.removeprefix("WHERE ")) if condition)
         for part in self._list_parts(table):
             check_is_wanted()
+            if wanted and not self._holds_any(table, part, wanted):
+                continue
             rows = f'"{table}" {part} LIMIT {self._most_rows + 1}'
             if where:
-                if not self._holds_any(table, part, where):
-                    continue
                 rows = f"(SELECT {needed} FROM {rows}) {where}"  # rows that it leaves out count as well
             frame = self._fetch_integers(f"{stored} FROM {rows}", types)
             if frame is None:
                 frame = self._fetch(f"{cast} FROM {rows}")
             if frame.height > self._most_rows:
                 raise InputError(f"{self.shown_as}: {_BROKEN} ({table} holds more rows than the file has room for)")
-            yield frame.select(
+            read = frame.select(
                 _read_texts(frame[name]) if name in text else pl.col(name).cast(pl.Int64) for name in types
             )
+            # Not by SQLite: nearly all rows of a part lie in a span, if one does, and a condition takes twice as long.
+            yield read.filter(are_within(spans, read[started])) if spans and started is not None else read
 
-    def _holds_any(self, table: str, part: str, where: str) -> bool:
+    def _holds_any(self, table: str, part: str, wanted: str) -> bool:
         """Whether the first row that is wanted is found, which takes half the time of fetching where none is."""
-        condition = where if not part else f"{part} AND ({where.removeprefix('WHERE ')})"
+        condition = f"{part} AND ({wanted})" if part else f"WHERE {wanted}"
         return bool(self.rows(f'SELECT 1 FROM "{table}" {condition} LIMIT 1'))
 
     def _select(self, table: str, columns: Mapping[str, str], text: tuple[str, ...], number: str) -> str:
@@ -216,15 +237,29 @@ class NsysExport:
         """Conditions that split the rows of ``table`` by their numbers; one without bounds where they have none."""
         if _ROW_NUMBER in map(str.lower, self.columns[table]):
             return [""]
+        bounds = self._find_row_numbers(table)
+        if bounds is None:
+            return [""]
+        first, last = bounds
+        starts = range(first, last + 1, _ROWS_AT_ONCE)
+        return [f"WHERE {_ROW_NUMBER} BETWEEN {start} AND {start + _ROWS_AT_ONCE - 1}" for start in starts]
+
+    def _find_row_numbers(self, table: str) -> tuple[int, int] | None:
+        """The first and the last number of a row of ``table``; None where they have none, or none that can be."""
         try:
             # Together, min and max would visit every row; alone, each is looked up.
             first, last = (self.rows(f'SELECT {end}({_ROW_NUMBER}) FROM "{table}"')[0][0] for end in ("min", "max"))
         except InputError:  # a table without row numbers, or a damaged one: reading it whole tells which
-            return [""]
-        if first is None or not 0 <= last - first <= self._most_rows:  # last before first: the pages are damaged
-            return [""]
-        starts = range(first, last + 1, _ROWS_AT_ONCE)
-        return [f"WHERE {_ROW_NUMBER} BETWEEN {start} AND {start + _ROWS_AT_ONCE - 1}" for start in starts]
+            return None
+        # Last before first: the pages are damaged.
+        return (first, last) if first is not None and 0 <= last - first <= self._most_rows else None
+
+    def count_rows(self, table: str) -> int:
+        """How many rows ``table`` has, at most: a look at the first and the last one. 0 where they have no numbers."""
+        if table not in self.columns or _ROW_NUMBER in map(str.lower, self.columns[table]):
+            return 0
+        bounds = self._find_row_numbers(table)
+        return 0 if bounds is None else bounds[1] - bounds[0] + 1
 
     def strings(self, ids: Collection[int]) -> dict[int, str]:
         """The texts of ``ids``, each read once. A value that is no text (a damaged export) is left out.

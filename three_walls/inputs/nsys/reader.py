@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from three_walls.inputs.nsys.schemas import (
     distinct_rows,
 )
 from three_walls.inputs.nsys.source import hash_file, plain_sqlite
+from three_walls.inputs.nsys.steps_to_read import Span, StepsToRead
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
     read_event_records,
@@ -97,6 +98,8 @@ class Trace(Capture):
     memory_events: pl.DataFrame
     names: Mapping[int, str]
     """Names of kernels and calls by id, without paths (the name of a lambda holds one) and keys."""
+    to_read: StepsToRead | None = None
+    """The steps whose operations, calls and ranges these are; None where they are those of the whole capture."""
 
     def after(self, ranks_count: int) -> Trace:
         """This trace, read as the first one, where others with ``ranks_count`` ranks come before it."""
@@ -114,20 +117,23 @@ def read_trace(
     graph_launch: re.Pattern[str],
     *,
     with_events: bool = True,
+    to_read: StepsToRead | None = None,
 ) -> Trace:
     """Reads ``path`` (plain, .xz or .zst) as capture ``capture_id``; its ranks are numbered from ``first_rank_index``.
 
     ``wanted`` selects the NVTX ranges to read; ``graph_launch`` matches the API calls that launch CUDA graphs. A trace
     without kernels has no ranks. ``with_events``: whether to read what streams wait for, and allocations by the driver;
-    else these frames are empty. Raises InputError if the file is no export of Nsight Systems.
+    else these frames are empty. ``to_read``: the steps that are read, where not all are. Raises InputError if the file
+    is no export of Nsight Systems.
     """
+    spans = () if to_read is None else to_read.spans
     with (
         plain_sqlite(path) as plain,
         # Hashing takes as long as SQLite's reading, and both leave Python's lock to others.
         work_meanwhile(partial(hash_file, path)) as wait_for_digest,
-        NsysExport(plain, path) as export,
+        NsysExport(plain, path, spans) as export,
         # A third of reading, for which SQLite leaves Python's lock to others.
-        work_meanwhile(partial(_read_ranges_alone, plain, path, wanted)) as wait_for_ranges,
+        work_meanwhile(partial(_read_ranges_alone, plain, path, wanted, spans)) as wait_for_ranges,
     ):
         check_is_nsys(export, path)
         # Operations first: to sort them takes most memory.
@@ -135,7 +141,7 @@ def read_trace(
         api_calls = read_api_calls(export, capture_id)
         of_kernels = pl.concat([operations[name].unique() for name in ("name_id", "short_name_id")])
         texts = export.strings({*of_kernels.drop_nulls().to_list(), *api_calls.name_ids})
-        names = {number: cut_private(text[: limits.LONGEST_NAME]) for number, text in texts.items()}
+        names = cut_names(texts)
         long_names = sum(len(text) > limits.LONGEST_NAME for text in texts.values())
         call_names = [names.get(name_id, "") for name_id in api_calls.name_ids]
         launches_graphs = any(map(graph_launch.search, call_names))
@@ -166,6 +172,7 @@ def read_trace(
             memory_events=read_memory_events(export) if with_events else pl.DataFrame(schema=MEMORY_EVENTS),
             session_start_ns=_session_start_ns(export),
             names=names,
+            to_read=to_read,
             config=config,
             launch=launch,
             capabilities=probe_capabilities(export, launches_graphs),
@@ -179,9 +186,14 @@ def read_trace(
         )
 
 
-def _read_ranges_alone(plain: Path, path: Path, wanted: WantedRanges) -> pl.DataFrame:
+def cut_names(texts: Mapping[int, str]) -> dict[int, str]:
+    """Names of kernels and calls as they are kept, by id: without private parts, and not longer than any real one."""
+    return {number: cut_private(text[: limits.LONGEST_NAME]) for number, text in texts.items()}
+
+
+def _read_ranges_alone(plain: Path, path: Path, wanted: WantedRanges, spans: Sequence[Span]) -> pl.DataFrame:
     """read_ranges by a connection of its own, as another thread needs."""
-    with NsysExport(plain, path) as export:
+    with NsysExport(plain, path, spans) as export:
         return read_ranges(export, wanted)
 
 

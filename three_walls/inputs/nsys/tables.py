@@ -227,6 +227,11 @@ _EVENT_COLUMNS = {
 }
 
 
+def count_operations(export: NsysExport) -> int:
+    """How many device operations the export holds, at most."""
+    return sum(export.count_rows(table) for table, _ in _COLUMNS_OF_KIND.values())
+
+
 def read_stream_waits(export: NsysExport) -> pl.DataFrame:
     """Waits of streams for events (schemas.STREAM_WAITS), in no order; empty if not recorded.
 
@@ -253,7 +258,7 @@ def read_memory_events(export: NsysExport) -> pl.DataFrame:
         "memory_kind": "memKind",
         "operation": "memoryOperationType",
     }
-    frame = export.frame(MEMORY_USAGE, columns)
+    frame = export.frame(MEMORY_USAGE, columns, of_all_time=True)  # what was allocated before counts as well
     is_sane = pl.col("start_ns").is_between(0, limits.LATEST_TIME_NS) & (pl.col("bytes") < limits.MOST_COPY_BYTES)
     return conform(frame.filter(is_sane & (pl.col("bytes") >= 0)), MEMORY_EVENTS)
 
@@ -339,7 +344,9 @@ def _share_texts(texts: pl.Series) -> pl.Series:
 def _where_wanted(wanted: WantedRanges, texts: Mapping[int, str], *, has_text: bool, has_text_id: bool) -> str:
     """The condition of SQLite for rows that may be ``wanted``; ``texts``: those of StringIds that are, by id."""
     inline = "text != ''"
-    if wanted.expression is None and not any(_OPERATORS in needle for needle in wanted.needles):
+    if wanted.expression is None and len(wanted.needles) == 1:
+        inline = f"text GLOB '*{wanted.needles[0]}*'"
+    elif wanted.expression is None and not any(_OPERATORS in needle for needle in wanted.needles):
         inline = f"text NOT GLOB '{_OPERATORS}*' AND {inline}"  # what leaves out most comes first
     if not has_text_id:
         return inline

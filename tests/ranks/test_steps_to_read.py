@@ -1,0 +1,192 @@
+"""Of a very long capture only the steps to attribute are read, with the same report as if all were."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.attribution.test_run_in_parts import busy_steps
+from tests.ranks.test_attributed_steps import STEP_NS, attribute_few, attributed, equal_steps
+from tests.trace_builder import ADAM, GEMM, TraceBuilder
+from three_walls import analyze, pipeline
+from three_walls.inputs.nsys import export
+from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.steps_to_read import StepsToRead, are_within, condition_of
+from three_walls.model.report import Report
+from three_walls.ranks import attributed_steps, steps_to_read
+from three_walls.report.json_report import render_json
+from three_walls.timeline import excerpt
+
+STEPS = 20
+
+
+@pytest.fixture
+def read_few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """Makes captures of more than twice so many operations long ones; gives how many are read of each trace."""
+
+    def prepare(operations: int) -> list[int]:
+        heights: list[int] = []
+
+        def build_timeline(traces: Sequence[Trace], *arguments: object) -> object:
+            heights.extend(trace.operations.height for trace in traces)
+            return build(traces, *arguments)
+
+        attribute_few(monkeypatch, operations)
+        build: Callable[..., object] = pipeline.build_timeline
+        monkeypatch.setattr(steps_to_read, "attribution_thresholds", attributed_steps.attribution_thresholds)
+        monkeypatch.setattr(pipeline, "build_timeline", build_timeline)
+        monkeypatch.setattr(export, "_ROWS_AT_ONCE", 8)
+        monkeypatch.setattr(excerpt, "LARGEST_MARGIN", 1)
+        return heights
+
+    return prepare
+
+
+def analyze_whole(monkeypatch: pytest.MonkeyPatch, path: Path) -> Report:
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "choose_steps_to_read", lambda *_, **__: {})
+        return analyze(path)
+
+
+def choose(*paths: Path) -> Mapping[Path, StepsToRead]:
+    return steps_to_read.choose_steps_to_read(paths, None, lambda _: None)
+
+
+def marked_steps(rank: int = 0, text: str = "training_step_{}", late: int = 0) -> TraceBuilder:
+    """Steps 5 to 24, each marked where the host launches it. It runs ``late`` ns after that."""
+    builder = TraceBuilder(device=rank).launched_as("train", RANK=str(rank), WORLD_SIZE="2")
+    for step in range(5, 5 + STEPS):
+        at = 1 + step * STEP_NS
+        builder.nvtx(text.format(step), at - 1, at + STEP_NS - 2)
+        builder.kernel(GEMM, at + late, at + late + 800, launched=at)
+        builder.kernel(ADAM, at + late + 800, at + late + 900 + 50 * (step == 12), launched=at + 10)
+    return builder
+
+
+def test_steps_that_no_range_marks_are_read_as_if_all_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]]
+) -> None:
+    path = equal_steps(STEPS, long=9).write(tmp_path / "t.sqlite")
+    heights = read_few(8)
+    report = analyze(path)
+    assert attributed(report) == [1, 2, 9, 17, 18]
+    assert (report.step.left_out, len(report.ranks[0].steps)) == (13, STEPS)
+    assert render_json(report) == render_json(analyze_whole(monkeypatch, path))
+    assert heights == [2 * 15, 2 * STEPS]  # steps 0 to 4, 7 to 11 and 15 to 19
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_busy_streams_are_read_as_if_all_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]], seed: int
+) -> None:
+    path = busy_steps(seed).write(tmp_path / "t.sqlite")
+    some, whole = read_few(60), analyze_whole(monkeypatch, path)
+    assert render_json(analyze(path)) == render_json(whole)
+    assert some[1] < some[0]
+
+
+def test_marked_steps_are_read_of_every_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]]
+) -> None:
+    for rank in range(2):
+        marked_steps(rank).write(tmp_path / f"rank{rank}.sqlite")
+    heights = read_few(16)
+    report = analyze(tmp_path)
+    assert attributed(report, 0) == attributed(report, 1)
+    assert max(heights) < 2 * STEPS
+    whole = analyze_whole(monkeypatch, tmp_path)
+    assert attributed(whole) == attributed(report)
+    for rank, same in zip(report.ranks, whole.ranks, strict=True):
+        assert [step for step in rank.steps if step.budget] == [step for step in same.steps if step.budget]
+        assert len(rank.steps) == len(same.steps) == STEPS
+    assert report.step.left_out == whole.step.left_out
+
+
+def test_the_users_ranges_mark_steps_too(tmp_path: Path, read_few: Callable[[int], list[int]]) -> None:
+    path = marked_steps(text="iteration {} of 99").write(tmp_path / "t.sqlite")
+    heights = read_few(8)
+    report = analyze(path, step_range="iteration")
+    assert len(report.ranks[0].steps) == STEPS
+    assert heights[0] < 2 * STEPS
+
+
+def test_a_capture_whose_steps_run_long_after_their_ranges_is_read_again_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]]
+) -> None:
+    path = marked_steps(late=8 * STEP_NS).write(tmp_path / "t.sqlite")
+    heights = read_few(8)
+    report = analyze(path)
+    assert heights[0] < heights[1] == 2 * STEPS
+    assert render_json(report) == render_json(analyze_whole(monkeypatch, path))
+
+
+@pytest.mark.parametrize(
+    ("traces", "operations"),
+    [
+        ([equal_steps(STEPS)], 20),  # not long
+        ([equal_steps(STEPS), equal_steps(STEPS)], 8),  # steps of two ranks are numbered in order
+        ([marked_steps(text="training_step_7")], 8),  # every step has the same number
+        ([TraceBuilder().kernel(GEMM, 1, 2).kernel(GEMM, 3, 4)], 0),  # no steps
+        ([TraceBuilder()], 0),
+    ],
+)
+def test_any_other_capture_is_read_whole(
+    tmp_path: Path, read_few: Callable[[int], list[int]], traces: list[TraceBuilder], operations: int
+) -> None:
+    read_few(operations)
+    paths = [trace.write(tmp_path / f"{place}.sqlite") for place, trace in enumerate(traces)]
+    assert choose(*paths) == {}
+
+
+def test_a_capture_that_several_ranks_share_is_read_whole(tmp_path: Path, read_few: Callable[[int], list[int]]) -> None:
+    read_few(8)
+    path = equal_steps(STEPS).write(tmp_path / "t.sqlite")
+    assert list(choose(path)) == [path]
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 WHERE rowid = 5")
+    database.close()
+    assert choose(path) == {}
+
+
+def test_a_capture_of_copies_alone_is_read_whole(tmp_path: Path, read_few: Callable[[int], list[int]]) -> None:
+    read_few(8)
+    path = equal_steps(STEPS).write(tmp_path / "t.sqlite")
+    with sqlite3.connect(path) as database:
+        database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO CUPTI_ACTIVITY_KIND_MEMSET")
+        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM CUPTI_ACTIVITY_KIND_MEMSET LIMIT 0")
+    database.close()
+    assert choose(path) == {}
+
+
+def test_what_would_have_to_be_unpacked_or_is_damaged_is_left_to_reading(
+    tmp_path: Path, read_few: Callable[[int], list[int]]
+) -> None:
+    read_few(8)
+    path = equal_steps(STEPS).write(tmp_path / "t.sqlite")
+    subprocess.run(["xz", "-0", "--keep", path], check=True)
+    damaged = tmp_path / "damaged.sqlite"
+    damaged.write_bytes(path.read_bytes()[:4096])
+    for given_path in (tmp_path / "t.sqlite.xz", damaged):
+        assert choose(given_path) == {}
+
+
+@given(
+    bounds=st.lists(st.integers(-50, 50), unique=True, min_size=2, max_size=12).filter(lambda each: len(each) % 2 == 0),
+    start=st.none() | st.integers(-60, 60),
+)
+def test_sqlite_and_polars_find_what_lies_in_a_span(bounds: list[int], start: int | None) -> None:
+    spans = list(zip(sorted(bounds)[::2], sorted(bounds)[1::2], strict=True))
+    expected = start is not None and any(begin <= start < end for begin, end in spans)
+    database = sqlite3.connect(":memory:")
+    ((found,),) = database.execute(f"SELECT {condition_of(spans)} FROM (SELECT ? AS start)", (start,)).fetchall()
+    database.close()
+    assert bool(found) == expected
+    assert are_within(spans, pl.Series([start], dtype=pl.Int64)).to_list() == [expected]
