@@ -20,6 +20,8 @@ from three_walls.attribution.stream_edges import EventCalls
 from three_walls.timeline import excerpt
 from three_walls.timeline.timeline import Timeline
 
+pytestmark = pytest.mark.slow
+
 US = 1_000
 STEPS = 24
 STEP = 3_000 * US

@@ -16,6 +16,8 @@ from three_walls import analyze
 from three_walls.model.finding import Outcome
 from three_walls.model.report import Report
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 SOFTMAX = "void cunn_SoftMaxForward<float>(float*)"
 MEGATRON_SOFTMAX = "void scaled_masked_softmax_warp_forward<__half, __half, float, 12>(X)"
@@ -156,7 +158,6 @@ def test_a_capture_with_cuda_alone_gets_its_wall_once_the_run_is_stated(tmp_path
     assert analyze(trace, settings=["num_moe_experts=8"]).verdict.wall is not None
 
 
-@pytest.mark.slow
 def test_megatrons_autograd_functions_show_it_where_the_capture_lost_its_command_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.sqlite"
     shutil.copyfile(SAMPLES / "wide-nvlink-alltoall.sqlite", path)

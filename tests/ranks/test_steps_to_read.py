@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -150,19 +151,17 @@ def test_a_capture_that_several_ranks_share_is_read_whole(tmp_path: Path, read_f
     read_few(8)
     path = equal_steps(STEPS).write(tmp_path / "t.sqlite")
     assert list(choose(path)) == [path]
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 WHERE rowid = 5")
-    database.close()
     assert choose(path) == {}
 
 
 def test_a_capture_of_copies_alone_is_read_whole(tmp_path: Path, read_few: Callable[[int], list[int]]) -> None:
     read_few(8)
     path = equal_steps(STEPS).write(tmp_path / "t.sqlite")
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO CUPTI_ACTIVITY_KIND_MEMSET")
         database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM CUPTI_ACTIVITY_KIND_MEMSET LIMIT 0")
-    database.close()
     assert choose(path) == {}
 
 
@@ -185,8 +184,7 @@ def test_what_would_have_to_be_unpacked_or_is_damaged_is_left_to_reading(
 def test_sqlite_and_polars_find_what_lies_in_a_span(bounds: list[int], start: int | None) -> None:
     spans = list(zip(sorted(bounds)[::2], sorted(bounds)[1::2], strict=True))
     expected = start is not None and any(begin <= start < end for begin, end in spans)
-    database = sqlite3.connect(":memory:")
-    ((found,),) = database.execute(f"SELECT {condition_of(spans)} FROM (SELECT ? AS start)", (start,)).fetchall()
-    database.close()
+    with closing(sqlite3.connect(":memory:")) as database:
+        ((found,),) = database.execute(f"SELECT {condition_of(spans)} FROM (SELECT ? AS start)", (start,)).fetchall()
     assert bool(found) == expected
     assert are_within(spans, pl.Series([start], dtype=pl.Int64)).to_list() == [expected]

@@ -23,6 +23,8 @@ from three_walls.report.html_report import render_html
 from three_walls.report.overrides_file import ENTRIES_DIR, render_entries
 from three_walls.report.write import LOCK_NAME, NAMES, write_report
 
+pytestmark = pytest.mark.slow
+
 TOUCHING_THE_DISK = ("open", "os.rename", "os.symlink", "os.link", "os.mkdir", "os.remove", "os.rmdir", "fcntl.flock")
 """Audit events of the calls that writing makes."""
 FINISHED, INTERRUPTED = 0, 99
@@ -109,7 +111,6 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.slow
 def test_it_creates_the_directory_and_names_what_it_wrote(report: Report, page: str, tmp_path: Path) -> None:
     out_dir = tmp_path / "deep" / "run.three-walls"
     assert write_report(report, out_dir) == [out_dir / name for name in (*NAMES, ENTRIES_DIR)]
@@ -289,7 +290,6 @@ def test_nothing_is_touched_when_rendering_fails(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_a_file_name_that_is_not_utf_8_reads_back_as_it_was(report: Report, tmp_path: Path) -> None:
     odd = replace(report, inputs=(replace(report.inputs[0], path_name="run-\udcff.sqlite"),))
     write_report(odd, tmp_path)

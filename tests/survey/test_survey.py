@@ -21,6 +21,8 @@ from three_walls.report.sections.verdict import describe_run
 from three_walls.survey import choose_ranks, rank_survey
 from three_walls.tables.thresholds import RankThresholds, default_rank_thresholds
 
+pytestmark = pytest.mark.slow
+
 RANKS = 16
 SLOW, IMBALANCED = 4, 14
 
