@@ -18,6 +18,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,16 @@ from three_walls.facts.summary import (
 )
 from three_walls.facts.warnings import collect_warnings
 from three_walls.inputs.nsys.report_export import EXPORTS
-from three_walls.inputs.read_inputs import InputRequest, Inputs, Paths, Progress, read_inputs, warn_of_unreadable
+from three_walls.inputs.read_inputs import (
+    ChooseSteps,
+    InputRequest,
+    Inputs,
+    Paths,
+    Progress,
+    read_every_step,
+    read_inputs,
+    warn_of_unreadable,
+)
 from three_walls.model.errors import InputError
 from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
@@ -192,16 +202,17 @@ def _measure(
         return _measure_steps(inputs, timeline, matched_ranks, progress)
 
     read = partial(read_inputs, request, ranges, graph_launch, progress, workers.jobs)
-    read_some = partial(read, partial(choose_steps_to_read, step_range=step_range, progress=progress))
-    try:
-        measured = measure(read_some())
-    except UnreadStepError:
-        read_some = read
-        measured = measure(read())
+    choose: ChooseSteps = partial(choose_steps_to_read, step_range=step_range, progress=progress)
+    measured = None
+    with suppress(UnreadStepError):
+        measured = measure(read(choose))
+    if measured is None:
+        choose = read_every_step
+        measured = measure(read(choose))
     if measured.details.log.mismatch:  # by its steps, if not by its settings, which are left out while reading
         without = measured.inputs.without_log_settings(request.bridge_version)
         if without.stated != measured.inputs.stated:
-            measured = measure(read_some().without_log_settings(request.bridge_version))
+            measured = measure(read(choose).without_log_settings(request.bridge_version))
     progress("replaying the step")
     inputs, details, facts = measured.inputs, measured.details, measured.facts
     timeline, matched_ranks, attribution = measured.timeline, measured.matched_ranks, measured.attribution

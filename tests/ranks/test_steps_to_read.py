@@ -60,14 +60,17 @@ def choose(*paths: Path) -> Mapping[Path, StepsToRead]:
     return steps_to_read.choose_steps_to_read(paths, None, lambda _: None)
 
 
-def marked_steps(rank: int = 0, text: str = "training_step_{}", late: int = 0) -> TraceBuilder:
+def marked_steps(
+    rank: int = 0, text: str = "training_step_{}", late: int = 0, *, with_launches: bool = True
+) -> TraceBuilder:
     """Steps 5 to 24, each marked where the host launches it. It runs ``late`` ns after that."""
     builder = TraceBuilder(device=rank).launched_as("train", RANK=str(rank), WORLD_SIZE="2")
     for step in range(5, 5 + STEPS):
         at = 1 + step * STEP_NS
         builder.nvtx(text.format(step), at - 1, at + STEP_NS - 2)
-        builder.kernel(GEMM, at + late, at + late + 800, launched=at)
-        builder.kernel(ADAM, at + late + 800, at + late + 900 + 50 * (step == 12), launched=at + 10)
+        launched = (at, at + 10) if with_launches else (None, None)
+        builder.kernel(GEMM, at + late, at + late + 800, launched=launched[0])
+        builder.kernel(ADAM, at + late + 800, at + late + 900 + 50 * (step == 12), launched=launched[1])
     return builder
 
 
@@ -81,6 +84,15 @@ def test_steps_that_no_range_marks_are_read_as_if_all_were(
     assert (report.step.left_out, len(report.ranks[0].steps)) == (13, STEPS)
     assert render_json(report) == render_json(analyze_whole(monkeypatch, path))
     assert heights == [2 * 15, 2 * STEPS]  # steps 0 to 4, 7 to 11 and 15 to 19
+
+
+def test_no_more_is_read_of_a_capture_of_ten_times_as_many_steps(
+    tmp_path: Path, read_few: Callable[[int], list[int]]
+) -> None:
+    heights = read_few(8)
+    for steps in (40, 400):
+        analyze(equal_steps(steps, long=9).write(tmp_path / f"{steps}.sqlite"))
+    assert heights[0] == heights[1] == 2 * 15
 
 
 @pytest.mark.slow
@@ -119,10 +131,15 @@ def test_the_users_ranges_mark_steps_too(tmp_path: Path, read_few: Callable[[int
     assert heights[0] < 2 * STEPS
 
 
-def test_a_capture_whose_steps_run_long_after_their_ranges_is_read_again_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]]
+@pytest.mark.parametrize(
+    "trace",
+    [marked_steps(late=8 * STEP_NS), marked_steps(late=4_500), marked_steps(with_launches=False)],
+    ids=["eight steps late", "four and a half", "launches that were not recorded"],
+)
+def test_a_capture_whose_steps_run_far_from_their_ranges_is_read_again_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]], trace: TraceBuilder
 ) -> None:
-    path = marked_steps(late=8 * STEP_NS).write(tmp_path / "t.sqlite")
+    path = trace.write(tmp_path / "t.sqlite")
     heights = read_few(8)
     report = analyze(path)
     assert heights[0] < heights[1] == 2 * STEPS

@@ -33,6 +33,7 @@ Progress = Callable[[str], None]
 """Called with a few words when a stage begins."""
 
 ChooseSteps = Callable[[Sequence[Path]], Mapping[Path, StepsToRead]]
+"""For those of the captures of which not every step is read, which are."""
 
 BATCH_SIZE = "global_batch_size"
 
@@ -108,13 +109,18 @@ class Inputs:
         return replace(self, stated=stated, config=_merge_settings(stated, self.with_kernels[0], bridge_version))
 
 
+def read_every_step(_: Sequence[Path]) -> Mapping[Path, StepsToRead]:
+    """What :func:`read_inputs` is given where no capture is cut down while it is read."""
+    return {}
+
+
 def read_inputs(
     request: InputRequest,
     ranges: WantedRanges,
     graph_launch: re.Pattern[str],
     progress: Progress,
     jobs: int = 1,
-    choose_steps: ChooseSteps = lambda _: dict[Path, StepsToRead](),
+    choose_steps: ChooseSteps = read_every_step,
 ) -> Inputs:
     """Reads all that ``request`` names. ``ranges`` and ``graph_launch`` are as for :func:`read_trace`.
 

@@ -33,7 +33,7 @@ def choose_steps(
     ``timeline``: finished by match_ranks. Both results are the arguments where all steps are attributed: in any capture
     but a long one. Of a long one, stretches of consecutive steps are, evenly spread, and the longest steps; the same of
     all ranks. ``MatchedRanks.steps`` still lists the others, as dropped. ``to_read``: by rank index, the steps that
-    were chosen before the rest was read. Raises UnreadStepError where these are not all there, and kept.
+    were chosen before the rest was read. Raises UnreadStepError where they did not run where they were expected.
     """
     steps = timeline.steps
     if to_read:
@@ -89,14 +89,18 @@ def _list_common(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 class UnreadStepError(Exception):
-    """A step that was chosen before the rest was read is not where it was expected."""
+    """A step that was chosen before the rest was read did not run where it was expected."""
 
 
 def _check_are_kept(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead]) -> frozenset[int]:
-    """The steps to attribute: the same of all ranks. Raises UnreadStepError unless every rank kept them."""
+    """The steps to attribute: the same of all ranks. Raises UnreadStepError unless every rank kept them.
+
+    Steps run in order, so those to attribute are whole if the others that were read, some of which follow, are there.
+    """
     for rank_index, read in to_read.items():
-        kept = steps.filter("kept", pl.col("rank_index") == rank_index)["step"]
-        if not read.attributed <= set(kept.to_list()):
+        found = steps.filter(pl.col("rank_index") == rank_index)
+        is_there = read.read <= set(found["step"].to_list())
+        if not is_there or not read.attributed <= set(found.filter("kept")["step"].to_list()):
             raise UnreadStepError
     return next(iter(to_read.values())).attributed
 

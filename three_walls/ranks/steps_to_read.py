@@ -166,6 +166,8 @@ def _take(outline: _Outline, numbers: frozenset[int]) -> StepsToRead:
 def outline_run(timeline: Timeline, to_read: Mapping[int, StepsToRead]) -> RankOutline:
     """What comparing the ranks of ``timeline`` needs; of a rank in ``to_read``, when its whole capture began."""
     outline = outline_ranks(timeline.operations)
+    if not to_read:
+        return outline
     begins = [
         {"rank_index": rank_index, "start_ns": read.begins[0], "end_ns": read.begins[1]}
         for rank_index, read in to_read.items()

@@ -112,6 +112,8 @@ def find_steps(
         if (read := to_read.get(rank_index)) is not None:
             if not read.are_marked:
                 windows, source = _list_known_windows(read), StepSource.OPTIMIZER
+            elif source not in NUMBERED_IN_ORDER:
+                windows = []  # nothing was launched in the ranges; what else shows steps was not read as a whole
             windows = [window for window in windows if window.index in read.read]
         windows_of[rank_index], sources[rank_index] = windows, source
         first += count
