@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from three_walls.inputs.limits import LATEST_TIME_NS
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.reader import cut_names
 from three_walls.inputs.nsys.schemas import KINDS
@@ -80,8 +81,9 @@ def _outline(path: Path, operations: int, step_range: str | None) -> _Outline | 
         others = f"SELECT 1 FROM {KERNELS} WHERE globalPid IS NOT ? OR deviceId IS NOT ? LIMIT 1"
         if not owners or export.rows(others, owners[0]):
             return None
-        begins = export.rows(f"SELECT min(start), min(end) FROM {KERNELS} WHERE start > 0 AND end >= start")[0]
-        if None in begins:
+        is_timed = f"start > 0 AND end BETWEEN start AND {LATEST_TIME_NS}"
+        begins = export.rows(f"SELECT min(start), min(end) FROM {KERNELS} WHERE {is_timed}")[0]
+        if not all(isinstance(number, int) for number in (*owners[0], *begins)):
             return None
         ranges = read_ranges(export, WantedRanges((TRAINING_STEP_TEXT,), step_range, numbered=TRAINING_STEP_TEXT))
         steps = list_marked_steps(ranges.filter(pl.col("process") == owners[0][0]), step_range, begins[0])
