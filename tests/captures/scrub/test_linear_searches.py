@@ -113,5 +113,5 @@ def test_many_values_take_no_more_work_per_text() -> None:
 
 
 def test_a_search_that_is_not_linear_is_caught() -> None:
-    with pytest.raises(AssertionError, match="times the work"):
-        assert_linear(lambda text: re.search("a*b", text[::2]), "a")
+    with pytest.raises(AssertionError, match="times the work"):  # eight times as much, so that no disturbance hides it
+        assert_linear(lambda text: re.search("a*a*b", text[::20]), "a")
