@@ -57,10 +57,13 @@ def choose_steps_to_read(
         if None in counts or sum(filter(None, counts)) <= 2 * limits.most_attributed_operations:
             return {}
         progress("choosing the steps to read")
-        outlines = [_outline(path, count or 0, step_range) for path, count in zip(paths, counts, strict=True)]
-        known = [outline for outline in outlines if outline is not None]
-        if len(known) == len(outlines) and (len(known) == 1 or all(outline.is_marked for outline in known)):
-            return _choose(dict(zip(paths, known, strict=True)))
+        outlines: dict[Path, _Outline] = {}
+        for path, count in zip(paths, counts, strict=True):
+            outline = _outline(path, count or 0, step_range, needs_marks=len(paths) > 1)
+            if outline is None:
+                return {}
+            outlines[path] = outline
+        return _choose(outlines)
     return {}
 
 
@@ -72,8 +75,11 @@ def _count_operations(path: Path) -> int | None:
         return count_operations(export)
 
 
-def _outline(path: Path, operations: int, step_range: str | None) -> _Outline | None:
-    """None where the steps of the capture are not found in one pass, or where several ranks share it."""
+def _outline(path: Path, operations: int, step_range: str | None, *, needs_marks: bool) -> _Outline | None:
+    """None where the steps of the capture are not found in one pass, or where several ranks share it.
+
+    ``needs_marks``: steps that no range marks do not count; their numbers need not be those of other ranks.
+    """
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
         if not export.has(KERNELS, *_COLUMNS.values(), "globalPid", "deviceId"):
             return None
@@ -88,7 +94,7 @@ def _outline(path: Path, operations: int, step_range: str | None) -> _Outline | 
         ranges = read_ranges(export, WantedRanges((TRAINING_STEP_TEXT,), step_range, numbered=TRAINING_STEP_TEXT))
         steps = list_marked_steps(ranges.filter(pl.col("process") == owners[0][0]), step_range, begins[0])
         is_marked = steps is not None
-        if steps is None:
+        if steps is None and not needs_marks:
             steps = list_optimizer_steps(_read_step_signs(export))
         return None if steps is None or steps.is_empty() else _Outline(steps, is_marked, operations, begins)
 
