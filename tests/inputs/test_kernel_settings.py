@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.facts.model_runs import TOY
 from tests.trace_builder import ADAM, GEMM, MEGATRON_RANGE, TraceBuilder
 from three_walls import analyze
 from three_walls.model.report import Report
+
+pytestmark = pytest.mark.slow
 
 MS = 1_000_000
 SOFTMAX = "void transformer_engine::scaled_masked_softmax_warp_forward<__nv_bfloat16, __nv_bfloat16, float, (int)12>"

@@ -17,6 +17,8 @@ from three_walls.report.sections.verdict import count_complete
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline import excerpt
 
+pytestmark = pytest.mark.slow
+
 STEP_NS = 1_000
 
 

@@ -19,6 +19,8 @@ from three_walls.replay.graph import StepGraph, Work, replay
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.transform import transform
 
+pytestmark = pytest.mark.slow
+
 STAGES, MICRO_BATCHES = 4, 8
 
 

@@ -19,6 +19,8 @@ from three_walls.replay.graph import Numbers, StepGraph, Work, find_steady, repl
 from three_walls.replay.longest_path import _load_compiled, find_longest_paths, find_longest_paths_once
 from three_walls.replay.transform import transform
 
+pytestmark = pytest.mark.slow
+
 CAPTURED = st.sampled_from([1, 2, 3]).map(lockstep_graph)
 GRAPHS = random_graphs() | CAPTURED
 

@@ -16,6 +16,8 @@ from three_walls.model.rule import BASES
 from three_walls.model.terms import GAIN_BASES, TERMS
 from three_walls.report.json_report import render_json
 
+pytestmark = pytest.mark.slow
+
 GENERATED = REPOSITORY / "docs" / "generated"
 FILES = ("report.schema.json", "report-json.md", "compare.schema.json", "compare-json.md", "glossary.md")
 

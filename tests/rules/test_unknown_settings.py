@@ -19,6 +19,8 @@ from three_walls.model.report import SETTINGS_UNKNOWN
 from three_walls.rules.judge import judge_all
 from three_walls.rules.unknown_settings import warn_of_unknown_settings
 
+pytestmark = pytest.mark.slow
+
 RULES = tuple(
     rule(name, applies_to=(Condition(fact, "at_least", 1),))
     for name, fact in (
