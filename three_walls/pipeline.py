@@ -41,6 +41,7 @@ from three_walls.facts.summary import (
     summarize_steps,
 )
 from three_walls.facts.warnings import collect_warnings
+from three_walls.inputs.nsys.reader import list_steps_to_read
 from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.read_inputs import (
     ChooseSteps,
@@ -240,7 +241,7 @@ def _find_steps(inputs: Inputs, step_range: str | None, progress: Progress) -> t
     progress("classifying kernels, finding steps")
     captured = build_timeline(traces, inputs.config, step_range)
     progress("matching the calls of the ranks on one clock")
-    to_read = {rank.rank_index: trace.to_read for trace in traces for rank in trace.ranks if trace.to_read}
+    to_read = list_steps_to_read(traces)
     outline = outline_run(captured, to_read)
     finished, matched_ranks = match_ranks(captured, traces, inputs.config, outline)
     timeline, matched_ranks = choose_steps(finished, matched_ranks, to_read)

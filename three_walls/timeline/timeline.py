@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from three_walls.inputs.nsys.api_calls import ApiCalls
-from three_walls.inputs.nsys.reader import Trace
+from three_walls.inputs.nsys.reader import Trace, list_steps_to_read
 from three_walls.inputs.nsys.schemas import ROWS_AT_ONCE, share_constants
 from three_walls.inputs.nsys.tables import WantedRanges, list_range_texts
 from three_walls.model.buckets import GEMM_CATEGORIES
@@ -167,8 +167,7 @@ def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str |
     ranges = pl.concat([trace.ranges for trace in traces])
     api_calls = ApiCalls.join(trace.api_calls for trace in traces)
     waiting = api_calls.named(lambda name: synchronize(name) is not None)
-    to_read = {rank.rank_index: trace.to_read for trace in traces for rank in trace.ranks if trace.to_read}
-    steps, sources = find_steps(operations, ranges, step_range or None, to_read)
+    steps, sources = find_steps(operations, ranges, step_range or None, list_steps_to_read(traces))
     if step_range:
         _check_steps_found(traces, ranges, sources, step_range)
     return Timeline(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -107,6 +107,11 @@ class Trace(Capture):
             return self
         operations = self.operations.with_columns(pl.col("rank_index") + ranks_count)
         return replace(self, operations=operations, ranks=tuple(rank.after(ranks_count) for rank in self.ranks))
+
+
+def list_steps_to_read(traces: Iterable[Trace]) -> dict[int, StepsToRead]:
+    """By rank index, the steps that were read of the ranks of which not all were."""
+    return {rank.rank_index: trace.to_read for trace in traces for rank in trace.ranks if trace.to_read}
 
 
 def read_trace(
