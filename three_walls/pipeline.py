@@ -43,6 +43,7 @@ from three_walls.facts.summary import (
 from three_walls.facts.warnings import collect_warnings
 from three_walls.inputs.nsys.reader import list_steps_to_read
 from three_walls.inputs.nsys.report_export import EXPORTS
+from three_walls.inputs.nsys.source import keep_unpacked
 from three_walls.inputs.read_inputs import (
     ChooseSteps,
     InputRequest,
@@ -83,6 +84,7 @@ from three_walls.timeline.timeline import Timeline, build_timeline, wanted_range
 from three_walls.version import VERSION
 
 
+@keep_unpacked()
 def analyze(
     trace: Paths,
     *,
@@ -127,6 +129,7 @@ def analyze(
     return _build_report(run, diagnosis, ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer))
 
 
+@keep_unpacked()
 def replay_run(
     trace: Paths,
     *,
@@ -143,6 +146,7 @@ def replay_run(
     return ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer)
 
 
+@keep_unpacked()
 def export_step(
     trace: Paths,
     *,

@@ -13,7 +13,7 @@ from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.launch import launch_environment
 from three_walls.inputs.nsys.nccl_payload import holds_payloads
 from three_walls.inputs.nsys.reader import Trace, read_trace
-from three_walls.inputs.nsys.source import find_traces, plain_sqlite
+from three_walls.inputs.nsys.source import find_traces, keep_unpacked, plain_sqlite
 from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, has_operator_sizes
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
@@ -81,6 +81,7 @@ class _Extras:
     has_operator_sizes: bool
 
 
+@keep_unpacked()
 def read_captures(paths: Sequence[Path], step_range: str | None = None) -> tuple[list[Trace], CaptureFacts]:
     """Reads the exports ``paths`` (files or directories of a run) and measures their facts.
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 from three_walls.model.record import dataclass
@@ -41,18 +42,14 @@ class _Task:
         return self.is_left or (self.whole is not None and self.whole.is_unwanted)
 
 
-class _Own(threading.local):
-    """What the current thread does; the threads of a program that uses this one as a library do nothing here."""
-
-    task: _Task | None = None
-
-
-_own = _Own()
+_own_task: ContextVar[_Task | None] = ContextVar("_own_task", default=None)
+"""What the current thread does; the threads of a program that uses this one as a library do nothing here."""
 
 
 def check_is_wanted() -> None:
     """Ends what the current thread does, if nobody wants it any more, by an error that only this module knows."""
-    if _own.task is not None and _own.task.is_unwanted:
+    task = _own_task.get()
+    if task is not None and task.is_unwanted:
         raise _UnwantedError
 
 
@@ -87,13 +84,16 @@ def work_meanwhile(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
 
 @contextmanager
 def _start(read: Callable[[S], T], files: Sequence[S], jobs: int) -> Iterator[list[Future[T]]]:
-    """Begins to read ``files``. Where the block ends with an error, what is being read is left and closed."""
+    """Begins to read ``files``. Where the block ends with an error, what is being read is left and closed.
+
+    The threads have the variables of the context in which the block begins.
+    """
     outcomes = [Future[T]() for _ in files]
     waiting = iter(list(zip(files, outcomes, strict=True)))  # which all threads take from
-    task = _Task(_own.task)
+    task = _Task(_own_task.get())
 
     def work() -> None:
-        _own.task = task
+        _own_task.set(task)
         for file, outcome in waiting:
             try:
                 check_is_wanted()
@@ -101,7 +101,7 @@ def _start(read: Callable[[S], T], files: Sequence[S], jobs: int) -> Iterator[li
             except BaseException as error:  # for whoever waits
                 outcome.set_exception(error)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in files[:jobs]]
+    threads = [threading.Thread(target=copy_context().run, args=(work,), daemon=True) for _ in files[:jobs]]
     try:
         for thread in threads:
             thread.start()

@@ -20,8 +20,10 @@ import pytest
 import zstandard
 from trace_builder import TraceBuilder
 
+from three_walls import analyze
 from three_walls.inputs import limits
-from three_walls.inputs.nsys.source import find_traces, hash_file, plain_sqlite
+from three_walls.inputs.nsys import source
+from three_walls.inputs.nsys.source import find_traces, hash_file, keep_unpacked, plain_sqlite, unpack_sqlite
 from three_walls.inputs.threads import work_meanwhile
 from three_walls.model.errors import InputError
 
@@ -42,6 +44,58 @@ def test_a_compressed_trace_is_unpacked_and_the_copy_removed(tmp_path: Path, suf
     with plain_sqlite(packed) as unpacked:
         assert unpacked.read_bytes() == plain
     assert not unpacked.exists()
+
+
+def pack_trace(directory: Path) -> Path:
+    packed = directory / "trace.sqlite.xz"
+    packed.write_bytes(lzma.compress(TraceBuilder().steps(2).write(directory / "trace.sqlite").read_bytes()))
+    return packed
+
+
+def test_a_trace_is_unpacked_once_while_copies_are_kept_in_all_threads_that_begin_there(tmp_path: Path) -> None:
+    packed = pack_trace(tmp_path)
+
+    def find_copy() -> Path:
+        with plain_sqlite(packed) as copy:
+            return copy
+
+    with keep_unpacked():
+        first = find_copy()
+        assert first.exists() and find_copy() == first
+        with work_meanwhile(find_copy) as wait:
+            assert wait() == first
+    assert not first.exists() and find_copy() != first
+
+
+@pytest.mark.parametrize("limit", ["MOST_KEPT_COPIES", "free"])
+def test_a_copy_without_room_for_another_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    packed = pack_trace(tmp_path)
+    if limit == "free":
+        usage, copy_bytes = shutil.disk_usage(tmp_path), (tmp_path / "trace.sqlite").stat().st_size
+        free_bytes = [2 * copy_bytes, copy_bytes]  # before and after unpacking
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free_bytes.pop(0)))
+    else:
+        monkeypatch.setattr(limits, limit, 0)
+    with keep_unpacked():
+        with plain_sqlite(packed) as copy:
+            assert copy.exists()
+        assert not copy.exists()
+
+
+@pytest.mark.parametrize("suffix", [".sqlite", ".sqlite.xz"])
+def test_a_whole_analysis_unpacks_a_trace_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    pack_trace(tmp_path)
+    unpacked: list[Path] = []
+
+    def unpack(path: Path, plain: Path) -> None:
+        unpacked.append(path)
+        unpack_sqlite(path, plain)
+
+    monkeypatch.setattr(source, "unpack_sqlite", unpack)
+    analyze(tmp_path / f"trace{suffix}")
+    assert len(unpacked) == (suffix == ".sqlite.xz")
 
 
 def test_what_a_killed_run_unpacked_is_removed_by_the_next_and_what_is_in_use_stays(

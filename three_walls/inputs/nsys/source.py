@@ -12,7 +12,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -182,9 +183,40 @@ def hash_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class _KeptCopies:
+    """Temporary copies that are used again."""
+
+    until: ExitStack
+    """Removes them."""
+    copies: dict[Path, Path]
+    """By the path of the trace."""
+
+    def has_room_for(self, copy: Path) -> bool:
+        """Whether another copy as large as ``copy`` could be made while it is kept."""
+        free_bytes = shutil.disk_usage(copy.parent).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK
+        return len(self.copies) < limits.MOST_KEPT_COPIES and copy.stat().st_size <= free_bytes
+
+
+_kept: ContextVar[_KeptCopies | None] = ContextVar("_kept", default=None)
+
+
+@contextmanager
+def keep_unpacked() -> Iterator[None]:
+    """Keeps the temporary copies of traces until the end of the block, so that each is unpacked once."""
+    with ExitStack() as until:
+        before = _kept.set(_KeptCopies(until, {}))
+        try:
+            yield
+        finally:
+            _kept.reset(before)
+
+
 @contextmanager
 def plain_sqlite(path: Path) -> Iterator[Path]:
     """A path to the plain database. If ``path`` is compressed or a directory of tables, this is a temporary copy.
+
+    Where copies are kept (:func:`keep_unpacked`), it is made once.
 
     Raises InputError if the file cannot be read, is not SQLite or not finished, or if its compression is damaged.
     """
@@ -194,7 +226,12 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
         _check_is_finished(path)
         yield path
         return
-    with _unpacking_directory() as directory:
+    kept = _kept.get()
+    if kept is not None and path in kept.copies:
+        yield kept.copies[path]
+        return
+    with ExitStack() as in_use:
+        directory = in_use.enter_context(_unpacking_directory())
         plain = directory / plain_name(path)
         if is_tables:
             from three_walls.inputs.nsys.tables_to_sqlite import write_sqlite  # imports polars, finding traces does not
@@ -204,6 +241,9 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
                 wait()
         else:
             unpack_sqlite(path, plain)
+        if kept is not None and kept.has_room_for(plain):
+            kept.until.push(in_use.pop_all())
+            kept.copies[path] = plain
         yield plain
 
 
