@@ -207,7 +207,7 @@ def _measure(
         return _measure_steps(inputs, timeline, matched_ranks, progress)
 
     read = partial(read_inputs, request, ranges, graph_launch, progress, workers.jobs)
-    choose: ChooseSteps = partial(choose_steps_to_read, step_range=step_range, progress=progress)
+    choose: ChooseSteps = partial(choose_steps_to_read, step_range=step_range, progress=progress, jobs=workers.jobs)
     measured = None
     with suppress(UnreadStepError):
         measured = measure(read(choose))

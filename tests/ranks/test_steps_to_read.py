@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import lzma
+import re
 import sqlite3
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import polars as pl
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.attribution.test_run_in_parts import busy_steps
+from tests.lockstep import MS, Behaviour, Run, simulate
 from tests.ranks.test_attributed_steps import STEP_NS, attribute_few, attributed, equal_steps
-from tests.trace_builder import ADAM, GEMM, TraceBuilder
+from tests.ranks.test_capture_start import cut
+from tests.trace_builder import ADAM, GEMM, TraceBuilder, merge
 from three_walls import analyze, pipeline
-from three_walls.inputs.nsys import export
-from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.steps_to_read import StepsToRead, are_within, condition_of
-from three_walls.model.report import Report
+from three_walls.inputs.nsys import api_calls, export
+from three_walls.inputs.nsys.reader import Trace, read_trace
+from three_walls.inputs.nsys.steps_to_read import Device, StepsToRead, are_within, condition_of
+from three_walls.inputs.nsys.tables import WantedRanges
+from three_walls.model.report import UNREADABLE, Report
 from three_walls.ranks import attributed_steps, steps_to_read
 from three_walls.report.json_report import render_json
 from three_walls.timeline import excerpt
@@ -56,8 +61,15 @@ def analyze_whole(monkeypatch: pytest.MonkeyPatch, path: Path) -> Report:
         return analyze(path)
 
 
-def choose(*paths: Path) -> Mapping[Path, StepsToRead]:
+def choose(*paths: Path) -> Mapping[Path, Mapping[Device, StepsToRead]]:
     return steps_to_read.choose_steps_to_read(paths, None, lambda _: None)
+
+
+def late_captures(*starts: float, steps: int = 20, delays_ms: Sequence[int] = ()) -> Run:
+    """A run whose rank r was captured from step ``starts[r]`` on, or whose profiler starts ``delays_ms[r]`` late."""
+    behaviours = [Behaviour(capture_delay_ns=delay * MS) for delay in delays_ms or [0] * len(starts)]
+    run = simulate(behaviours, steps=steps, group=len(behaviours))
+    return cut(run, starts) if any(starts) else run
 
 
 def marked_steps(
@@ -95,6 +107,25 @@ def test_no_more_is_read_of_a_capture_of_ten_times_as_many_steps(
     assert heights[0] == heights[1] == 2 * 15
 
 
+def test_event_records_are_those_of_the_calls_that_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]]
+) -> None:
+    builder = equal_steps(400, long=9)
+    for step in range(400):
+        builder.record_event(step + 1, 7, step * STEP_NS + 100)
+    path = builder.write(tmp_path / "t.sqlite")
+    read_few(8)
+    monkeypatch.setattr(api_calls, "_ROWS_PER_PART", 16)
+    ((_, to_read),) = choose(path).items()
+    trace = read_trace(path, 0, 0, WantedRanges(()), re.compile("graph"), to_read=to_read)
+    whole = read_trace(path, 0, 0, WantedRanges(()), re.compile("graph"))
+    calls = set(trace.api_calls.frame()["correlation"])
+    assert whole.event_records.height == 400
+    records = set(trace.event_records["correlation"])
+    assert records & calls == set(whole.event_records["correlation"]) & calls
+    assert 12 < len(records) < 30
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_busy_streams_are_read_as_if_all_were(
@@ -121,6 +152,65 @@ def test_marked_steps_are_read_of_every_rank(
         assert [step for step in rank.steps if step.budget] == [step for step in same.steps if step.budget]
         assert len(rank.steps) == len(same.steps) == STEPS
     assert report.step.left_out == whole.step.left_out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "run",
+    [
+        late_captures(0, 0),
+        late_captures(0.3, 0.6, 1.1, 2.4),
+        late_captures(0, 7.5),
+        late_captures(0, 0, delays_ms=(0, 900)),
+    ],
+    ids=["together", "in different steps", "seven steps late", "profilers that start late"],
+)
+def test_steps_of_several_ranks_that_no_range_marks_are_read_as_if_all_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]], run: Run
+) -> None:
+    directory, ranks = run.write(tmp_path), len(run.builders)
+    heights = read_few(250)
+    report = analyze(directory)
+    assert render_json(report) == render_json(analyze_whole(monkeypatch, directory))
+    for some, every in zip(heights[:ranks], heights[ranks:], strict=True):
+        assert some < 0.8 * every
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("starts", [(0, 0), (0.3, 2.4)])
+def test_ranks_that_share_a_capture_are_read_as_if_all_their_steps_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]], starts: Sequence[float]
+) -> None:
+    path = merge(tmp_path / "t.sqlite", *late_captures(*starts).builders)
+    heights = read_few(250)
+    report = analyze(path)
+    assert render_json(report) == render_json(analyze_whole(monkeypatch, path))
+    some, every = heights
+    assert some < 0.8 * every
+
+
+@pytest.mark.parametrize("suffix", [".xz", ".zst"])
+def test_a_compressed_capture_is_read_as_the_plain_one(
+    tmp_path: Path, read_few: Callable[[int], list[int]], suffix: str
+) -> None:
+    heights, path = read_few(8), equal_steps(STEPS, long=9).write(tmp_path / "t.sqlite")
+    plain, packed = analyze(path), tmp_path / f"t.sqlite{suffix}"
+    packed.write_bytes(lzma.compress(path.read_bytes()) if suffix == ".xz" else zstandard.compress(path.read_bytes()))
+    assert analyze(packed).budget == plain.budget
+    assert heights == [2 * 15] * 2
+
+
+def test_a_damaged_capture_and_one_without_kernels_cost_the_others_nothing(
+    tmp_path: Path, read_few: Callable[[int], list[int]]
+) -> None:
+    heights = read_few(16)
+    for rank in range(2):
+        marked_steps(rank).write(tmp_path / f"rank{rank}.sqlite")
+    TraceBuilder().write(tmp_path / "rank2.sqlite")
+    (tmp_path / "rank3.sqlite").write_bytes((tmp_path / "rank0.sqlite").read_bytes()[:4096])
+    report = analyze(tmp_path)
+    assert [warning.code for warning in report.warnings if "rank3" in warning.message] == [UNREADABLE]
+    assert len(heights) == 2 and max(heights) < 2 * STEPS
 
 
 def test_the_users_ranges_mark_steps_too(tmp_path: Path, read_few: Callable[[int], list[int]]) -> None:
@@ -150,9 +240,10 @@ def test_a_capture_whose_steps_run_far_from_their_ranges_is_read_again_as_a_whol
     ("traces", "operations"),
     [
         ([equal_steps(STEPS)], 20),  # not long
-        ([equal_steps(STEPS), equal_steps(STEPS)], 8),  # steps of two ranks are numbered in order
+        ([equal_steps(STEPS), marked_steps()], 8),  # steps that some ranges mark, and others not
         ([marked_steps(text="training_step_7")], 8),  # every step has the same number
         ([TraceBuilder().kernel(GEMM, 1, 2).kernel(GEMM, 3, 4)], 0),  # no steps
+        ([equal_steps(STEPS), TraceBuilder().kernel(GEMM, 1, 2).kernel(GEMM, 3, 4)], 8),
         ([TraceBuilder()], 0),
     ],
 )
@@ -164,12 +255,15 @@ def test_any_other_capture_is_read_whole(
     assert choose(*paths) == {}
 
 
-def test_a_capture_that_several_ranks_share_is_read_whole(tmp_path: Path, read_few: Callable[[int], list[int]]) -> None:
+@pytest.mark.parametrize("column", ["globalPid", "deviceId"])
+def test_a_capture_with_kernels_of_no_known_rank_is_read_whole(
+    tmp_path: Path, read_few: Callable[[int], list[int]], column: str
+) -> None:
     read_few(8)
     path = equal_steps(STEPS).write(tmp_path / "t.sqlite")
     assert list(choose(path)) == [path]
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 WHERE rowid = 5")
+        database.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {column} = NULL WHERE rowid = 5")
     assert choose(path) == {}
 
 
@@ -182,16 +276,11 @@ def test_a_capture_of_copies_alone_is_read_whole(tmp_path: Path, read_few: Calla
     assert choose(path) == {}
 
 
-def test_what_would_have_to_be_unpacked_or_is_damaged_is_left_to_reading(
-    tmp_path: Path, read_few: Callable[[int], list[int]]
-) -> None:
+def test_what_is_damaged_is_left_to_reading(tmp_path: Path, read_few: Callable[[int], list[int]]) -> None:
     read_few(8)
-    path = equal_steps(STEPS).write(tmp_path / "t.sqlite")
-    subprocess.run(["xz", "-0", "--keep", path], check=True)
-    damaged = tmp_path / "damaged.sqlite"
-    damaged.write_bytes(path.read_bytes()[:4096])
-    for given_path in (tmp_path / "t.sqlite.xz", damaged):
-        assert choose(given_path) == {}
+    damaged = equal_steps(STEPS).write(tmp_path / "t.sqlite")
+    damaged.write_bytes(damaged.read_bytes()[:4096])
+    assert choose(damaged) == {}
 
 
 @given(

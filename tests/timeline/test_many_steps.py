@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import polars as pl
 import pytest
 
 from tests.linear_work import assert_linear, cpu_seconds
 from three_walls.inputs.nsys.schemas import HOST_RANGES
 from three_walls.ranks.capture_start import number_steps
+from three_walls.ranks.clock import ClockSource
 from three_walls.timeline.categories import CATEGORY
 from three_walls.timeline.steps import STEPS, StepSource, find_steps
 
@@ -57,26 +55,30 @@ def test_the_time_grows_with_the_steps_and_not_with_their_square() -> None:
     assert_linear(make_steps, lambda made: find_steps(*made, None), 2_000, 16_000)
 
 
-def two_captures(count: int, late_by: int) -> tuple[Any, Any]:
-    """A timeline of two ranks, of which the second began ``late_by`` steps later, and their traces."""
+def two_captures(count: int, late_by: int) -> tuple[pl.DataFrame, dict[int, StepSource], list[ClockSource]]:
+    """The steps of two ranks, of which the second began ``late_by`` steps later, their sources and clocks."""
     rows = [
         (rank_index, step, STEP_NS * (step + first), STEP_NS * (step + first + 1), True, "")
         for rank_index, first in enumerate((0, late_by))
         for step in range(count - first)
     ]
-    timeline = SimpleNamespace(
-        steps=pl.DataFrame(rows, schema=STEPS, orient="row"),
-        sources=dict.fromkeys((0, 1), StepSource.OPTIMIZER),
-    )
-    ranks = [SimpleNamespace(rank_index=rank_index, host="node", rank=rank_index) for rank_index in range(2)]
-    return timeline, [SimpleNamespace(ranks=ranks, session_start_ns=0)]
+    clocks = [ClockSource(rank_index, rank_index, rank_index, "node", 0) for rank_index in range(2)]
+    return pl.DataFrame(rows, schema=STEPS, orient="row"), dict.fromkeys((0, 1), StepSource.OPTIMIZER), clocks
 
 
 @pytest.mark.parametrize("late_by", [0, 3, 1_000])
 def test_steps_that_ran_at_the_same_time_have_one_number_however_many_there_are(late_by: int) -> None:
-    timeline, traces = two_captures(2_000, late_by)
-    numbered = number_steps(timeline, traces)
+    numbered = number_steps(*two_captures(2_000, late_by))
     assert numbered.filter(rank_index=1)["step"][0] == late_by
+
+
+@pytest.mark.parametrize(("shares_capture", "expected"), [(True, 3), (False, 0)])
+def test_ranks_of_one_capture_have_one_clock_even_if_it_does_not_state_when_it_began(
+    shares_capture: bool, expected: int
+) -> None:
+    steps, sources, _ = two_captures(2_000, 3)
+    clocks = [ClockSource(rank, rank, 0 if shares_capture else rank, None, None) for rank in range(2)]
+    assert number_steps(steps, sources, clocks).filter(rank_index=1)["step"][0] == expected
 
 
 def test_numbering_takes_time_with_the_steps_and_not_with_their_square() -> None:
@@ -84,8 +86,7 @@ def test_numbering_takes_time_with_the_steps_and_not_with_their_square() -> None
 
 
 def test_steps_that_end_at_other_times_keep_their_numbers() -> None:
-    timeline, traces = two_captures(2_000, 3)
+    steps, sources, clocks = two_captures(2_000, 3)
     is_second = pl.col("rank_index") == 1
-    shifted = timeline.steps.with_columns(end_ns=pl.col("end_ns") + pl.when(is_second).then(STEP_NS // 2).otherwise(0))
-    timeline = cast("Any", SimpleNamespace(steps=shifted, sources=timeline.sources))
-    assert number_steps(timeline, traces).filter(rank_index=1)["step"][0] == 0
+    shifted = steps.with_columns(end_ns=pl.col("end_ns") + pl.when(is_second).then(STEP_NS // 2).otherwise(0))
+    assert number_steps(shifted, sources, clocks).filter(rank_index=1)["step"][0] == 0

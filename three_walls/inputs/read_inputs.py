@@ -17,7 +17,7 @@ from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
 from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.nsys.source import find_traces, find_unread
-from three_walls.inputs.nsys.steps_to_read import StepsToRead
+from three_walls.inputs.nsys.steps_to_read import Device, StepsToRead
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.inputs.threads import read_each
 from three_walls.model.config import ConfigValue, RunConfig
@@ -32,8 +32,8 @@ from three_walls.tables.thresholds import default_log_thresholds, default_rank_t
 Progress = Callable[[str], None]
 """Called with a few words when a stage begins."""
 
-ChooseSteps = Callable[[Sequence[Path]], Mapping[Path, StepsToRead]]
-"""For those of the captures of which not every step is read, which are."""
+ChooseSteps = Callable[[Sequence[Path]], Mapping[Path, Mapping[Device, StepsToRead]]]
+"""For those of the captures of which not every step is read, which are of their ranks."""
 
 BATCH_SIZE = "global_batch_size"
 
@@ -109,7 +109,7 @@ class Inputs:
         return replace(self, stated=stated, config=_merge_settings(stated, self.with_kernels[0], bridge_version))
 
 
-def read_every_step(_: Sequence[Path]) -> Mapping[Path, StepsToRead]:
+def read_every_step(_: Sequence[Path]) -> Mapping[Path, Mapping[Device, StepsToRead]]:
     """What :func:`read_inputs` is given where no capture is cut down while it is read."""
     return {}
 
@@ -284,7 +284,7 @@ def _read_traces(
     def read(capture_id: int) -> Trace | InputError:
         path = paths[capture_id]
         try:
-            return read_trace(path, capture_id, 0, ranges, graph_launch, to_read=to_read.get(path))
+            return read_trace(path, capture_id, 0, ranges, graph_launch, to_read=to_read.get(path, {}))
         except InputError as error:
             return error
 

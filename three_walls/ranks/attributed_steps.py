@@ -35,10 +35,9 @@ def choose_steps(
     all ranks. ``MatchedRanks.steps`` still lists the others, as dropped. ``to_read``: by rank index, the steps that
     were chosen before the rest was read. Raises UnreadStepError where they did not run where they were expected.
     """
-    steps = timeline.steps
+    steps = matched_ranks.steps
     if to_read:
         numbers = _check_are_kept(timeline.steps, to_read)
-        steps = _add_unread(steps, to_read)
     elif (chosen := choose_numbers(steps, timeline.operations.height)) is not None:
         numbers = chosen
     else:
@@ -97,23 +96,14 @@ def _check_are_kept(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead]) -> 
 
     Steps run in order, so those to attribute are whole if the others that were read, some of which follow, are there.
     """
+    if not set(steps["rank_index"].unique()) <= set(to_read):
+        raise UnreadStepError
     for rank_index, read in to_read.items():
         found = steps.filter(pl.col("rank_index") == rank_index)
         is_there = read.read <= set(found["step"].to_list())
         if not is_there or not read.attributed <= set(found.filter("kept")["step"].to_list()):
             raise UnreadStepError
     return next(iter(to_read.values())).attributed
-
-
-def _add_unread(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead]) -> pl.DataFrame:
-    """``steps`` with those of the captures that were not read."""
-    others = [
-        read.steps.filter(~pl.col("step").is_in(sorted(read.read))).with_columns(
-            rank_index=pl.lit(rank_index, dtype=pl.Int64)
-        )
-        for rank_index, read in to_read.items()
-    ]
-    return pl.concat([steps, *others]).sort("rank_index", "start_ns", "step")
 
 
 def _choose_places(length_ns: Numbers, count: int) -> Numbers:

@@ -7,21 +7,19 @@ Wherever profilers start at different times, the first captured collectives wait
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
-from three_walls.inputs.nsys.reader import Capture
 from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.record import dataclass
 from three_walls.model.report import ReportWarning
 from three_walls.model.units import ns_to_ms
-from three_walls.ranks.clock import CommonClock
+from three_walls.ranks.clock import ClockSource, CommonClock
 from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
 from three_walls.timeline.intervals import DURATION
-from three_walls.timeline.steps import COUNTED_SOURCES, STEP
-from three_walls.timeline.timeline import Timeline
+from three_walls.timeline.steps import COUNTED_SOURCES, STEP, StepSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +33,27 @@ class CaptureStartSkew:
     warnings: tuple[ReportWarning, ...] = ()
 
 
-def number_steps(timeline: Timeline, traces: Sequence[Capture]) -> pl.DataFrame:
-    """``timeline.steps``, with steps that ran at the same time numbered alike, from the capture that began first.
+def number_steps(steps: pl.DataFrame, sources: Mapping[int, StepSource], clocks: Sequence[ClockSource]) -> pl.DataFrame:
+    """``steps``, with those that ran at the same time numbered alike, from the capture that began first.
 
-    The clocks are not aligned yet, so this needs ranks of a single host whose captures record when they began. A rank
-    is renumbered only if its steps end together with steps of another number and apart from those of the same number.
+    ``sources``: where the boundaries of each rank's steps come from. The clocks are not aligned yet, so this needs
+    ranks of a single capture, or of a single host whose captures record when they began. A rank is renumbered only if
+    its steps end together with steps of another number and apart from those of the same number.
     """
-    session_start_ns = {rank.rank_index: trace.session_start_ns for trace in traces for rank in trace.ranks}
-    hosts = {rank.host for trace in traces for rank in trace.ranks}
-    counted = {rank_index for rank_index, source in timeline.sources.items() if source in COUNTED_SOURCES}
-    starts_known = None not in session_start_ns.values()
-    if len(hosts) != 1 or None in hosts or counted != set(session_start_ns) or not starts_known:
-        return timeline.steps
-    by_rank = timeline.steps.sort("rank_index", "start_ns").group_by(["rank_index"], maintain_order=True)
+    is_one_capture = len({clock.capture_id for clock in clocks}) == 1
+    session_start_ns = {clock.rank_index: 0 if is_one_capture else clock.session_start_ns for clock in clocks}
+    hosts = {"" if is_one_capture else clock.host for clock in clocks}
+    counted = {rank_index for rank_index, source in sources.items() if source in COUNTED_SOURCES}
+    if len(hosts) != 1 or None in hosts or counted != set(session_start_ns) or None in session_start_ns.values():
+        return steps
+    by_rank = steps.sort("rank_index", "start_ns").group_by(["rank_index"], maintain_order=True)
     ends = {
-        int(rank_index): [end_ns + (session_start_ns[int(rank_index)] or 0) for end_ns in steps["end_ns"].to_list()]
-        for (rank_index,), steps in by_rank
+        int(rank_index): [end_ns + (session_start_ns[int(rank_index)] or 0) for end_ns in of_rank["end_ns"].to_list()]
+        for (rank_index,), of_rank in by_rank
     }
     first = min(ends, key=lambda rank_index: (ends[rank_index][0], rank_index))
     shifts = {rank_index: _find_shift(ends_ns, ends[first]) for rank_index, ends_ns in ends.items()}
-    return timeline.steps.with_columns(
-        step=pl.col("step") + pl.col("rank_index").replace_strict(shifts, return_dtype=pl.Int64)
-    )
+    return steps.with_columns(step=pl.col("step") + pl.col("rank_index").replace_strict(shifts, return_dtype=pl.Int64))
 
 
 def _find_shift(ends_ns: list[int], first_ends_ns: list[int]) -> int:

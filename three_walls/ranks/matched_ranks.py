@@ -36,6 +36,7 @@ from three_walls.ranks.matching import STEP_AND_CLASS, MatchedCalls, RankOutline
 from three_walls.ranks.pipeline_pairs import pair_by_order, pair_by_time
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import DURATION
+from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline
 
 
@@ -45,7 +46,8 @@ class MatchedRanks:
 
     ranks: tuple[Rank, ...]
     steps: pl.DataFrame
-    """Every step of every rank (steps.STEPS). Those of a timeline may be fewer (attributed_steps.py)."""
+    """Every step of every rank (steps.STEPS). Those of a timeline may be fewer (steps_to_read.py, attributed_steps.py).
+    """
     matched: MatchedCalls
     clock: CommonClock
     pipeline: Pipeline | None
@@ -77,19 +79,25 @@ def match_ranks(
     """
     outline = outline or outline_ranks(timeline.operations)
     ranks = tuple(rank for trace in traces for rank in trace.ranks)
-    numbered = timeline.with_steps(number_steps(timeline, traces))
+    clocks = list_clock_sources(traces)
+    numbered, every_step = timeline, timeline.steps
+    if outline.unread is None:
+        every_step = number_steps(every_step, timeline.sources, clocks)
+        numbered = timeline.with_steps(every_step)
+    else:
+        every_step = pl.concat([every_step, outline.unread]).sort("rank_index", "start_ns", "step")
     pipeline = find_pipeline(ranks, config)
     all_captured = captures_everyone(ranks, config)
     by_order = match_calls(numbered, find_members(ranks, config), outline.roles, all_captured=all_captured)
     paired = pair_by_order(by_order, pipeline)
-    clock = align_clocks(list_clock_sources(traces), paired)
+    clock = align_clocks(clocks, paired)
     matched = match_by_end_time(pair_by_time(paired, pipeline, clock), list_groups(ranks, config), clock)
     arrivals = measure_arrivals(matched, clock)
-    skew = find_capture_start_skew(numbered.steps, outline.begins, arrivals, clock)
+    skew = find_capture_start_skew(every_step, outline.begins, arrivals, clock)
     # A call that one member made in a skewed step shows nothing about the others either.
     touched = arrivals.join(skew.steps, on=["rank_index", "step"], how="semi").select("instance").unique()
     untouched = arrivals.join(touched, on="instance", how="anti")
-    steps = drop_skewed_steps(numbered.steps, skew.steps)
+    steps = drop_skewed_steps(every_step, skew.steps)
     matched_ranks = MatchedRanks(
         ranks=ranks,
         steps=steps,
@@ -102,7 +110,8 @@ def match_ranks(
         start_skew_ns=skew.skew_ns,
         warnings=skew.warnings,
     )
-    return numbered.with_steps(steps), matched_ranks
+    read = steps if outline.unread is None else steps.join(numbered.steps, on=STEP, how="semi", maintain_order="left")
+    return numbered.with_steps(read), matched_ranks
 
 
 def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> pl.DataFrame:

@@ -45,6 +45,8 @@ class RankOutline:
     """The role of each stream in a class, comparable across ranks: rank_index, class, stream, role."""
     begins: pl.DataFrame
     """Per rank its first operation: rank_index, start_ns and end_ns, each the earliest."""
+    unread: pl.DataFrame | None = None
+    """Steps (STEPS) whose operations were not read; None where all were. The numbers of all steps are then alike."""
 
 
 def match_calls(

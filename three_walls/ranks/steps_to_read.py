@@ -1,185 +1,289 @@
 """Which steps of a long capture are read, chosen before anything else of it is: memory then does not grow with it.
 
-Where the steps run is found in one pass over NVTX ranges, or over kernels where no range marks a step. That is known
-of a capture of one rank whose steps all have numbers of their own, or that is the only one. Any other is read whole.
+Where the steps run is found in one pass over NVTX ranges, or over kernels where no range marks a step. A run of which
+some ranks have steps that a range marks, and others not, is read whole.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
 
-from three_walls.inputs.limits import LATEST_TIME_NS
 from three_walls.inputs.nsys.export import NsysExport
-from three_walls.inputs.nsys.reader import cut_names
+from three_walls.inputs.nsys.identity import read_host
+from three_walls.inputs.nsys.reader import cut_names, read_session_start
 from three_walls.inputs.nsys.schemas import KINDS
-from three_walls.inputs.nsys.source import plain_sqlite
-from three_walls.inputs.nsys.steps_to_read import Span, StepsToRead
+from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, plain_sqlite
+from three_walls.inputs.nsys.steps_to_read import Device, Span, StepsToRead, join_spans
 from three_walls.inputs.nsys.tables import GRAPHS, HAS_ENDED, KERNELS, WantedRanges, count_operations, read_ranges
+from three_walls.inputs.threads import read_each
 from three_walls.model.errors import InputError
 from three_walls.model.record import dataclass
 from three_walls.ranks.attributed_steps import choose_numbers
-from three_walls.ranks.matching import RankOutline, outline_ranks
+from three_walls.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
+from three_walls.ranks.clock import ClockSource, align_clocks
+from three_walls.ranks.matching import MatchedCalls, RankOutline, outline_ranks
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline import excerpt
 from three_walls.timeline.categories import CATEGORY_OR_SEND_RECV, classify
-from three_walls.timeline.steps import MODEL_WORK, TRAINING_STEP_TEXT, list_marked_steps, list_optimizer_steps
+from three_walls.timeline.steps import (
+    MODEL_WORK,
+    TRAINING_STEP_TEXT,
+    StepSource,
+    list_marked_steps,
+    list_optimizer_steps,
+)
 from three_walls.timeline.timeline import Timeline
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Outline:
-    """What one pass shows of a capture of a single rank."""
+    """What one pass shows of a rank."""
 
+    device: Device
     steps: pl.DataFrame
-    """STEPS."""
+    """STEPS, of rank index 0; counted from 0 where no range marks them."""
     is_marked: bool
-    operations: int
+    kernels: int
     begins: Span
+    """The earliest start and the earliest end of a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Capture:
+    """What one pass shows of a capture."""
+
+    ranks: Sequence[_Outline]
+    host: str | None
+    session_start_ns: int | None
+
+
+class _UnknownStepsError(Exception):
+    """Some rank's steps are not found in one pass."""
 
 
 def choose_steps_to_read(
-    paths: Sequence[Path], step_range: str | None, progress: Callable[[str], None]
-) -> Mapping[Path, StepsToRead]:
-    """For each of the captures at ``paths`` the steps to read; none where all are.
+    paths: Sequence[Path], step_range: str | None, progress: Callable[[str], None], jobs: int = 1
+) -> Mapping[Path, Mapping[Device, StepsToRead]]:
+    """For each of the captures at ``paths`` the steps to read of each of its ranks; none where all are.
 
     They are the same of all ranks, so that the ranks can be compared. What cannot be read is left to whoever reads it.
+    ``jobs``: in how many threads captures are read.
     """
     limits = attribution_thresholds()
-    with suppress(InputError):
-        counts = [_count_operations(path) for path in paths]
-        # As in choose_steps: leaving out fewer than half saves little.
-        if None in counts or sum(filter(None, counts)) <= 2 * limits.most_attributed_operations:
-            return {}
-        progress("choosing the steps to read")
-        outlines: dict[Path, _Outline] = {}
-        for path, count in zip(paths, counts, strict=True):
-            outline = _outline(path, count or 0, step_range, needs_marks=len(paths) > 1)
-            if outline is None:
-                return {}
-            outlines[path] = outline
-        return _choose(outlines)
-    return {}
+    if any(path.suffix in COMPRESSED_SUFFIXES for path in paths):
+        progress("unpacking traces")
+    counts = dict(zip(paths, _read_each(_count_operations, paths, jobs), strict=True))
+    readable = [path for path in paths if counts[path]]
+    operations = sum(filter(None, counts.values()))
+    # As in choose_steps: leaving out fewer than half saves little.
+    if operations <= 2 * limits.most_attributed_operations:
+        return {}
+    progress("choosing the steps to read")
+    try:
+        captures = _read_each(partial(_outline, step_range=step_range), readable, jobs)
+    except _UnknownStepsError:
+        return {}
+    found = {path: capture for path, capture in zip(readable, captures, strict=True) if capture is not None}
+    return _choose(found, operations)
 
 
-def _count_operations(path: Path) -> int | None:
-    """How many there are, at most; None of a file that would have to be unpacked first."""
-    if path.suffix != ".sqlite" or not path.is_file():
-        return None
+def _read_each(read: Callable[[Path], T], paths: Sequence[Path], jobs: int) -> list[T | None]:
+    """``read`` of each of ``paths``; None of one that cannot be read."""
+
+    def attempt(path: Path) -> T | None:
+        try:
+            return read(path)
+        except InputError:
+            return None
+
+    return read_each(attempt, paths, jobs, lambda _: None)
+
+
+def _count_operations(path: Path) -> int:
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
         return count_operations(export)
 
 
-def _outline(path: Path, operations: int, step_range: str | None, *, needs_marks: bool) -> _Outline | None:
-    """None where the steps of the capture are not found in one pass, or where several ranks share it.
-
-    ``needs_marks``: steps that no range marks do not count; their numbers need not be those of other ranks.
-    """
+def _outline(path: Path, step_range: str | None) -> _Capture:
+    """Raises _UnknownStepsError where one pass does not show the steps of every rank."""
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
-        if not export.has(KERNELS, *_COLUMNS.values(), "globalPid", "deviceId"):
-            return None
-        owners = export.rows(f"SELECT globalPid, deviceId FROM {KERNELS} LIMIT 1")
-        others = f"SELECT 1 FROM {KERNELS} WHERE globalPid IS NOT ? OR deviceId IS NOT ? LIMIT 1"
-        if not owners or export.rows(others, owners[0]):
-            return None
-        is_timed = f"start > 0 AND end BETWEEN start AND {LATEST_TIME_NS}"
-        begins = export.rows(f"SELECT min(start), min(end) FROM {KERNELS} WHERE {is_timed}")[0]
-        if not all(isinstance(number, int) for number in (*owners[0], *begins)):
-            return None
         ranges = read_ranges(export, WantedRanges((TRAINING_STEP_TEXT,), step_range, numbered=TRAINING_STEP_TEXT))
-        steps = list_marked_steps(ranges.filter(pl.col("process") == owners[0][0]), step_range, begins[0])
-        is_marked = steps is not None
-        if steps is None and not needs_marks:
-            steps = list_optimizer_steps(_read_step_signs(export))
-        return None if steps is None or steps.is_empty() else _Outline(steps, is_marked, operations, begins)
+        signs = _StepSigns(export, of_names=ranges.is_empty())
+        ranks: list[_Outline] = []
+        for (process, device), (begin, end, kernels) in sorted(signs.kernels.items()):
+            steps = list_marked_steps(ranges.filter(pl.col("process") == process), step_range, begin)
+            is_marked = steps is not None
+            if steps is None and ranges.is_empty():
+                is_own = (pl.col("process") == process) & (pl.col("device") == device)
+                steps = list_optimizer_steps(signs.rows.filter(is_own))
+            if steps is None or steps.is_empty():
+                raise _UnknownStepsError
+            ranks.append(_Outline((process, device), steps, is_marked, kernels, (begin, end)))
+        return _Capture(ranks, read_host(export), read_session_start(export))
 
 
-_COLUMNS = {"start_ns": "start", "end_ns": "end", "name_id": "demangledName", "short_name_id": "shortName"}
+_COLUMNS = {"start_ns": "start", "end_ns": "end", "process": "globalPid", "device": "deviceId"}
+_NAMES = {"name_id": "demangledName", "short_name_id": "shortName"}
+_DEVICE = ("process", "device")
 _SIGNS = pl.Schema(
-    {"start_ns": pl.Int64(), "end_ns": pl.Int64(), "category": CATEGORY_OR_SEND_RECV, "anchor": pl.Boolean()}
+    {
+        "process": pl.Int64(),
+        "device": pl.Int64(),
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+        "category": CATEGORY_OR_SEND_RECV,
+        "anchor": pl.Boolean(),
+    }
 )
 
 
-def _read_step_signs(export: NsysExport) -> pl.DataFrame:
-    """The operations by which steps are found: updates, model work, and the first and last kernel of each part.
+class _StepSigns:
+    """What one pass over the kernels and graphs of an export shows."""
 
-    Columns: start_ns, end_ns, category, anchor; sorted by start.
-    """
-    name, is_timed = ["name_id", "short_name_id"], HAS_ENDED & (pl.col("start_ns") > 0)
-    absent = [pl.lit(None, dtype=pl.Int8).alias(column) for column in ("copy_kind", "source_kind", "target_kind")]
-    kernel = [pl.lit(0, dtype=pl.Int64).alias("rank_index"), pl.lit("kernel", dtype=KINDS).alias("kind"), *absent]
-    known = pl.DataFrame(
-        schema={**dict.fromkeys(name, pl.Int64()), "category": CATEGORY_OR_SEND_RECV, "anchor": pl.Boolean()}
-    )
+    def __init__(self, export: NsysExport, *, of_names: bool) -> None:
+        """``of_names``: whether kernels are told apart. Raises _UnknownStepsError where one states no process."""
+        self.kernels: dict[Device, tuple[int, int, int]] = {}
+        """Of each device the earliest start, the earliest end, and how many there are."""
+        self._export = export
+        self._known = pl.DataFrame(
+            schema={**dict.fromkeys(_NAMES, pl.Int64()), "category": CATEGORY_OR_SEND_RECV, "anchor": pl.Boolean()}
+        )
+        kernels = export.frame(
+            KERNELS, _COLUMNS | (_NAMES if of_names else {}), reduce=self._keep_signs if of_names else self._count
+        )
+        graphs = export.frame(GRAPHS, _COLUMNS, reduce=self._count).select(_SIGNS.names())
+        self.rows = pl.concat([kernels, graphs]).sort("start_ns", "end_ns") if of_names else graphs.clear()
+        """The operations by which steps are found: updates, model work, and the first and last kernel of each part.
 
-    def keep_signs(rows: pl.DataFrame) -> pl.DataFrame:
-        nonlocal known
-        timed = rows.filter(is_timed)
-        new = timed.select(name).unique().join(known, on=name, how="anti", nulls_equal=True)
+        Columns: _SIGNS; sorted by start.
+        """
+
+    def _count(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Counts ``rows`` among the kernels, and gives those with usable times as model work, as graphs are."""
+        timed = rows.filter(HAS_ENDED & (pl.col("start_ns") > 0))
+        counts = timed.group_by(_DEVICE).agg(pl.col("start_ns").min(), pl.col("end_ns").min(), pl.len())
+        if counts.select(pl.any_horizontal(pl.col(_DEVICE).is_null().any())).item():
+            raise _UnknownStepsError
+        for process, device, start_ns, end_ns, count in counts.rows():
+            start, end, before = self.kernels.get((process, device), (start_ns, end_ns, 0))
+            self.kernels[process, device] = min(start, start_ns), min(end, end_ns), before + count
+        as_work = {"category": pl.lit("cuda_graph", dtype=CATEGORY_OR_SEND_RECV), "anchor": pl.lit(value=False)}
+        return timed.with_columns(**as_work)
+
+    def _keep_signs(self, rows: pl.DataFrame) -> pl.DataFrame:
+        timed, name = self._count(rows).drop("category", "anchor"), list(_NAMES)
+        new = timed.select(name).unique().join(self._known, on=name, how="anti", nulls_equal=True)
         if new.height:
-            texts = export.strings({*new["name_id"].drop_nulls(), *new["short_name_id"].drop_nulls()})
-            known = pl.concat([known, classify(new.with_columns(kernel), cut_names(texts)).select(known.columns)])
+            texts = self._export.strings({*new["name_id"].drop_nulls(), *new["short_name_id"].drop_nulls()})
+            absent = [pl.lit(None, dtype=pl.Int8).alias(each) for each in ("copy_kind", "source_kind", "target_kind")]
+            kernel = [pl.lit(0, dtype=pl.Int64).alias("rank_index"), pl.lit("kernel", dtype=KINDS).alias("kind")]
+            found = classify(new.with_columns(*kernel, *absent), cut_names(texts))
+            self._known = pl.concat([self._known, found.select(self._known.columns)])
         is_sign = pl.col("anchor") | pl.col("category").is_in(list(MODEL_WORK))
-        edges = timed.filter(pl.col("start_ns").is_in([timed["start_ns"].min(), timed["start_ns"].max()]))
-        found = timed.join(known.filter(is_sign), on=name, nulls_equal=True)
-        outer = edges.join(known.filter(~is_sign), on=name, nulls_equal=True)
-        return pl.concat([found.select(_SIGNS.names()), outer.select(_SIGNS.names())])
-
-    kernels = export.frame(KERNELS, _COLUMNS, reduce=keep_signs)
-    graphs = export.frame(GRAPHS, {"start_ns": "start", "end_ns": "end"}).filter(is_timed)
-    as_work = {"category": pl.lit("cuda_graph", dtype=CATEGORY_OR_SEND_RECV), "anchor": pl.lit(value=False)}
-    return pl.concat([kernels, graphs.with_columns(**as_work)]).sort("start_ns", "end_ns")
+        start_ns = pl.col("start_ns")
+        is_edge = (start_ns == start_ns.min().over(_DEVICE)) | (start_ns == start_ns.max().over(_DEVICE))
+        signs = timed.join(self._known.filter(is_sign), on=name, nulls_equal=True)
+        edges = timed.filter(is_edge).join(self._known.filter(~is_sign), on=name, nulls_equal=True)
+        return pl.concat([signs.select(_SIGNS.names()), edges.select(_SIGNS.names())])
 
 
-def _choose(outlines: Mapping[Path, _Outline]) -> dict[Path, StepsToRead]:
-    operations = sum(outline.operations for outline in outlines.values())
-    steps = pl.concat(
-        outline.steps.with_columns(rank_index=pl.lit(place, dtype=pl.Int64))
-        for place, outline in enumerate(outlines.values())
-    )
-    numbers = choose_numbers(steps, operations)
+def _choose(captures: Mapping[Path, _Capture], operations: int) -> dict[Path, dict[Device, StepsToRead]]:
+    """The steps to read of runs with so many ``operations``."""
+    ranks = [(path, capture, rank) for path, capture in captures.items() for rank in capture.ranks]
+    if len({rank.is_marked for _, _, rank in ranks}) != 1:
+        return {}
+    source = StepSource.TRAINING_STEP if ranks[0][2].is_marked else StepSource.OPTIMIZER
+    places = {path: place for place, path in enumerate(captures)}
+    clocks = [
+        ClockSource(index, index, places[path], capture.host, capture.session_start_ns)
+        for index, (path, capture, _) in enumerate(ranks)
+    ]
+    each = [
+        rank.steps.with_columns(rank_index=pl.lit(index, dtype=pl.Int64)) for index, (_, _, rank) in enumerate(ranks)
+    ]
+    steps = number_steps(pl.concat(each), dict.fromkeys(range(len(ranks)), source), clocks)
+    numbers = choose_numbers(_drop_skewed(steps, [rank for _, _, rank in ranks], clocks), operations)
     if numbers is None:
         return {}
-    return {path: _take(outline, numbers) for path, outline in outlines.items()}
+    found: dict[Path, dict[Device, StepsToRead]] = defaultdict(dict)
+    for index, (path, _, rank) in enumerate(ranks):
+        found[path][rank.device] = _take(rank, steps.filter(pl.col("rank_index") == index), numbers)
+    return dict(found)
 
 
-def _take(outline: _Outline, numbers: frozenset[int]) -> StepsToRead:
-    """``numbers`` of the steps of a capture, with as many others around them as excerpt may need."""
-    steps = outline.steps
-    margin = 1 + -(-excerpt.LARGEST_MARGIN * steps.height // max(1, outline.operations))
+def _drop_skewed(steps: pl.DataFrame, ranks: Sequence[_Outline], clocks: Sequence[ClockSource]) -> pl.DataFrame:
+    """``steps`` as they are kept when the ranks are compared, by the clocks that are known before that."""
+    begins = _list_begins({index: rank.begins for index, rank in enumerate(ranks)})
+    no_calls = pl.DataFrame(schema=_CALLS)
+    clock = align_clocks(clocks, MatchedCalls(no_calls, no_calls, no_calls))
+    return drop_skewed_steps(steps, find_capture_start_skew(steps, begins, no_calls, clock).steps)
+
+
+_CALLS = pl.Schema(
+    {
+        "instance": pl.Int64(),
+        "rank_index": pl.Int64(),
+        "step": pl.Int64(),
+        "class": pl.String(),
+        "sure": pl.Boolean(),
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+    }
+)
+
+
+def _take(rank: _Outline, steps: pl.DataFrame, numbers: frozenset[int]) -> StepsToRead:
+    """``numbers`` of the ``steps`` of a rank, with as many others around them as excerpt may need."""
+    margin = 1 + -(-excerpt.LARGEST_MARGIN * steps.height // rank.kernels)
     places = np.flatnonzero(steps["step"].is_in(sorted(numbers)).to_numpy())
     around = np.zeros(steps.height + 2 * margin + 2, dtype=bool)
     for shift in range(2 * margin + 1):
         around[places + shift] = True
     are_read = around[margin : margin + steps.height]
     # What the host launches in a range runs later, so that the ranges before and after belong to it.
-    more = 2 if outline.is_marked else 0
+    more = 2 if rank.is_marked else 0
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
-    spans: list[Span] = []
-    for place in np.flatnonzero(are_read).tolist():
-        begin, end = int(starts[max(0, place - more // 2)]), int(ends[min(steps.height - 1, place + more)])
-        if spans and begin <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
-        else:
-            spans.append((begin, end))
+    spans = [
+        (int(starts[max(0, place - more // 2)]), int(ends[min(steps.height - 1, place + more)]))
+        for place in np.flatnonzero(are_read).tolist()
+    ]
     read = frozenset(steps.filter(pl.Series(are_read))["step"].to_list())
-    return StepsToRead(steps, outline.is_marked, numbers, read, tuple(spans), outline.begins)
+    return StepsToRead(steps, rank.is_marked, numbers, read, join_spans(spans), rank.begins)
 
 
 def outline_run(timeline: Timeline, to_read: Mapping[int, StepsToRead]) -> RankOutline:
-    """What comparing the ranks of ``timeline`` needs; of a rank in ``to_read``, when its whole capture began."""
+    """What comparing the ranks of ``timeline`` needs; of the ranks in ``to_read``, also of what was not read."""
     outline = outline_ranks(timeline.operations)
     if not to_read:
         return outline
-    begins = [
-        {"rank_index": rank_index, "start_ns": read.begins[0], "end_ns": read.begins[1]}
+    unread = [
+        _with_rank_index(read.steps.filter(~pl.col("step").is_in(sorted(read.read))), rank_index)
         for rank_index, read in to_read.items()
     ]
     others = outline.begins.filter(~pl.col("rank_index").is_in(list(to_read)))
-    known = pl.DataFrame(begins, schema=outline.begins.schema)
-    return replace(outline, begins=pl.concat([others, known]).sort("rank_index"))
+    begins = _list_begins({rank_index: read.begins for rank_index, read in to_read.items()})
+    begins = pl.concat([others, begins.select(others.columns)]).sort("rank_index")
+    return replace(outline, begins=begins, unread=pl.concat(unread))
+
+
+def _list_begins(begins: Mapping[int, Span]) -> pl.DataFrame:
+    """RankOutline.begins."""
+    return pl.DataFrame(
+        [(rank_index, *times_ns) for rank_index, times_ns in begins.items()],
+        schema={"rank_index": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64},
+        orient="row",
+    )
+
+
+def _with_rank_index(steps: pl.DataFrame, rank_index: int) -> pl.DataFrame:
+    return steps.with_columns(rank_index=pl.lit(rank_index, dtype=pl.Int64))

@@ -18,6 +18,7 @@ import polars as pl
 
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.schemas import API_CALLS
+from three_walls.inputs.nsys.steps_to_read import Span, join_spans
 from three_walls.inputs.nsys.tables import API, HAS_ENDED, THREADS_PER_PROCESS, process_of
 
 _ROWS_PER_PART = 1 << 16
@@ -106,6 +107,12 @@ class ApiCalls:
     def processes(self) -> set[int]:
         """The globalPids of all calls."""
         return {process for part in self.parts for process in part.processes}
+
+    @property
+    def correlations(self) -> tuple[Span, ...]:
+        """The ids of the calls, by which other rows refer to them, and few others: in order, and apart."""
+        bounds = ((part.least["correlation"], part.packed["correlation"].max()) for part in self.parts)
+        return join_spans((least, least + most + 1) for least, most in bounds if isinstance(most, int))
 
     def with_names(self, names: Mapping[int, str]) -> ApiCalls:
         """The calls of a single capture with what the ids of its names stand for."""

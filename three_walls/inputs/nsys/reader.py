@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -36,7 +36,7 @@ from three_walls.inputs.nsys.schemas import (
     distinct_rows,
 )
 from three_walls.inputs.nsys.source import hash_file, plain_sqlite
-from three_walls.inputs.nsys.steps_to_read import Span, StepsToRead
+from three_walls.inputs.nsys.steps_to_read import Device, Span, StepsToRead, list_spans
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
     read_event_records,
@@ -98,8 +98,8 @@ class Trace(Capture):
     memory_events: pl.DataFrame
     names: Mapping[int, str]
     """Names of kernels and calls by id, without paths (the name of a lambda holds one) and keys."""
-    to_read: StepsToRead | None = None
-    """The steps whose operations, calls and ranges these are; None where they are those of the whole capture."""
+    to_read: Mapping[Device, StepsToRead] = field(default_factory=dict)
+    """The steps whose operations, calls and ranges these are; empty where they are those of the whole capture."""
 
     def after(self, ranks_count: int) -> Trace:
         """This trace, read as the first one, where others with ``ranks_count`` ranks come before it."""
@@ -111,7 +111,8 @@ class Trace(Capture):
 
 def list_steps_to_read(traces: Iterable[Trace]) -> dict[int, StepsToRead]:
     """By rank index, the steps that were read of the ranks of which not all were."""
-    return {rank.rank_index: trace.to_read for trace in traces for rank in trace.ranks if trace.to_read}
+    ranks = [(trace, rank, (rank.process, rank.device)) for trace in traces for rank in trace.ranks]
+    return {rank.rank_index: trace.to_read[device] for trace, rank, device in ranks if device in trace.to_read}
 
 
 def read_trace(
@@ -122,7 +123,7 @@ def read_trace(
     graph_launch: re.Pattern[str],
     *,
     with_events: bool = True,
-    to_read: StepsToRead | None = None,
+    to_read: Mapping[Device, StepsToRead] = MappingProxyType({}),
 ) -> Trace:
     """Reads ``path`` (plain, .xz or .zst) as capture ``capture_id``; its ranks are numbered from ``first_rank_index``.
 
@@ -131,7 +132,7 @@ def read_trace(
     else these frames are empty. ``to_read``: the steps that are read, where not all are. Raises InputError if the file
     is no export of Nsight Systems.
     """
-    spans = () if to_read is None else to_read.spans
+    spans = list_spans(to_read)
     with (
         plain_sqlite(path) as plain,
         # Hashing takes as long as SQLite's reading, and both leave Python's lock to others.
@@ -171,11 +172,13 @@ def read_trace(
                 capture_column
             ),
             event_records=(
-                read_event_records(export) if with_events else pl.DataFrame(schema=EVENT_RECORDS)
+                read_event_records(export, api_calls.correlations if spans else None)
+                if with_events
+                else pl.DataFrame(schema=EVENT_RECORDS)
             ).with_columns(capture_column),
             nccl_calls=nccl_calls.with_columns(capture_column),
             memory_events=read_memory_events(export) if with_events else pl.DataFrame(schema=MEMORY_EVENTS),
-            session_start_ns=_session_start_ns(export),
+            session_start_ns=read_session_start(export),
             names=names,
             to_read=to_read,
             config=config,
@@ -269,7 +272,8 @@ def _with_rank_indices(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.
     return conform(with_ranks.drop_nulls("rank_index") if found.null_count() else with_ranks, OPERATIONS)
 
 
-def _session_start_ns(export: NsysExport) -> int | None:
+def read_session_start(export: NsysExport) -> int | None:
+    """UTC of the session's time 0, in ns since the epoch; None where it is not recorded."""
     if not export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
         return None
     rows = export.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME LIMIT 1")

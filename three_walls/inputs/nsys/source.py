@@ -302,18 +302,19 @@ def unpack_sqlite(path: Path, plain: Path) -> None:
 
 def _decompress(path: Path, plain: Path) -> None:
     plausible_bytes = max(path.stat().st_size * limits.MOST_UNPACKED_RATIO, limits.ALWAYS_UNPACKED_BYTES)
-    with path.open("rb") as packed, plain.open("wb") as unpacked:
+    with path.open("rb") as packed, plain.open("wb", buffering=_CHUNK_BYTES) as unpacked:
         # Of the file itself, which may have no name: its directory says nothing then.
         free_bytes = shutil.disk_usage(unpacked.fileno()).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK
+        unpacked_bytes = 0
         for chunk in _unpack_xz(packed) if path.suffix == ".xz" else _unpack_zstd(packed):
             check_is_wanted()
-            unpacked.write(chunk)
-            if unpacked.tell() > plausible_bytes:
+            unpacked_bytes += unpacked.write(chunk)
+            if unpacked_bytes > plausible_bytes:
                 raise InputError(
                     f"{path}: expected a compressed export, found a file that unpacks to more than "
                     f"{limits.MOST_UNPACKED_RATIO:,} times its size"
                 )
-            if unpacked.tell() > free_bytes:
+            if unpacked_bytes > free_bytes:
                 raise InputError(
                     f"{path}: unpacked it takes more than {limits.MOST_UNPACKED_SHARE_OF_FREE_DISK:.0%} of the free "
                     f"space in {tempfile.gettempdir()}; set TMPDIR to a directory with more, or unpack it yourself"

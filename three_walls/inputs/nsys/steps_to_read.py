@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
 from three_walls.model.record import dataclass
 
 Span = tuple[int, int]
-"""From an instant to before another one, in ns."""
+"""From a number to before another one: instants in ns, or ids."""
+
+
+Device = tuple[int, int]
+"""What a rank is within a capture: its process (globalPid) and device."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepsToRead:
-    """Which steps are read of a capture of a single rank."""
+    """Which steps are read of a rank."""
 
     steps: pl.DataFrame
-    """Every step of the capture as timeline.steps.STEPS, all of rank index 0. Where NVTX ranges mark them, the times
-    are those of the host."""
+    """Every step of the rank as timeline.steps.STEPS, with numbers that mean the same on all ranks. Where NVTX ranges
+    mark them, the times are those of the host."""
     are_marked: bool
     """Whether NVTX ranges mark the steps, not optimizer phases."""
     attributed: frozenset[int]
@@ -28,7 +32,23 @@ class StepsToRead:
     spans: tuple[Span, ...]
     """When all this ran: in order, and apart."""
     begins: Span
-    """The earliest start and the earliest end of a kernel in the whole capture."""
+    """The earliest start and the earliest end of a kernel of the rank in the whole capture."""
+
+
+def list_spans(to_read: Mapping[Device, StepsToRead]) -> tuple[Span, ...]:
+    """When the steps ran that are read of any rank of a capture: in order, and apart; empty where all are."""
+    return join_spans(span for read in to_read.values() for span in read.spans)
+
+
+def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The times in any of ``spans``: in order, and apart."""
+    joined: list[Span] = []
+    for begin, end in sorted(spans):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return tuple(joined)
 
 
 def condition_of(spans: Sequence[Span]) -> str:
@@ -44,7 +64,7 @@ def condition_of(spans: Sequence[Span]) -> str:
     return f"start IS NOT NULL AND {search(0, len(bounds))}"
 
 
-def are_within(spans: Sequence[Span], starts_ns: pl.Series) -> pl.Series:
-    """Which of ``starts_ns`` lie in one of ``spans``."""
+def are_within(spans: Sequence[Span], numbers: pl.Series) -> pl.Series:
+    """Which of ``numbers`` lie in one of ``spans``."""
     bounds = pl.Series([bound for span in spans for bound in span], dtype=pl.Int64)
-    return (bounds.search_sorted(starts_ns.fill_null(-(2**63)), "right") % 2 == 1).alias("is_within")
+    return (bounds.search_sorted(numbers.fill_null(-(2**63)), "right") % 2 == 1).alias("is_within")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from three_walls.inputs.nsys.schemas import (
     share_constants,
 )
 from three_walls.inputs.nsys.source import plain_sqlite
+from three_walls.inputs.nsys.steps_to_read import Span, are_within
 from three_walls.model.errors import InputError
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -243,9 +244,16 @@ def read_stream_waits(export: NsysExport) -> pl.DataFrame:
     return share_constants(conform(export.frame(SYNCHRONIZATIONS, _EVENT_COLUMNS, where), STREAM_WAITS))
 
 
-def read_event_records(export: NsysExport) -> pl.DataFrame:
-    """Events recorded on streams (schemas.EVENT_RECORDS), in no order; empty if not recorded."""
-    return share_constants(conform(export.frame(EVENTS, _EVENT_COLUMNS), EVENT_RECORDS))
+def read_event_records(export: NsysExport, called: Sequence[Span] | None = None) -> pl.DataFrame:
+    """Events recorded on streams (schemas.EVENT_RECORDS), in no order; empty if not recorded.
+
+    ``called``: from which correlation id to before which, where not all calls were read. A record has no time itself.
+    """
+
+    def keep_called(rows: pl.DataFrame) -> pl.DataFrame:
+        return rows if called is None else rows.filter(are_within(called, rows["correlation"]))
+
+    return share_constants(conform(export.frame(EVENTS, _EVENT_COLUMNS, reduce=keep_called), EVENT_RECORDS))
 
 
 def read_memory_events(export: NsysExport) -> pl.DataFrame:
