@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import polars as pl
 import pytest
@@ -11,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.linear_work import assert_linear
+from tests.lockstep import Behaviour, simulate
+from three_walls import analyze
 from three_walls.attribution.compute_gaps import ComputeGaps, summarize_gap_causes
 from three_walls.attribution.kernel_spread import PeerMedians
 from three_walls.attribution.stragglers import _list_late_ranks
+from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.ranks.end_time_matching import _Call, _Spread, _take_collectives
 from three_walls.timeline.steps import STEPS
 
@@ -100,3 +105,23 @@ def test_the_work_is_linear_in_the_number_of_ranks() -> None:
     assert_linear(late_ranks, lambda frames: _list_late_ranks(*frames, {}), 1000, 64_000)
     assert_linear(exchanges, lambda calls: match_all(*calls), 1000, 64_000)
     assert_linear(causes_of, lambda rows: summarize_gap_causes(*rows), 1000, 64_000)
+
+
+@pytest.mark.slow
+def test_the_calls_of_a_rank_are_read_as_often_however_many_others_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked: list[int] = []
+    unpack = ApiCalls._unpack_capture
+
+    def count(calls: ApiCalls, capture_id: int, *arguments: Any) -> pl.DataFrame:
+        unpacked.append(capture_id)
+        return unpack(calls, capture_id, *arguments)
+
+    monkeypatch.setattr(ApiCalls, "_unpack_capture", count)
+    of_a_rank = []
+    for ranks in (4, 8):
+        unpacked.clear()
+        analyze(simulate([Behaviour()] * ranks).write(tmp_path / str(ranks)))
+        of_a_rank.append(len(unpacked) / ranks)
+    assert 0 < of_a_rank[1] <= of_a_rank[0]

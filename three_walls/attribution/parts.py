@@ -106,7 +106,7 @@ def _divide_rank(timeline: Timeline, event_calls: EventCalls) -> Iterator[Part]:
             timeline,
             operations=own,
             steps=own_steps,
-            api_calls=timeline.api_calls.between(begin_ns, end_ns),
+            api_calls=timeline.api_calls.during({capture_id: [(begin_ns, end_ns)]}),
         )
         yield Part(part, own_calls.around(own["launch_start_ns"]))
         begin = end

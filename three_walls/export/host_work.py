@@ -61,13 +61,10 @@ def measure_host_work(
     """
     threads = sorted(operations["launch_thread"].drop_nulls().unique().to_list())
     calls = (
-        timeline.api_calls.between(step.start_ns, step.end_ns)
+        timeline.api_calls.during({step.trace.capture_id: [step.window]})
         .frame()
         .filter(
-            (pl.col("capture_id") == step.trace.capture_id)
-            & pl.col("thread").is_in(threads)
-            & (pl.col("start_ns") < step.end_ns)
-            & (pl.col("end_ns") > step.start_ns)
+            pl.col("thread").is_in(threads) & (pl.col("start_ns") < step.end_ns) & (pl.col("end_ns") > step.start_ns)
         )
     )
     starved = _find_starved_threads(step, timeline, gaps)

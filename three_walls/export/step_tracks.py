@@ -301,11 +301,10 @@ def _list_operations(operations: pl.DataFrame, window: Window) -> Iterator[Slice
 def select_calls(timeline: Timeline, window: Window) -> pl.DataFrame:
     """The CUDA calls of the rank's process in the step: thread, start_ns, end_ns, name, correlation."""
     calls = (
-        timeline.api_calls.between(window.start_ns, window.end_ns)
+        timeline.api_calls.during({window.trace.capture_id: [(window.start_ns, window.end_ns)]})
         .frame()
         .filter(
-            (pl.col("capture_id") == window.trace.capture_id)
-            & (pl.col("process") == window.rank.process)
+            (pl.col("process") == window.rank.process)
             & (pl.col("start_ns") < window.end_ns)
             & (pl.col("end_ns") > window.start_ns)
         )

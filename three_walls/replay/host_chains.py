@@ -48,11 +48,10 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
     first_ns = operations["launch_start_ns"].min()
     begin_ns = first_ns if isinstance(first_ns, int) else until_ns
     calls = (
-        timeline.api_calls.between(begin_ns, until_ns)
+        timeline.api_calls.during({first[0]: [(begin_ns, until_ns)]})
         .frame()
         .filter(
-            (pl.col("capture_id") == first[0])
-            & (pl.col("process") == first[1])
+            (pl.col("process") == first[1])
             & pl.col("thread").is_in(threads.implode())
             & pl.col("start_ns").is_between(begin_ns, until_ns, closed="left")
         )

@@ -58,11 +58,11 @@ def test_calls_between_two_times_are_those_that_are_open_then(
 ) -> None:
     monkeypatch.setattr(api_calls, "_ROWS_PER_PART", rows_per_part)
     calls = ApiCalls.of(CALLS)
-    assert calls.between(0, 2).height == 0
-    assert calls.between(0, 3).frame("start_ns")["start_ns"].to_list() == [2]
-    assert calls.between(9, 10).frame("start_ns")["start_ns"].to_list() == [5, 2]
-    assert calls.between(10, FAR).frame("start_ns")["start_ns"].to_list() == [2]
-    assert calls.between(FAR + 1, FAR + 2).frame("end_ns")["end_ns"].to_list() == [FAR + 3]
+    assert calls.during({0: [(0, 2)]}).height == 0
+    assert calls.during({0: [(0, 3)]}).frame("start_ns")["start_ns"].to_list() == [2]
+    assert calls.during({0: [(9, 10)]}).frame("start_ns")["start_ns"].to_list() == [5, 2]
+    assert calls.during({0: [(10, FAR)]}).frame("start_ns")["start_ns"].to_list() == [2]
+    assert calls.during({0: [(FAR + 1, FAR + 2)]}).frame("end_ns")["end_ns"].to_list() == [FAR + 3]
 
 
 def test_calls_are_chosen_by_name_and_those_without_one_never_are() -> None:

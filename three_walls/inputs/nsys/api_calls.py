@@ -123,10 +123,6 @@ class ApiCalls:
         """The calls of some captures."""
         return replace(self, parts=tuple(part for part in self.parts if part.capture_id in capture_ids))
 
-    def between(self, begin_ns: int, until_ns: int) -> ApiCalls:
-        """The calls that end at ``begin_ns`` or later and start before ``until_ns``."""
-        return self.during({part.capture_id: [(begin_ns, until_ns)] for part in self.parts})
-
     def during(self, spans: Mapping[int, Sequence[tuple[int, int]]]) -> ApiCalls:
         """The calls of each capture that end at the begin of one of its ``spans`` or later and start before its end."""
         parts = []
