@@ -62,14 +62,14 @@ NCCL_CATEGORIES = [*COMMUNICATION_CATEGORIES, SEND_RECV]
 _IS_GROUP_MARK = pl.col("call_name").is_in([GROUP_START, GROUP_END])
 
 
-def take_ranges(ranges: pl.DataFrame, texts: Sequence[str]) -> pl.DataFrame:
-    """The ``ranges`` whose text holds one of ``texts``.
+def take_ranges(ranges: pl.DataFrame, texts: Sequence[str], distinct: pl.Series | None = None) -> pl.DataFrame:
+    """The ``ranges`` whose text holds one of ``texts``. ``distinct``: their texts, each once, where that is known.
 
     Hundreds of thousands of ranges have some dozens of texts: to search each of these once takes an eighth of the time.
     """
-    distinct = ranges["text"].unique()
-    found = distinct.filter(distinct.str.contains_any(list(texts)))
-    return ranges.filter(pl.col("text").is_in(found.implode()))
+    each = ranges["text"].unique() if distinct is None else distinct
+    found = each.filter(each.str.contains_any(list(texts)))
+    return ranges.clear() if found.is_empty() else ranges.filter(pl.col("text").is_in(found.implode()))
 
 
 def join_communicators(operations: pl.DataFrame, nccl_calls: pl.DataFrame) -> pl.DataFrame:
@@ -230,14 +230,12 @@ def resolve_collectives(
 
 def _owner_by_range(operations: pl.DataFrame, ranges: pl.DataFrame, owners: tuple[OwnerTexts, ...]) -> pl.Series:
     """Per operation the first of ``owners`` with a range around the launch; null if there is none."""
-    found = pl.repeat(None, n=operations.height, dtype=pl.String, eager=True)
-    for row in owners:
-        inside = launched_inside(operations, take_ranges(ranges, row.texts))
-        flagged = pl.DataFrame({"owner": found, "inside": inside}).select(
-            pl.coalesce("owner", pl.when("inside").then(pl.lit(row.owner)))
-        )
-        found = flagged.to_series()
-    return found.alias("owner")
+    distinct = ranges["text"].unique()
+    owner = np.full(operations.height, len(owners))
+    for place, row in reversed(list(enumerate(owners))):
+        owner[launched_inside(operations, take_ranges(ranges, row.texts, distinct)).to_numpy()] = place
+    names = pl.Series("owner", [*(row.owner for row in owners), None], dtype=pl.String)
+    return names.gather(pl.Series(owner))
 
 
 def _owner_by_communicator() -> pl.Expr:
@@ -300,33 +298,23 @@ def _tensor_size(config: RunConfig) -> int | None:
 
 def launched_inside(operations: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
     """Per operation whether its launch lies in one of ``ranges`` (HOST_RANGES of one capture) on its thread."""
-    if ranges.is_empty():
-        return pl.repeat(value=False, n=operations.height, eager=True)
-    # Few ranges hold the launch of any of the operations. The others would take most of the time and memory below.
-    launched_ns = operations["launch_start_ns"].drop_nulls().sort().to_numpy()
-    first, after = (
-        np.searchsorted(launched_ns, ranges[name].fill_null(2**62).to_numpy()) for name in ("start_ns", "end_ns")
-    )
-    around = ranges.filter(pl.Series(first < after))
+    inside = np.zeros(operations.height, dtype=np.bool_)
+    is_known = operations["launch_start_ns"].is_not_null() & operations["launch_thread"].is_not_null()
+    rows = is_known.arg_true()
+    launched_ns, thread = (operations[name].gather(rows).to_numpy() for name in ("launch_start_ns", "launch_thread"))
+    by_thread = np.argsort(thread, kind="stable")
+    nowhere, never = -(2**63), 2**62
+    opened_on, opened_ns = ranges["thread"].fill_null(nowhere).to_numpy(), ranges["start_ns"].to_numpy()
+    in_order = np.lexsort((opened_ns, opened_on))
+    opened_on, opened_ns = opened_on[in_order], opened_ns[in_order]
+    closed_ns = ranges["end_ns"].fill_null(never).to_numpy()[in_order]
     # Ranges of a thread nest: the last one that opened before the launch may have closed while an outer one is still
     # open. So the latest end of all ranges that have opened decides.
-    open_until = (
-        around.select("thread", "start_ns", end_ns=pl.col("end_ns").fill_null(2**62))
-        .sort("start_ns")
-        .select("thread", "start_ns", open_until_ns=pl.col("end_ns").cum_max().over("thread"))
-    )
-    launches = operations.with_row_index("row").select("row", "launch_start_ns", thread="launch_thread")
-    found = (
-        launches.drop_nulls()
-        .sort("launch_start_ns")
-        .join_asof(
-            open_until,
-            left_on="launch_start_ns",
-            right_on="start_ns",
-            by="thread",
-            strategy="backward",
-            check_sortedness=False,
-        )
-        .select("row", inside=(pl.col("open_until_ns") > pl.col("launch_start_ns")).fill_null(value=False))
-    )
-    return launches.join(found, on="row", how="left", maintain_order="left")["inside"].fill_null(value=False)
+    for each in np.intersect1d(thread, opened_on):
+        first, after = np.searchsorted(opened_on, each, "left"), np.searchsorted(opened_on, each, "right")
+        begin, until = (np.searchsorted(thread, each, side, sorter=by_thread) for side in ("left", "right"))
+        own = by_thread[begin:until]
+        open_until_ns = np.append(nowhere, np.maximum.accumulate(closed_ns[first:after]))
+        opened = np.searchsorted(opened_ns[first:after], launched_ns[own], "right")
+        inside[rows.to_numpy()[own]] = open_until_ns[opened] > launched_ns[own]
+    return pl.Series(inside)

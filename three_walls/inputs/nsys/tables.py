@@ -193,6 +193,11 @@ def _read_kind(export: NsysExport, kind: str, only_process: Callable[[], int]) -
     missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own_columns]
     length_ns = pl.col("end_ns") - pl.col("start_ns")
     untimed = 0
+    most = {"bytes": limits.MOST_COPY_BYTES, **dict.fromkeys(_SIDES, limits.MOST_BLOCKS)}
+    columns = [
+        (_null_unless_below(name, most[name]) if name in most else pl.col(name)).cast(dtype, strict=name not in _ENUMS)
+        for name, dtype in _READ.items()
+    ]
 
     def keep_timed(rows: pl.DataFrame) -> pl.DataFrame:
         nonlocal untimed
@@ -202,14 +207,14 @@ def _read_kind(export: NsysExport, kind: str, only_process: Callable[[], int]) -
             pl.col("device", "stream").fill_null(0),
             kind=pl.lit(kind),
         )
-        timed = whole.filter(HAS_ENDED & (pl.col("start_ns") > 0) & (pl.col("device") < 2**31 - 1)).filter(
-            length_ns <= limits.LONGEST_OPERATION_NS
+        timed = whole.filter(
+            HAS_ENDED
+            & (pl.col("start_ns") > 0)
+            & (pl.col("device") < 2**31 - 1)
+            & (length_ns <= limits.LONGEST_OPERATION_NS)
         )
         untimed += whole.height - timed.height
-        return timed.with_columns(
-            _null_unless_below("bytes", limits.MOST_COPY_BYTES),
-            *(_null_unless_below(side, limits.MOST_BLOCKS) for side in _SIDES),
-        ).select(pl.col(name).cast(dtype, strict=name not in _ENUMS) for name, dtype in _READ.items())
+        return timed.select(columns)
 
     return export.frame(table, _COMMON | own_columns, reduce=keep_timed), untimed
 
