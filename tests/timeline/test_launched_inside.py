@@ -17,11 +17,8 @@ Range = tuple[int, int, int | None]
 
 def find_inside(launches: list[tuple[int | None, int | None]], ranges: list[Range]) -> list[bool]:
     operations = pl.DataFrame(launches, schema={"launch_thread": pl.Int64, "launch_start_ns": pl.Int64}, orient="row")
-    rows = [
-        {"process": 0, "thread": thread, "start_ns": start, "end_ns": end, "text": ""} for thread, start, end in ranges
-    ]
-    schema = {name: HOST_RANGES[name] for name in ("process", "thread", "start_ns", "end_ns", "text")}
-    return launched_inside(operations, pl.DataFrame(rows, schema=schema)).to_list()
+    schema = {name: HOST_RANGES[name] for name in ("thread", "start_ns", "end_ns")}
+    return launched_inside(operations, pl.DataFrame(ranges, schema=schema, orient="row")).to_list()
 
 
 def test_a_launch_is_inside_an_outer_range_when_the_inner_one_has_closed_and_not_inside_another_threads() -> None:

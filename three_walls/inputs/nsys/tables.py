@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -190,38 +191,47 @@ def _order_by_start(operations: pl.DataFrame) -> Numbers:
 def _read_kind(export: NsysExport, kind: str, only_process: Callable[[], int]) -> tuple[pl.DataFrame, int]:
     """The operations of a ``kind`` that have a usable time, and how many have none."""
     table, own_columns = _COLUMNS_OF_KIND[kind]
-    missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own_columns]
-    length_ns = pl.col("end_ns") - pl.col("start_ns")
     untimed = 0
-    most = {"bytes": limits.MOST_COPY_BYTES, **dict.fromkeys(_SIDES, limits.MOST_BLOCKS)}
-    columns = [
-        (_null_unless_below(name, most[name]) if name in most else pl.col(name)).cast(dtype, strict=name not in _ENUMS)
-        for name, dtype in _READ.items()
-    ]
 
     def keep_timed(rows: pl.DataFrame) -> pl.DataFrame:
         nonlocal untimed
-        whole = rows.with_columns(
-            *missing,
-            pl.col("process").fill_null(only_process() if rows["process"].null_count() else 0),
-            pl.col("device", "stream").fill_null(0),
-            kind=pl.lit(kind),
-        )
-        timed = whole.filter(
-            HAS_ENDED
-            & (pl.col("start_ns") > 0)
-            & (pl.col("device") < 2**31 - 1)
-            & (length_ns <= limits.LONGEST_OPERATION_NS)
-        )
+        process = pl.col("process").fill_null(only_process() if rows["process"].null_count() else 0)
+        whole = rows.with_columns(*_complete(kind), process)
+        timed = whole.filter(_has_usable_time())
         untimed += whole.height - timed.height
-        return timed.select(columns)
+        return timed.select(_kept_columns())
 
     return export.frame(table, _COMMON | own_columns, reduce=keep_timed), untimed
 
 
-def _null_unless_below(column: str, most: int) -> pl.Expr:
-    """``column`` without sizes that no operation can have, so that sums and products of the others stay in range."""
-    return pl.when(pl.col(column).is_between(0, most, closed="left")).then(column)
+# Expressions are made once: of many ranks, to make them for each takes as long as what they work out.
+
+
+@cache
+def _complete(kind: str) -> list[pl.Expr]:
+    """The columns that the table of a ``kind`` lacks, or in which a null has a meaning."""
+    _, own_columns = _COLUMNS_OF_KIND[kind]
+    missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own_columns]
+    return [*missing, pl.col("device", "stream").fill_null(0), pl.lit(kind).alias("kind")]
+
+
+@cache
+def _has_usable_time() -> pl.Expr:
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    is_on_device = (pl.col("start_ns") > 0) & (pl.col("device") < 2**31 - 1)
+    return HAS_ENDED & is_on_device & (length_ns <= limits.LONGEST_OPERATION_NS)
+
+
+@cache
+def _kept_columns() -> list[pl.Expr]:
+    """The columns of _READ, without sizes that no operation can have: sums and products of the others stay in range."""
+    most = {"bytes": limits.MOST_COPY_BYTES, **dict.fromkeys(_SIDES, limits.MOST_BLOCKS)}
+
+    def keep(name: str) -> pl.Expr:
+        column = pl.col(name)
+        return pl.when(column.is_between(0, most[name], closed="left")).then(column) if name in most else column
+
+    return [keep(name).cast(dtype, strict=name not in _ENUMS) for name, dtype in _READ.items()]
 
 
 _EVENT_COLUMNS = {
