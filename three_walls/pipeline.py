@@ -65,9 +65,9 @@ from three_walls.overrides.check import find_problems
 from three_walls.overrides.entries import spell_entries
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
 from three_walls.overrides.spell import spell
-from three_walls.ranks.attributed_steps import UnreadStepError, choose_steps
+from three_walls.ranks.attributed_steps import UnreadStepError, check_are_kept, choose_steps
 from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
-from three_walls.ranks.steps_to_read import choose_steps_to_read, outline_run
+from three_walls.ranks.steps_to_read import choose_steps_to_read, outline_run, sample_steps
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.run import RunReplay, replay_steps
 from three_walls.rules.plan import choose_first_trial, make_validated_plan
@@ -80,6 +80,7 @@ from three_walls.rules.where_seen import name_places
 from three_walls.tables.bridge import check_release
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.excerpt import excerpt_trace
+from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
 
@@ -278,8 +279,10 @@ def _measure_survey(
     from three_walls.survey.workers import run_tasks
 
     first = inputs.with_kernels[0]
-    build_timeline([first], inputs.config, step_range)  # a range that marks no step is an error before all are read
-    survey = run_tasks(plan_tasks(inputs.paths, inputs.config, step_range), workers, progress)
+    # A range that marks no step is an error before all are read, and so are steps that did not run where expected.
+    check_are_kept(build_timeline([first], inputs.config, step_range).steps, list_steps_to_read([first]))
+    tasks = plan_tasks(inputs.paths, inputs.config, step_range, sample_steps(first))
+    survey = run_tasks(tasks, workers, progress)
     progress(f"matching the calls of {len(survey.ranks):,} ranks on one clock")
     captures = [capture for capture in survey.captures if capture.ranks]
     finished, matched_ranks = match_ranks(survey.timeline, captures, inputs.config, survey.outline)
@@ -290,7 +293,8 @@ def _measure_survey(
     traces = read_in_full(first, captures, chosen, step_range, progress, workers.jobs)
     in_full = {rank.rank_index: chosen.get(rank.rank_index, "") for trace in traces for rank in trace.ranks}
     progress(f"attributing every nanosecond of {len(in_full):,} ranks")
-    steps = survey.steps.filter(pl.col("rank_index").is_in(list(in_full)))
+    looked_at = survey.steps.join(survey.budget.select(STEP).unique(), on=STEP, how="semi", maintain_order="left")
+    steps = looked_at.filter(pl.col("rank_index").is_in(list(in_full)))
     timeline = replace(build_timeline(traces, inputs.config, step_range), steps=steps, sources=survey.sources)
     attribution = complete_attribution(surveyed, late_ranks, timeline, matched_ranks, traces)
     lost = tuple(warn_of_unreadable(capture.path, capture.reason) for capture in survey.lost)

@@ -62,7 +62,7 @@ def analyze_whole(monkeypatch: pytest.MonkeyPatch, path: Path) -> Report:
 
 
 def choose(*paths: Path) -> Mapping[Path, Mapping[Device, StepsToRead]]:
-    return steps_to_read.choose_steps_to_read(paths, None, lambda _: None)
+    return steps_to_read.choose_steps_to_read(paths, len(paths), None, lambda _: None)
 
 
 def late_captures(*starts: float, steps: int = 20, delays_ms: Sequence[int] = ()) -> Run:

@@ -32,8 +32,8 @@ from three_walls.tables.thresholds import default_log_thresholds, default_rank_t
 Progress = Callable[[str], None]
 """Called with a few words when a stage begins."""
 
-ChooseSteps = Callable[[Sequence[Path]], Mapping[Path, Mapping[Device, StepsToRead]]]
-"""For those of the captures of which not every step is read, which are of their ranks."""
+ChooseSteps = Callable[[Sequence[Path], int], Mapping[Path, Mapping[Device, StepsToRead]]]
+"""For those of some captures, of a run with so many, of which not every step is read: which are of their ranks."""
 
 BATCH_SIZE = "global_batch_size"
 
@@ -109,7 +109,7 @@ class Inputs:
         return replace(self, stated=stated, config=_merge_settings(stated, self.with_kernels[0], bridge_version))
 
 
-def read_every_step(_: Sequence[Path]) -> Mapping[Path, Mapping[Device, StepsToRead]]:
+def read_every_step(_: Sequence[Path], __: int) -> Mapping[Path, Mapping[Device, StepsToRead]]:
     """What :func:`read_inputs` is given where no capture is cut down while it is read."""
     return {}
 
@@ -279,10 +279,12 @@ def _read_traces(
     """
 
     is_surveyed = len(paths) > default_rank_thresholds().most_ranks_in_full
-    to_read = {} if is_surveyed else choose_steps(paths)
+    to_read = {} if is_surveyed else dict(choose_steps(paths, len(paths)))
 
     def read(capture_id: int) -> Trace | InputError:
         path = paths[capture_id]
+        if is_surveyed:
+            to_read.update(choose_steps([path], len(paths)))
         try:
             return read_trace(path, capture_id, 0, ranges, graph_launch, to_read=to_read.get(path, {}))
         except InputError as error:

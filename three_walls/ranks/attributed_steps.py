@@ -37,21 +37,16 @@ def choose_steps(
     """
     steps = matched_ranks.steps
     if to_read:
-        numbers = _check_are_kept(timeline.steps, to_read)
+        if not set(timeline.steps["rank_index"].unique()) <= set(to_read):
+            raise UnreadStepError
+        check_are_kept(timeline.steps, to_read)
+        numbers = next(iter(to_read.values())).attributed
     elif (chosen := choose_numbers(steps, timeline.operations.height)) is not None:
         numbers = chosen
     else:
         return timeline, matched_ranks
-    limits = attribution_thresholds()
-    reason = (
-        f"{LEFT_OUT}: of {_list_common(steps).height:,} steps {len(numbers)} are attributed, in "
-        f"{limits.attributed_stretches} stretches from all over the capture, and the {limits.longest_attributed_steps} "
-        "longest"
-    )
-    is_left_out = pl.col("kept") & ~pl.col("step").is_in(sorted(numbers))
-    steps = steps.with_columns(
-        kept=pl.col("kept") & ~is_left_out, reason=pl.when(is_left_out).then(pl.lit(reason)).otherwise("reason")
-    )
+    count = _list_common(steps).height
+    steps = leave_out(steps, pl.col("step").is_in(sorted(numbers)), count, len(numbers))
     chosen_run, matched = excerpt(timeline, numbers), matched_ranks.matched
     return chosen_run, replace(
         matched_ranks,
@@ -63,6 +58,19 @@ def choose_steps(
         ),
         arrivals=_restrict(matched_ranks.arrivals, chosen_run.steps),
         class_splits=_restrict(matched_ranks.class_splits, chosen_run.steps),
+    )
+
+
+def leave_out(steps: pl.DataFrame, are_attributed: pl.Expr, all_count: int, attributed_count: int) -> pl.DataFrame:
+    """``steps`` with only those kept that are attributed: ``attributed_count`` of ``all_count``."""
+    limits = attribution_thresholds()
+    reason = (
+        f"{LEFT_OUT}: of {all_count:,} steps {attributed_count} are attributed, in {limits.attributed_stretches} "
+        f"stretches from all over the capture, and the {limits.longest_attributed_steps} longest"
+    )
+    is_left_out = pl.col("kept") & ~are_attributed
+    return steps.with_columns(
+        kept=pl.col("kept") & ~is_left_out, reason=pl.when(is_left_out).then(pl.lit(reason)).otherwise("reason")
     )
 
 
@@ -91,19 +99,16 @@ class UnreadStepError(Exception):
     """A step that was chosen before the rest was read did not run where it was expected."""
 
 
-def _check_are_kept(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead]) -> frozenset[int]:
-    """The steps to attribute: the same of all ranks. Raises UnreadStepError unless every rank kept them.
+def check_are_kept(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead]) -> None:
+    """Raises UnreadStepError unless every rank in ``to_read`` kept the steps that are to be attributed.
 
     Steps run in order, so those to attribute are whole if the others that were read, some of which follow, are there.
     """
-    if not set(steps["rank_index"].unique()) <= set(to_read):
-        raise UnreadStepError
     for rank_index, read in to_read.items():
         found = steps.filter(pl.col("rank_index") == rank_index)
         is_there = read.read <= set(found["step"].to_list())
         if not is_there or not read.attributed <= set(found.filter("kept")["step"].to_list()):
             raise UnreadStepError
-    return next(iter(to_read.values())).attributed
 
 
 def _choose_places(length_ns: Numbers, count: int) -> Numbers:

@@ -18,10 +18,10 @@ import polars as pl
 
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import read_host
-from three_walls.inputs.nsys.reader import cut_names, read_session_start
+from three_walls.inputs.nsys.reader import Trace, cut_names, list_steps_to_read, read_session_start
 from three_walls.inputs.nsys.schemas import KINDS
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, plain_sqlite
-from three_walls.inputs.nsys.steps_to_read import Device, Span, StepsToRead, join_spans
+from three_walls.inputs.nsys.steps_to_read import Device, SampledSteps, Span, StepsToRead, are_within, join_spans
 from three_walls.inputs.nsys.tables import GRAPHS, HAS_ENDED, KERNELS, WantedRanges, count_operations, read_ranges
 from three_walls.inputs.threads import read_each
 from three_walls.model.errors import InputError
@@ -72,12 +72,13 @@ class _UnknownStepsError(Exception):
 
 
 def choose_steps_to_read(
-    paths: Sequence[Path], step_range: str | None, progress: Callable[[str], None], jobs: int = 1
+    paths: Sequence[Path], captures_count: int, step_range: str | None, progress: Callable[[str], None], jobs: int = 1
 ) -> Mapping[Path, Mapping[Device, StepsToRead]]:
     """For each of the captures at ``paths`` the steps to read of each of its ranks; none where all are.
 
     They are the same of all ranks, so that the ranks can be compared. What cannot be read is left to whoever reads it.
-    ``jobs``: in how many threads captures are read.
+    ``captures_count``: how many captures the run has; those not among ``paths`` are taken to be as large. ``jobs``: in
+    how many threads captures are read.
     """
     limits = attribution_thresholds()
     if any(path.suffix in COMPRESSED_SUFFIXES for path in paths):
@@ -85,8 +86,9 @@ def choose_steps_to_read(
     counts = dict(zip(paths, _read_each(_count_operations, paths, jobs), strict=True))
     readable = [path for path in paths if counts[path]]
     operations = sum(filter(None, counts.values()))
-    # As in choose_steps: leaving out fewer than half saves little.
-    if operations <= 2 * limits.most_attributed_operations:
+    # As in choose_steps, leaving out fewer than half saves little. A survey attributes every step that it reads.
+    least = 2 if captures_count == len(paths) else 1
+    if operations <= least * limits.most_attributed_operations:
         return {}
     progress("choosing the steps to read")
     try:
@@ -94,7 +96,42 @@ def choose_steps_to_read(
     except _UnknownStepsError:
         return {}
     found = {path: capture for path, capture in zip(readable, captures, strict=True) if capture is not None}
-    return _choose(found, operations)
+    return _choose(found, operations * captures_count // len(paths))
+
+
+def sample_steps(first: Trace) -> SampledSteps | None:
+    """The steps that were read of the first rank of ``first``, to be looked at of all; None where all were."""
+    read = next(iter(list_steps_to_read([first]).values()), None)
+    if read is None:
+        return None
+    chosen = read.steps.filter(pl.col("step").is_in(sorted(read.attributed))).select("start_ns", "end_ns").rows()
+    start_ns = first.session_start_ns
+    spans = None if start_ns is None else join_spans((begin + start_ns, end + start_ns) for begin, end in chosen)
+    return SampledSteps(read.attributed, read.are_marked, spans, read.steps.filter("kept").height)
+
+
+def take_sampled(path: Path, sample: SampledSteps, step_range: str | None) -> Mapping[Device, StepsToRead]:
+    """The steps to read of each rank of the capture at ``path``: those in ``sample``; none where all are.
+
+    Steps that no range marks are counted from the begin of each capture, so they are found by when they ran. Clocks of
+    different hosts are milliseconds apart, far less than a step takes.
+    """
+    try:
+        capture = _outline(path, step_range)
+    except (InputError, _UnknownStepsError):
+        return {}
+    taken = {}
+    for rank in capture.ranks:
+        kept = rank.steps.filter("kept")
+        if rank.is_marked or sample.spans is None or capture.session_start_ns is None:
+            are_sampled = kept["step"].is_in(sorted(sample.numbers))
+        else:
+            are_sampled = are_within(sample.spans, (kept["start_ns"] + kept["end_ns"]) // 2 + capture.session_start_ns)
+        numbers = frozenset(kept.filter(are_sampled)["step"].to_list())
+        if not numbers or rank.is_marked != sample.are_marked:
+            return {}
+        taken[rank.device] = _take(rank, rank.steps, numbers)
+    return taken
 
 
 def _read_each(read: Callable[[Path], T], paths: Sequence[Path], jobs: int) -> list[T | None]:

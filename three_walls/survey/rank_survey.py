@@ -29,13 +29,16 @@ from three_walls.attribution.ownership import (
 from three_walls.attribution.slow_ranks import PacedCalls, list_paced_calls
 from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.inputs.nsys.identity import Rank
-from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
+from three_walls.inputs.nsys.reader import Capture, Trace, list_steps_to_read, read_trace
+from three_walls.inputs.nsys.steps_to_read import SampledSteps, StepsToRead
 from three_walls.inputs.read_inputs import Progress
 from three_walls.inputs.threads import read_each
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError, UsageError
-from three_walls.ranks.matching import RankOutline, outline_ranks
+from three_walls.ranks.attributed_steps import UnreadStepError, check_are_kept, leave_out
+from three_walls.ranks.matching import RankOutline
+from three_walls.ranks.steps_to_read import outline_run, take_sampled
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.intervals import merge_overlapping
@@ -81,6 +84,8 @@ class SurveyTask:
     config: RunConfig
     """The run's."""
     step_range: str | None
+    sample: SampledSteps | None = None
+    """The steps that are looked at; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,9 @@ class RankSurvey:
         )
 
 
-def plan_tasks(paths: Sequence[Path], config: RunConfig, step_range: str | None) -> list[SurveyTask]:
+def plan_tasks(
+    paths: Sequence[Path], config: RunConfig, step_range: str | None, sample: SampledSteps | None = None
+) -> list[SurveyTask]:
     """Tasks that read ``paths`` in order: a few small captures each, or a single large one."""
     limits = default_rank_thresholds()
     tasks: list[SurveyTask] = []
@@ -161,11 +168,11 @@ def plan_tasks(paths: Sequence[Path], config: RunConfig, step_range: str | None)
         size_bytes = path.stat().st_size if path.is_file() else 0
         is_full = len(together) == limits.most_ranks_per_task
         if together and (is_full or together_bytes + size_bytes > limits.most_mib_per_task << 20):
-            tasks.append(SurveyTask(tuple(together), config, step_range))
+            tasks.append(SurveyTask(tuple(together), config, step_range, sample))
             together, together_bytes = [], 0
         together.append((capture_id, path.absolute()))
         together_bytes += size_bytes
-    return [*tasks, SurveyTask(tuple(together), config, step_range)]
+    return [*tasks, SurveyTask(tuple(together), config, step_range, sample)]
 
 
 def read_in_full(
@@ -188,7 +195,8 @@ def read_in_full(
     ]
 
     def read(capture: Capture) -> Trace:
-        return read_trace(capture.path, capture.capture_id, capture.ranks[0].rank_index, wanted, graph_launch)
+        first_rank_index, to_read = capture.ranks[0].rank_index, capture.to_read
+        return read_trace(capture.path, capture.capture_id, first_rank_index, wanted, graph_launch, to_read=to_read)
 
     def begin(place: int) -> None:
         name = chosen[place].path.name
@@ -208,13 +216,19 @@ def survey_captures(task: SurveyTask) -> RankSurvey:
     for capture_id, path in task.captures:
         first_rank_index = sum(len(trace.ranks) for trace in traces)
         try:
-            trace = read_trace(path, capture_id, first_rank_index, wanted, graph_launch, with_events=False)
+            to_read = {} if task.sample is None else take_sampled(path, task.sample, task.step_range)
+            trace = read_trace(
+                path, capture_id, first_rank_index, wanted, graph_launch, with_events=False, to_read=to_read
+            )
             traces.append(trace)
         except InputError as error:
             lost.append(LostCapture(capture_id, path, str(error)))
         except MemoryError:
             lost.append(LostCapture(capture_id, path, f"{path}: {_OUT_OF_MEMORY}"))
-    return _summarize(traces, lost, task)
+    try:
+        return _summarize(traces, lost, task)
+    except UnreadStepError:
+        return survey_captures(replace(task, sample=None))
 
 
 def _summarize(traces: Sequence[Trace], lost: Sequence[LostCapture], task: SurveyTask) -> RankSurvey:
@@ -226,23 +240,40 @@ def _summarize(traces: Sequence[Trace], lost: Sequence[LostCapture], task: Surve
         timeline = build_timeline(with_kernels, task.config, task.step_range)
     except UsageError:  # these captures lack the range that marks the others' steps
         timeline = build_timeline(with_kernels, task.config, None)
+    to_read = list_steps_to_read(with_kernels)
+    check_are_kept(timeline.steps, to_read)
+    outline = outline_run(timeline, to_read)
+    every_step = timeline.steps
+    if task.sample is not None and outline.unread is not None:
+        every_step = _leave_out(pl.concat([every_step, outline.unread]), to_read, task.sample)
+        timeline = timeline.with_steps(every_step.filter(pl.col("kept") | ~pl.col("rank_index").is_in(list(to_read))))
     operations, steps = timeline.operations, timeline.steps
     slices = slice_steps(operations, label_idle(operations, steps, timeline.synchronizing, timeline.overhead), steps)
-    every_step = steps.with_columns(kept=pl.lit(value=True))
+    any_step = steps.with_columns(kept=pl.lit(value=True))
     return RankSurvey(
         captures=captures,
         lost=tuple(lost),
-        steps=steps,
+        steps=every_step,
         sources=timeline.sources,
         calls=operations.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES))).select(_CALL),
-        outline=outline_ranks(operations),
+        outline=replace(outline, unread=None),
         exposed=merge_overlapping(slices.filter(IS_EXPOSED), STEP),
         budget=measure_budget(slices, steps),
         exposure=measure_exposure(slices),
         compute=union_where(slices, COMPUTE_CATEGORIES),
-        spreads=measure_step_spreads(operations, every_step),
-        paced=_condense(list_paced_calls(timeline.with_steps(every_step), with_kernels)),
+        spreads=measure_step_spreads(operations, any_step),
+        paced=_condense(list_paced_calls(timeline.with_steps(any_step), with_kernels)),
     )
+
+
+def _leave_out(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead], sample: SampledSteps) -> pl.DataFrame:
+    """``steps`` with those of the ranks in ``to_read`` dropped that are not looked at, in order."""
+    looked_at = [(rank_index, step) for rank_index, read in to_read.items() for step in read.attributed]
+    columns = pl.DataFrame(looked_at, {"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
+    marked = steps.join(columns.with_columns(is_in=pl.lit(value=True)), on=STEP, how="left", maintain_order="left")
+    is_whole = ~pl.col("rank_index").is_in(sorted(to_read))
+    left = leave_out(marked, is_whole | pl.col("is_in").is_not_null(), sample.all_count, len(sample.numbers))
+    return left.drop("is_in").sort("rank_index", "start_ns", "step")
 
 
 def _without_events(trace: Trace) -> Capture:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -78,6 +78,8 @@ class Capture:
     """The same without defaults, to be merged with other sources."""
     capabilities: Mapping[str, str]
     warnings: tuple[ReportWarning, ...]
+    to_read: Mapping[Device, StepsToRead]
+    """The steps whose operations, calls and ranges are read; empty where they are those of the whole capture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,6 @@ class Trace(Capture):
     memory_events: pl.DataFrame
     names: Mapping[int, str]
     """Names of kernels and calls by id, without paths (the name of a lambda holds one) and keys."""
-    to_read: Mapping[Device, StepsToRead] = field(default_factory=dict)
-    """The steps whose operations, calls and ranges these are; empty where they are those of the whole capture."""
 
     def after(self, ranks_count: int) -> Trace:
         """This trace, read as the first one, where others with ``ranks_count`` ranks come before it."""
@@ -109,7 +109,7 @@ class Trace(Capture):
         return replace(self, operations=operations, ranks=tuple(rank.after(ranks_count) for rank in self.ranks))
 
 
-def list_steps_to_read(traces: Iterable[Trace]) -> dict[int, StepsToRead]:
+def list_steps_to_read(traces: Iterable[Capture]) -> dict[int, StepsToRead]:
     """By rank index, the steps that were read of the ranks of which not all were."""
     ranks = [(trace, rank, (rank.process, rank.device)) for trace in traces for rank in trace.ranks]
     return {rank.rank_index: trace.to_read[device] for trace, rank, device in ranks if device in trace.to_read}

@@ -35,6 +35,19 @@ class StepsToRead:
     """The earliest start and the earliest end of a kernel of the rank in the whole capture."""
 
 
+@dataclass(frozen=True, slots=True)
+class SampledSteps:
+    """Which steps are looked at of every rank of a run of many, as the first rank shows them."""
+
+    numbers: frozenset[int]
+    are_marked: bool
+    """Whether NVTX ranges mark the steps, so that a number means the same on all ranks."""
+    spans: tuple[Span, ...] | None
+    """When the steps ran, in UTC; None where the capture does not state when it began."""
+    all_count: int
+    """How many steps could be looked at."""
+
+
 def list_spans(to_read: Mapping[Device, StepsToRead]) -> tuple[Span, ...]:
     """When the steps ran that are read of any rank of a capture: in order, and apart; empty where all are."""
     return join_spans(span for read in to_read.values() for span in read.spans)
