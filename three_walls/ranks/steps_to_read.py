@@ -195,18 +195,19 @@ class _StepSigns:
         self._known = pl.DataFrame(
             schema={**dict.fromkeys(_NAMES, pl.Int64()), "category": CATEGORY_OR_SEND_RECV, "anchor": pl.Boolean()}
         )
-        kernels = export.frame(
-            KERNELS, _COLUMNS | (_NAMES if of_names else {}), reduce=self._keep_signs if of_names else self._count
-        )
-        graphs = export.frame(GRAPHS, _COLUMNS, reduce=self._count).select(_SIGNS.names())
-        self.rows = pl.concat([kernels, graphs]).sort("start_ns", "end_ns") if of_names else graphs.clear()
+        if of_names:
+            kernels = export.frame(KERNELS, _COLUMNS | _NAMES, reduce=self._keep_signs)
+        else:
+            kernels = export.frame(KERNELS, _COLUMNS, reduce=lambda rows: _as_work(self._count(rows).clear()))
+        graphs = export.frame(GRAPHS, _COLUMNS, reduce=lambda rows: _as_work(self._count(rows)))
+        self.rows = pl.concat([kernels, graphs]).sort("start_ns", "end_ns")
         """The operations by which steps are found: updates, model work, and the first and last kernel of each part.
 
         Columns: _SIGNS; sorted by start.
         """
 
     def _count(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Counts ``rows`` among the kernels, and gives those with usable times as model work, as graphs are."""
+        """Counts ``rows``, kernels or graphs, and gives those with usable times."""
         timed = rows.filter(HAS_ENDED & (pl.col("start_ns") > 0))
         counts = timed.group_by(_DEVICE).agg(pl.col("start_ns").min(), pl.col("end_ns").min(), pl.len())
         if counts.select(pl.any_horizontal(pl.col(_DEVICE).is_null().any())).item():
@@ -214,11 +215,10 @@ class _StepSigns:
         for process, device, start_ns, end_ns, count in counts.rows():
             start, end, before = self.kernels.get((process, device), (start_ns, end_ns, 0))
             self.kernels[process, device] = min(start, start_ns), min(end, end_ns), before + count
-        as_work = {"category": pl.lit("cuda_graph", dtype=CATEGORY_OR_SEND_RECV), "anchor": pl.lit(value=False)}
-        return timed.with_columns(**as_work)
+        return timed
 
     def _keep_signs(self, rows: pl.DataFrame) -> pl.DataFrame:
-        timed, name = self._count(rows).drop("category", "anchor"), list(_NAMES)
+        timed, name = self._count(rows), list(_NAMES)
         new = timed.select(name).unique().join(self._known, on=name, how="anti", nulls_equal=True)
         if new.height:
             texts = self._export.strings({*new["name_id"].drop_nulls(), *new["short_name_id"].drop_nulls()})
@@ -234,6 +234,12 @@ class _StepSigns:
         return pl.concat([signs.select(_SIGNS.names()), edges.select(_SIGNS.names())])
 
 
+def _as_work(rows: pl.DataFrame) -> pl.DataFrame:
+    """``rows`` as _SIGNS: graphs are model work."""
+    category = pl.lit("cuda_graph", dtype=CATEGORY_OR_SEND_RECV)
+    return rows.with_columns(category=category, anchor=pl.lit(value=False)).select(_SIGNS.names())
+
+
 def _choose(captures: Mapping[Path, _Capture], operations: int) -> dict[Path, dict[Device, StepsToRead]]:
     """The steps to read of runs with so many ``operations``."""
     ranks = [(path, capture, rank) for path, capture in captures.items() for rank in capture.ranks]
@@ -245,9 +251,7 @@ def _choose(captures: Mapping[Path, _Capture], operations: int) -> dict[Path, di
         ClockSource(index, index, places[path], capture.host, capture.session_start_ns)
         for index, (path, capture, _) in enumerate(ranks)
     ]
-    each = [
-        rank.steps.with_columns(rank_index=pl.lit(index, dtype=pl.Int64)) for index, (_, _, rank) in enumerate(ranks)
-    ]
+    each = [_with_rank_index(rank.steps, index) for index, (_, _, rank) in enumerate(ranks)]
     steps = number_steps(pl.concat(each), dict.fromkeys(range(len(ranks)), source), clocks)
     numbers = choose_numbers(_drop_skewed(steps, [rank for _, _, rank in ranks], clocks), operations)
     if numbers is None:

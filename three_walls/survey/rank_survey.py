@@ -3,7 +3,8 @@
 One task reads several captures, so that the fixed cost of every operation on frames is shared. It attributes the time
 of each rank by itself, and keeps the calls of communication, the stretches in which they are exposed, sums per step.
 Summaries of several tasks are joined. What needs all ranks (matched calls, the clock, waits, late ranks) is then worked
-out from the joined summary by the functions that work it out for ranks read in full, with the same results.
+out from the joined summary by the functions that work it out for ranks read in full, with the same results. Of long
+captures the same steps of all ranks are looked at: those that the first one gives.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from three_walls.attribution.slow_ranks import PacedCalls, list_paced_calls
 from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture, Trace, list_steps_to_read, read_trace
+from three_walls.inputs.nsys.source import keep_unpacked
 from three_walls.inputs.nsys.steps_to_read import SampledSteps, StepsToRead
 from three_walls.inputs.read_inputs import Progress
 from three_walls.inputs.threads import read_each
@@ -216,10 +218,11 @@ def survey_captures(task: SurveyTask) -> RankSurvey:
     for capture_id, path in task.captures:
         first_rank_index = sum(len(trace.ranks) for trace in traces)
         try:
-            to_read = {} if task.sample is None else take_sampled(path, task.sample, task.step_range)
-            trace = read_trace(
-                path, capture_id, first_rank_index, wanted, graph_launch, with_events=False, to_read=to_read
-            )
+            with keep_unpacked():  # for the two times that a long capture is read
+                to_read = {} if task.sample is None else take_sampled(path, task.sample, task.step_range)
+                trace = read_trace(
+                    path, capture_id, first_rank_index, wanted, graph_launch, with_events=False, to_read=to_read
+                )
             traces.append(trace)
         except InputError as error:
             lost.append(LostCapture(capture_id, path, str(error)))
