@@ -1,7 +1,6 @@
 """Which steps of a long capture are read, chosen before anything else of it is: memory then does not grow with it.
 
-Where the steps run is found in one pass over NVTX ranges, or over kernels where no range marks a step. A run of which
-some ranks have steps that a range marks, and others not, is read whole.
+A run of which some ranks have steps that a range marks, and others not, is read whole.
 """
 
 from __future__ import annotations
@@ -17,58 +16,23 @@ import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.export import NsysExport
-from three_walls.inputs.nsys.identity import read_host
-from three_walls.inputs.nsys.reader import Trace, cut_names, list_steps_to_read, read_session_start
-from three_walls.inputs.nsys.schemas import KINDS
+from three_walls.inputs.nsys.reader import Trace, list_steps_to_read
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, plain_sqlite
 from three_walls.inputs.nsys.steps_to_read import Device, SampledSteps, Span, StepsToRead, are_within, join_spans
-from three_walls.inputs.nsys.tables import GRAPHS, HAS_ENDED, KERNELS, WantedRanges, count_operations, read_ranges
+from three_walls.inputs.nsys.tables import count_operations
 from three_walls.inputs.threads import read_each
 from three_walls.model.errors import InputError
-from three_walls.model.record import dataclass
 from three_walls.ranks.attributed_steps import choose_numbers
 from three_walls.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.ranks.clock import ClockSource, align_clocks
 from three_walls.ranks.matching import MatchedCalls, RankOutline, outline_ranks
+from three_walls.ranks.step_times import CaptureSteps, RankSteps, UnknownStepsError, find_step_times
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline import excerpt
-from three_walls.timeline.categories import CATEGORY_OR_SEND_RECV, classify
-from three_walls.timeline.steps import (
-    MODEL_WORK,
-    TRAINING_STEP_TEXT,
-    StepSource,
-    list_marked_steps,
-    list_optimizer_steps,
-)
+from three_walls.timeline.steps import StepSource
 from three_walls.timeline.timeline import Timeline
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Outline:
-    """What one pass shows of a rank."""
-
-    device: Device
-    steps: pl.DataFrame
-    """STEPS, of rank index 0; counted from 0 where no range marks them."""
-    is_marked: bool
-    kernels: int
-    begins: Span
-    """The earliest start and the earliest end of a kernel."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Capture:
-    """What one pass shows of a capture."""
-
-    ranks: Sequence[_Outline]
-    host: str | None
-    session_start_ns: int | None
-
-
-class _UnknownStepsError(Exception):
-    """Some rank's steps are not found in one pass."""
 
 
 def choose_steps_to_read(
@@ -92,8 +56,8 @@ def choose_steps_to_read(
         return {}
     progress("choosing the steps to read")
     try:
-        captures = _read_each(partial(_outline, step_range=step_range), readable, jobs)
-    except _UnknownStepsError:
+        captures = _read_each(partial(find_step_times, step_range=step_range), readable, jobs)
+    except UnknownStepsError:
         return {}
     found = {path: capture for path, capture in zip(readable, captures, strict=True) if capture is not None}
     return _choose(found, operations * captures_count // len(paths))
@@ -117,8 +81,8 @@ def take_sampled(path: Path, sample: SampledSteps, step_range: str | None) -> Ma
     different hosts are milliseconds apart, far less than a step takes.
     """
     try:
-        capture = _outline(path, step_range)
-    except (InputError, _UnknownStepsError):
+        capture = find_step_times(path, step_range)
+    except (InputError, UnknownStepsError):
         return {}
     taken = {}
     for rank in capture.ranks:
@@ -151,96 +115,7 @@ def _count_operations(path: Path) -> int:
         return count_operations(export)
 
 
-def _outline(path: Path, step_range: str | None) -> _Capture:
-    """Raises _UnknownStepsError where one pass does not show the steps of every rank."""
-    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
-        ranges = read_ranges(export, WantedRanges((TRAINING_STEP_TEXT,), step_range, numbered=TRAINING_STEP_TEXT))
-        signs = _StepSigns(export, of_names=ranges.is_empty())
-        ranks: list[_Outline] = []
-        for (process, device), (begin, end, kernels) in sorted(signs.kernels.items()):
-            steps = list_marked_steps(ranges.filter(pl.col("process") == process), step_range, begin)
-            is_marked = steps is not None
-            if steps is None and ranges.is_empty():
-                is_own = (pl.col("process") == process) & (pl.col("device") == device)
-                steps = list_optimizer_steps(signs.rows.filter(is_own))
-            if steps is None or steps.is_empty():
-                raise _UnknownStepsError
-            ranks.append(_Outline((process, device), steps, is_marked, kernels, (begin, end)))
-        return _Capture(ranks, read_host(export), read_session_start(export))
-
-
-_COLUMNS = {"start_ns": "start", "end_ns": "end", "process": "globalPid", "device": "deviceId"}
-_NAMES = {"name_id": "demangledName", "short_name_id": "shortName"}
-_DEVICE = ("process", "device")
-_SIGNS = pl.Schema(
-    {
-        "process": pl.Int64(),
-        "device": pl.Int64(),
-        "start_ns": pl.Int64(),
-        "end_ns": pl.Int64(),
-        "category": CATEGORY_OR_SEND_RECV,
-        "anchor": pl.Boolean(),
-    }
-)
-
-
-class _StepSigns:
-    """What one pass over the kernels and graphs of an export shows."""
-
-    def __init__(self, export: NsysExport, *, of_names: bool) -> None:
-        """``of_names``: whether kernels are told apart. Raises _UnknownStepsError where one states no process."""
-        self.kernels: dict[Device, tuple[int, int, int]] = {}
-        """Of each device the earliest start, the earliest end, and how many there are."""
-        self._export = export
-        self._known = pl.DataFrame(
-            schema={**dict.fromkeys(_NAMES, pl.Int64()), "category": CATEGORY_OR_SEND_RECV, "anchor": pl.Boolean()}
-        )
-        if of_names:
-            kernels = export.frame(KERNELS, _COLUMNS | _NAMES, reduce=self._keep_signs)
-        else:
-            kernels = export.frame(KERNELS, _COLUMNS, reduce=lambda rows: _as_work(self._count(rows).clear()))
-        graphs = export.frame(GRAPHS, _COLUMNS, reduce=lambda rows: _as_work(self._count(rows)))
-        self.rows = pl.concat([kernels, graphs]).sort("start_ns", "end_ns")
-        """The operations by which steps are found: updates, model work, and the first and last kernel of each part.
-
-        Columns: _SIGNS; sorted by start.
-        """
-
-    def _count(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Counts ``rows``, kernels or graphs, and gives those with usable times."""
-        timed = rows.filter(HAS_ENDED & (pl.col("start_ns") > 0))
-        counts = timed.group_by(_DEVICE).agg(pl.col("start_ns").min(), pl.col("end_ns").min(), pl.len())
-        if counts.select(pl.any_horizontal(pl.col(_DEVICE).is_null().any())).item():
-            raise _UnknownStepsError
-        for process, device, start_ns, end_ns, count in counts.rows():
-            start, end, before = self.kernels.get((process, device), (start_ns, end_ns, 0))
-            self.kernels[process, device] = min(start, start_ns), min(end, end_ns), before + count
-        return timed
-
-    def _keep_signs(self, rows: pl.DataFrame) -> pl.DataFrame:
-        timed, name = self._count(rows), list(_NAMES)
-        new = timed.select(name).unique().join(self._known, on=name, how="anti", nulls_equal=True)
-        if new.height:
-            texts = self._export.strings({*new["name_id"].drop_nulls(), *new["short_name_id"].drop_nulls()})
-            absent = [pl.lit(None, dtype=pl.Int8).alias(each) for each in ("copy_kind", "source_kind", "target_kind")]
-            kernel = [pl.lit(0, dtype=pl.Int64).alias("rank_index"), pl.lit("kernel", dtype=KINDS).alias("kind")]
-            found = classify(new.with_columns(*kernel, *absent), cut_names(texts))
-            self._known = pl.concat([self._known, found.select(self._known.columns)])
-        is_sign = pl.col("anchor") | pl.col("category").is_in(list(MODEL_WORK))
-        start_ns = pl.col("start_ns")
-        is_edge = (start_ns == start_ns.min().over(_DEVICE)) | (start_ns == start_ns.max().over(_DEVICE))
-        signs = timed.join(self._known.filter(is_sign), on=name, nulls_equal=True)
-        edges = timed.filter(is_edge).join(self._known.filter(~is_sign), on=name, nulls_equal=True)
-        return pl.concat([signs.select(_SIGNS.names()), edges.select(_SIGNS.names())])
-
-
-def _as_work(rows: pl.DataFrame) -> pl.DataFrame:
-    """``rows`` as _SIGNS: graphs are model work."""
-    category = pl.lit("cuda_graph", dtype=CATEGORY_OR_SEND_RECV)
-    return rows.with_columns(category=category, anchor=pl.lit(value=False)).select(_SIGNS.names())
-
-
-def _choose(captures: Mapping[Path, _Capture], operations: int) -> dict[Path, dict[Device, StepsToRead]]:
+def _choose(captures: Mapping[Path, CaptureSteps], operations: int) -> dict[Path, dict[Device, StepsToRead]]:
     """The steps to read of runs with so many ``operations``."""
     ranks = [(path, capture, rank) for path, capture in captures.items() for rank in capture.ranks]
     if len({rank.is_marked for _, _, rank in ranks}) != 1:
@@ -262,7 +137,7 @@ def _choose(captures: Mapping[Path, _Capture], operations: int) -> dict[Path, di
     return dict(found)
 
 
-def _drop_skewed(steps: pl.DataFrame, ranks: Sequence[_Outline], clocks: Sequence[ClockSource]) -> pl.DataFrame:
+def _drop_skewed(steps: pl.DataFrame, ranks: Sequence[RankSteps], clocks: Sequence[ClockSource]) -> pl.DataFrame:
     """``steps`` as they are kept when the ranks are compared, by the clocks that are known before that."""
     begins = _list_begins({index: rank.begins for index, rank in enumerate(ranks)})
     no_calls = pl.DataFrame(schema=_CALLS)
@@ -283,7 +158,7 @@ _CALLS = pl.Schema(
 )
 
 
-def _take(rank: _Outline, steps: pl.DataFrame, numbers: frozenset[int]) -> StepsToRead:
+def _take(rank: RankSteps, steps: pl.DataFrame, numbers: frozenset[int]) -> StepsToRead:
     """``numbers`` of the ``steps`` of a rank, with as many others around them as excerpt may need."""
     margin = 1 + -(-excerpt.LARGEST_MARGIN * steps.height // rank.kernels)
     places = np.flatnonzero(steps["step"].is_in(sorted(numbers)).to_numpy())
