@@ -41,8 +41,9 @@ ALWAYS_UNPACKED_BYTES = 64 << 20
 """Of a compressed export, whatever its ratio."""
 MOST_UNPACKED_SHARE_OF_FREE_DISK = 0.8
 """Of the free space of the temporary directory that an unpacked export may fill."""
-MOST_KEPT_COPIES = 32
-"""Unpacked exports that are kept while a run is analyzed. Of a run with more ranks, few are read more than once."""
+MOST_KEPT_BYTES = 4 << 30
+"""Of all unpacked exports together that are kept while a run is analyzed; the first one is kept whatever its size. The
+temporary directory may be in memory."""
 MOST_UNPACKING_BYTES = 256 << 20
 """Of memory for unpacking. ``xz -9`` takes 65 MiB and ``zstd --long`` 128 MiB."""
 

@@ -67,21 +67,30 @@ def test_a_trace_is_unpacked_once_while_copies_are_kept_in_all_threads_that_begi
     assert not first.exists() and find_copy() != first
 
 
-@pytest.mark.parametrize("limit", ["MOST_KEPT_COPIES", "free"])
-def test_a_copy_without_room_for_another_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_a_copy_without_room_for_another_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pack_trace(tmp_path)
-    if limit == "free":
-        usage, copy_bytes = shutil.disk_usage(tmp_path), (tmp_path / "trace.sqlite").stat().st_size
-        free_bytes = [2 * copy_bytes, copy_bytes]  # before and after unpacking
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free_bytes.pop(0)))
-    else:
-        monkeypatch.setattr(limits, limit, 0)
+    usage, copy_bytes = shutil.disk_usage(tmp_path), (tmp_path / "trace.sqlite").stat().st_size
+    free_bytes = [2 * copy_bytes, copy_bytes]  # before and after unpacking
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free_bytes.pop(0)))
     with keep_unpacked():
         with plain_sqlite(packed) as copy:
             assert copy.exists()
         assert not copy.exists()
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(1, [True, False, False]), (2, [True, True, False])])
+def test_copies_are_kept_up_to_a_size_and_the_first_one_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, expected: list[bool]
+) -> None:
+    packed = pack_trace(tmp_path)
+    others = [packed, *(shutil.copy(packed, tmp_path / f"{name}.sqlite.xz") for name in "ab")]
+    monkeypatch.setattr(limits, "MOST_KEPT_BYTES", kept * (tmp_path / "trace.sqlite").stat().st_size)
+    with keep_unpacked():
+        copies = []
+        for path in others:
+            with plain_sqlite(path) as copy:
+                copies.append(copy)
+        assert [copy.exists() for copy in copies] == expected
 
 
 @pytest.mark.parametrize("suffix", [".sqlite", ".sqlite.xz"])

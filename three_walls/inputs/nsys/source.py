@@ -193,9 +193,12 @@ class _KeptCopies:
     """By the path of the trace."""
 
     def has_room_for(self, copy: Path) -> bool:
-        """Whether another copy as large as ``copy`` could be made while it is kept."""
+        """Whether ``copy`` fits among the others, and another one as large onto the disk while it is kept."""
+        copy_bytes = copy.stat().st_size
+        kept_bytes = sum(other.stat().st_size for other in self.copies.values())
         free_bytes = shutil.disk_usage(copy.parent).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK
-        return len(self.copies) < limits.MOST_KEPT_COPIES and copy.stat().st_size <= free_bytes
+        is_little = not self.copies or kept_bytes + copy_bytes <= limits.MOST_KEPT_BYTES
+        return is_little and copy_bytes <= free_bytes
 
 
 _kept: ContextVar[_KeptCopies | None] = ContextVar("_kept", default=None)
