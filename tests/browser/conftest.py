@@ -6,7 +6,7 @@ They use the system's Chromium and nothing from the network: THREE_WALLS_CHROMIU
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -86,3 +86,12 @@ def open_page(context: BrowserContext, folder: Path, anchor: str = "") -> Opened
     page.on("request", lambda request: opened.requests.append(request.url))
     page.goto(f"{(folder / 'report.html').as_uri()}{anchor}")
     return opened
+
+
+def wait_until(page: Page, holds: Callable[[], bool]) -> None:
+    """Waits for what ``page`` does later, with its next frame or after a change of its address; fails after 5 s."""
+    for _ in range(100):
+        if holds():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError("the page does not show within 5 s what it should")

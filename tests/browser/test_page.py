@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from tests.browser.conftest import open_page
+from tests.browser.conftest import open_page, wait_until
 
 WIDTHS = (390, 1366, 2560)
 
@@ -133,10 +133,10 @@ def test_links_open_the_folds_around_their_target(browser: Browser, folder: Path
     assert page.locator("#fact-step_ns").is_visible()
     rule = page.evaluate("document.querySelector('#findings details.outcome article').id")
     page.evaluate(f"location.hash = '{rule}'")
-    page.wait_for_timeout(50)
-    assert page.locator(f"#{rule}").is_visible()
+    wait_until(page, page.locator(f"#{rule}").is_visible)
+    assert not page.locator("#warnings table").is_visible()
     page.locator(".limits a").first.click()
-    assert page.locator("#warnings table").is_visible()
+    wait_until(page, page.locator("#warnings table").is_visible)
     context.close()
 
 
@@ -176,8 +176,7 @@ def test_the_timeline_zooms_and_describes_what_is_under_the_pointer(browser: Bro
     page.wait_for_timeout(100)
     whole = canvas.screenshot()
     page.get_by_role("button", name="Zoom in").click()
-    page.wait_for_timeout(100)
-    assert canvas.screenshot() != whole
+    wait_until(page, lambda: canvas.screenshot() != whole)
     box = canvas.bounding_box()
     assert box is not None
     canvas.hover(position={"x": box["width"] / 2, "y": 42})  # the lane of owners has no gap
@@ -185,8 +184,7 @@ def test_the_timeline_zooms_and_describes_what_is_under_the_pointer(browser: Bro
     canvas.focus()
     page.keyboard.press("Escape")
     page.mouse.move(0, 0)
-    page.wait_for_timeout(100)
-    assert page.locator("#timeline-view .tip").is_hidden()
+    wait_until(page, page.locator("#timeline-view .tip").is_hidden)
     context.close()
 
 
@@ -226,7 +224,7 @@ def test_it_is_readable_without_its_script(browser: Browser, folder: Path) -> No
     assert page.locator("#budget table").first.is_visible()
     assert page.locator("button:visible").count() == 0  # nothing that would do nothing
     page.locator("#facts summary").first.click()
-    assert page.locator("#facts table").is_visible()
+    wait_until(page, page.locator("#facts table").is_visible)
     context.close()
 
 

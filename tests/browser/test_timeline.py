@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.conftest import open_page
+from tests.browser.conftest import open_page, wait_until
 
 PICTURE = "document.querySelector('#timeline-view canvas').toDataURL()"
 
@@ -39,20 +39,19 @@ def test_keys_zoom_and_pan_and_escape_shows_the_whole_step(page: Page) -> None:
     panned = picture(page)
     assert len({whole, zoomed, panned}) == 3
     page.keyboard.press("Escape")
-    assert picture(page) == whole
+    wait_until(page, lambda: picture(page) == whole)
 
 
 def test_the_wheel_zooms_where_the_timeline_has_the_focus_and_else_scrolls_the_page(page: Page) -> None:
     whole = picture(page)
     page.locator("#timeline-view canvas").hover()
     page.mouse.wheel(0, -400)
-    assert picture(page) != whole
+    wait_until(page, lambda: picture(page) != whole)
     page.keyboard.press("Escape")
     page.evaluate("document.activeElement.blur()")
     before = page.evaluate("scrollY")
     page.mouse.wheel(0, 200)
-    page.wait_for_timeout(200)
-    assert page.evaluate("scrollY") > before
+    wait_until(page, lambda: page.evaluate("scrollY") > before)
 
 
 def test_dragging_pans(page: Page) -> None:
@@ -65,7 +64,7 @@ def test_dragging_pans(page: Page) -> None:
     page.mouse.down()
     page.mouse.move(box["x"] + 400, box["y"] + 60, steps=4)
     page.mouse.up()
-    assert picture(page) != before
+    wait_until(page, lambda: picture(page) != before)
 
 
 def test_the_pointer_shows_what_is_there_and_a_click_states_it(page: Page) -> None:
@@ -97,7 +96,7 @@ def test_a_link_of_the_tables_shows_its_stretch(page: Page) -> None:
     whole = picture(page)
     page.locator("#timeline tbody a").first.click()
     assert re.search(r"#t=\d+-\d+&rank=\d+$", page.url)
-    assert picture(page) != whole
+    wait_until(page, lambda: picture(page) != whole)
     assert re.search(r"ms to [\d.]+ ms", page.locator("#timeline-view output").inner_text())
 
 
@@ -105,11 +104,10 @@ def test_what_is_shown_can_be_chosen(page: Page) -> None:
     height = "document.querySelector('#timeline-view canvas').clientHeight"
     before = page.evaluate(height)
     page.get_by_role("checkbox", name="NVTX").uncheck()
-    page.wait_for_timeout(50)
-    assert page.evaluate(height) < before
+    wait_until(page, lambda: page.evaluate(height) < before)
     plain = picture(page)
     page.get_by_role("checkbox", name="Critical path").check()
-    assert picture(page) != plain
+    wait_until(page, lambda: picture(page) != plain)
 
 
 def test_a_late_rank_is_shown_next_to_the_representative_one(browser: Browser, folders: dict[str, Path]) -> None:
