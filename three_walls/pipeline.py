@@ -293,8 +293,8 @@ def _measure_survey(
     traces = read_in_full(first, captures, chosen, step_range, progress, workers.jobs)
     in_full = {rank.rank_index: chosen.get(rank.rank_index, "") for trace in traces for rank in trace.ranks}
     progress(f"attributing every nanosecond of {len(in_full):,} ranks")
-    looked_at = survey.steps.join(survey.budget.select(STEP).unique(), on=STEP, how="semi", maintain_order="left")
-    steps = looked_at.filter(pl.col("rank_index").is_in(list(in_full)))
+    attributed = survey.steps.join(survey.budget.select(STEP).unique(), on=STEP, how="semi", maintain_order="left")
+    steps = attributed.filter(pl.col("rank_index").is_in(list(in_full)))
     timeline = replace(build_timeline(traces, inputs.config, step_range), steps=steps, sources=survey.sources)
     attribution = complete_attribution(surveyed, late_ranks, timeline, matched_ranks, traces)
     lost = tuple(warn_of_unreadable(capture.path, capture.reason) for capture in survey.lost)

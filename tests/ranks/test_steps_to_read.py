@@ -23,7 +23,7 @@ from tests.trace_builder import ADAM, GEMM, TraceBuilder, merge
 from three_walls import analyze, pipeline
 from three_walls.inputs.nsys import api_calls, export
 from three_walls.inputs.nsys.reader import Trace, read_trace
-from three_walls.inputs.nsys.steps_to_read import Device, StepsToRead, are_within, condition_of
+from three_walls.inputs.nsys.spans import Device, StepsToRead, are_within, condition_of
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.model.report import UNREADABLE, Report
 from three_walls.ranks import attributed_steps, steps_to_read
@@ -31,6 +31,14 @@ from three_walls.report.json_report import render_json
 from three_walls.timeline import excerpt
 
 STEPS = 20
+
+
+def make_long(monkeypatch: pytest.MonkeyPatch, operations: int) -> None:
+    """Makes captures of more than twice so many operations long ones, which are read in small parts."""
+    attribute_few(monkeypatch, operations)
+    monkeypatch.setattr(steps_to_read, "attribution_thresholds", attributed_steps.attribution_thresholds)
+    monkeypatch.setattr(export, "_ROWS_AT_ONCE", 8)
+    monkeypatch.setattr(excerpt, "LARGEST_MARGIN", 1)
 
 
 @pytest.fixture
@@ -44,12 +52,9 @@ def read_few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
             heights.extend(trace.operations.height for trace in traces)
             return build(traces, *arguments)
 
-        attribute_few(monkeypatch, operations)
+        make_long(monkeypatch, operations)
         build: Callable[..., object] = pipeline.build_timeline
-        monkeypatch.setattr(steps_to_read, "attribution_thresholds", attributed_steps.attribution_thresholds)
         monkeypatch.setattr(pipeline, "build_timeline", build_timeline)
-        monkeypatch.setattr(export, "_ROWS_AT_ONCE", 8)
-        monkeypatch.setattr(excerpt, "LARGEST_MARGIN", 1)
         return heights
 
     return prepare

@@ -1,4 +1,4 @@
-"""Of long captures of many ranks the same steps are looked at on all ranks, and only these are read."""
+"""Of long captures of many ranks the same steps are attributed on all ranks, and only these are read."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ import pytest
 
 from tests.changed_rows import change
 from tests.lockstep import MS, Behaviour, Run, simulate
-from tests.ranks.test_attributed_steps import STEP_NS, attribute_few
+from tests.ranks.test_attributed_steps import STEP_NS
 from tests.ranks.test_capture_start import cut
-from tests.ranks.test_steps_to_read import marked_steps
-from three_walls import analyze, pipeline
+from tests.ranks.test_steps_to_read import analyze_whole, make_long, marked_steps
+from three_walls import analyze
 from three_walls.inputs import read_inputs
-from three_walls.inputs.nsys import export
 from three_walls.model.report import Report
-from three_walls.ranks import attributed_steps, steps_to_read
 from three_walls.survey import choose_ranks, rank_survey
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline import excerpt
 from three_walls.timeline.timeline import Timeline
 
 pytestmark = pytest.mark.slow
@@ -36,10 +33,7 @@ def survey_few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
         limits = change(default_rank_thresholds(), most_ranks_in_full=2, most_ranks_per_task=4)
         for module in (read_inputs, choose_ranks, rank_survey):
             monkeypatch.setattr(module, "default_rank_thresholds", lambda: limits)
-        attribute_few(monkeypatch, operations)
-        monkeypatch.setattr(steps_to_read, "attribution_thresholds", attributed_steps.attribution_thresholds)
-        monkeypatch.setattr(export, "_ROWS_AT_ONCE", 8)
-        monkeypatch.setattr(excerpt, "LARGEST_MARGIN", 1)
+        make_long(monkeypatch, operations)
         build: Callable[..., Timeline] = rank_survey.build_timeline
 
         def build_timeline(*arguments: object) -> Timeline:
@@ -64,18 +58,12 @@ def make_run(starts: Sequence[float] = (), hosts: int = 2) -> Run:
     return cut(run, starts) if starts else run
 
 
-def analyze_whole(monkeypatch: pytest.MonkeyPatch, path: Path) -> Report:
-    with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "choose_steps_to_read", lambda *_, **__: {})
-        return analyze(path)
-
-
 def kept(report: Report) -> list[list[int]]:
     return [[step.index for step in rank.steps if step.kept] for rank in report.ranks]
 
 
 @pytest.mark.parametrize("starts", [(), (0.3, 0.6, 0.1, 0.8, 0.2, 0.5)], ids=["together", "within the same step"])
-def test_the_same_steps_of_all_ranks_are_looked_at(
+def test_the_same_steps_of_all_ranks_are_attributed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survey_few: Callable[[int], list[int]], starts: Sequence[float]
 ) -> None:
     directory, heights = make_run(starts).write(tmp_path), survey_few(100)

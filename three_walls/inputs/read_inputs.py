@@ -17,7 +17,7 @@ from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
 from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.nsys.source import find_traces, find_unread
-from three_walls.inputs.nsys.steps_to_read import Device, StepsToRead
+from three_walls.inputs.nsys.spans import Device, StepsToRead
 from three_walls.inputs.nsys.tables import WantedRanges
 from three_walls.inputs.threads import read_each
 from three_walls.model.config import ConfigValue, RunConfig
@@ -279,12 +279,11 @@ def _read_traces(
     """
 
     is_surveyed = len(paths) > default_rank_thresholds().most_ranks_in_full
-    to_read = {} if is_surveyed else dict(choose_steps(paths, len(paths)))
+    of_all = {} if is_surveyed else choose_steps(paths, len(paths))
 
     def read(capture_id: int) -> Trace | InputError:
         path = paths[capture_id]
-        if is_surveyed:
-            to_read.update(choose_steps([path], len(paths)))
+        to_read = choose_steps([path], len(paths)) if is_surveyed else of_all
         try:
             return read_trace(path, capture_id, 0, ranges, graph_launch, to_read=to_read.get(path, {}))
         except InputError as error:

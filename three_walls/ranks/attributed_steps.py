@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.inputs.nsys.steps_to_read import StepsToRead
+from three_walls.inputs.nsys.spans import StepsToRead
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.excerpt import excerpt

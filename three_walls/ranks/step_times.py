@@ -16,7 +16,7 @@ from three_walls.inputs.nsys.identity import read_host
 from three_walls.inputs.nsys.reader import cut_names, read_session_start
 from three_walls.inputs.nsys.schemas import KINDS
 from three_walls.inputs.nsys.source import plain_sqlite
-from three_walls.inputs.nsys.steps_to_read import Device, Span
+from three_walls.inputs.nsys.spans import Device, Span
 from three_walls.inputs.nsys.tables import GRAPHS, HAS_ENDED, KERNELS, WantedRanges, read_ranges
 from three_walls.model.record import dataclass
 from three_walls.timeline.categories import CATEGORY_OR_SEND_RECV, classify

@@ -18,7 +18,7 @@ import polars as pl
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.reader import Trace, list_steps_to_read
 from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES, plain_sqlite
-from three_walls.inputs.nsys.steps_to_read import Device, SampledSteps, Span, StepsToRead, are_within, join_spans
+from three_walls.inputs.nsys.spans import Device, SampledSteps, Span, StepsToRead, are_within, join_spans
 from three_walls.inputs.nsys.tables import count_operations
 from three_walls.inputs.threads import read_each
 from three_walls.model.errors import InputError
@@ -64,7 +64,7 @@ def choose_steps_to_read(
 
 
 def sample_steps(first: Trace) -> SampledSteps | None:
-    """The steps that were read of the first rank of ``first``, to be looked at of all; None where all were."""
+    """The steps that were read of the first rank of ``first``, to be attributed of all; None where all were."""
     read = next(iter(list_steps_to_read([first]).values()), None)
     if read is None:
         return None

@@ -4,7 +4,7 @@ One task reads several captures, so that the fixed cost of every operation on fr
 of each rank by itself, and keeps the calls of communication, the stretches in which they are exposed, sums per step.
 Summaries of several tasks are joined. What needs all ranks (matched calls, the clock, waits, late ranks) is then worked
 out from the joined summary by the functions that work it out for ranks read in full, with the same results. Of long
-captures the same steps of all ranks are looked at: those that the first one gives.
+captures the same steps of all ranks are attributed: those that the first one gives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from three_walls.inputs.nsys.api_calls import ApiCalls
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture, Trace, list_steps_to_read, read_trace
 from three_walls.inputs.nsys.source import keep_unpacked
-from three_walls.inputs.nsys.steps_to_read import SampledSteps, StepsToRead
+from three_walls.inputs.nsys.spans import SampledSteps, StepsToRead
 from three_walls.inputs.read_inputs import Progress
 from three_walls.inputs.threads import read_each
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
@@ -87,7 +87,7 @@ class SurveyTask:
     """The run's."""
     step_range: str | None
     sample: SampledSteps | None = None
-    """The steps that are looked at; None: all."""
+    """The steps that are attributed; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +248,11 @@ def _summarize(traces: Sequence[Trace], lost: Sequence[LostCapture], task: Surve
     outline = outline_run(timeline, to_read)
     every_step = timeline.steps
     if task.sample is not None and outline.unread is not None:
-        every_step = _leave_out(pl.concat([every_step, outline.unread]), to_read, task.sample)
+        every_step = _drop_others(pl.concat([every_step, outline.unread]), to_read, task.sample)
         timeline = timeline.with_steps(every_step.filter(pl.col("kept") | ~pl.col("rank_index").is_in(list(to_read))))
     operations, steps = timeline.operations, timeline.steps
     slices = slice_steps(operations, label_idle(operations, steps, timeline.synchronizing, timeline.overhead), steps)
-    any_step = steps.with_columns(kept=pl.lit(value=True))
+    all_kept = steps.with_columns(kept=pl.lit(value=True))
     return RankSurvey(
         captures=captures,
         lost=tuple(lost),
@@ -264,15 +264,15 @@ def _summarize(traces: Sequence[Trace], lost: Sequence[LostCapture], task: Surve
         budget=measure_budget(slices, steps),
         exposure=measure_exposure(slices),
         compute=union_where(slices, COMPUTE_CATEGORIES),
-        spreads=measure_step_spreads(operations, any_step),
-        paced=_condense(list_paced_calls(timeline.with_steps(any_step), with_kernels)),
+        spreads=measure_step_spreads(operations, all_kept),
+        paced=_condense(list_paced_calls(timeline.with_steps(all_kept), with_kernels)),
     )
 
 
-def _leave_out(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead], sample: SampledSteps) -> pl.DataFrame:
-    """``steps`` with those of the ranks in ``to_read`` dropped that are not looked at, in order."""
-    looked_at = [(rank_index, step) for rank_index, read in to_read.items() for step in read.attributed]
-    columns = pl.DataFrame(looked_at, {"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
+def _drop_others(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead], sample: SampledSteps) -> pl.DataFrame:
+    """``steps`` in order, with those dropped that are not attributed of the ranks in ``to_read``."""
+    attributed = [(rank_index, step) for rank_index, read in to_read.items() for step in read.attributed]
+    columns = pl.DataFrame(attributed, {"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
     marked = steps.join(columns.with_columns(is_in=pl.lit(value=True)), on=STEP, how="left", maintain_order="left")
     is_whole = ~pl.col("rank_index").is_in(sorted(to_read))
     left = leave_out(marked, is_whole | pl.col("is_in").is_not_null(), sample.all_count, len(sample.numbers))

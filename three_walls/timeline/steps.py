@@ -25,7 +25,7 @@ from types import MappingProxyType
 import polars as pl
 
 from three_walls.inputs import limits
-from three_walls.inputs.nsys.steps_to_read import StepsToRead
+from three_walls.inputs.nsys.spans import StepsToRead
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION
 

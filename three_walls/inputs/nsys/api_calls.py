@@ -18,7 +18,7 @@ import polars as pl
 
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.schemas import API_CALLS
-from three_walls.inputs.nsys.steps_to_read import Span, join_spans
+from three_walls.inputs.nsys.spans import Span, join_spans
 from three_walls.inputs.nsys.tables import API, HAS_ENDED, THREADS_PER_PROCESS, process_of
 
 _ROWS_PER_PART = 1 << 16

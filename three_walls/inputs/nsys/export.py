@@ -21,7 +21,7 @@ import polars as pl
 from adbc_driver_sqlite import StatementOptions
 
 from three_walls.inputs import limits
-from three_walls.inputs.nsys.steps_to_read import Span, are_within, condition_of
+from three_walls.inputs.nsys.spans import Span, are_within, condition_of
 from three_walls.inputs.threads import check_is_wanted
 from three_walls.model.errors import InputError
 

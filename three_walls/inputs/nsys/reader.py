@@ -36,7 +36,7 @@ from three_walls.inputs.nsys.schemas import (
     distinct_rows,
 )
 from three_walls.inputs.nsys.source import hash_file, plain_sqlite
-from three_walls.inputs.nsys.steps_to_read import Device, Span, StepsToRead, list_spans
+from three_walls.inputs.nsys.spans import Device, Span, StepsToRead, list_spans
 from three_walls.inputs.nsys.tables import (
     WantedRanges,
     read_event_records,

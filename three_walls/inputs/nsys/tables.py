@@ -25,7 +25,7 @@ from three_walls.inputs.nsys.schemas import (
     share_constants,
 )
 from three_walls.inputs.nsys.source import plain_sqlite
-from three_walls.inputs.nsys.steps_to_read import Span, are_within
+from three_walls.inputs.nsys.spans import Span, are_within
 from three_walls.model.errors import InputError
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"

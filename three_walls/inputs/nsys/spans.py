@@ -1,4 +1,4 @@
-"""Of a long capture only some steps are read: which, and what is known of the others."""
+"""The spans of time of which a long capture is read: those of some steps, and what is known of the other steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from three_walls.model.record import dataclass
 
 Span = tuple[int, int]
 """From a number to before another one: instants in ns, or ids."""
-
 
 Device = tuple[int, int]
 """What a rank is within a capture: its process (globalPid) and device."""
@@ -37,7 +36,7 @@ class StepsToRead:
 
 @dataclass(frozen=True, slots=True)
 class SampledSteps:
-    """Which steps are looked at of every rank of a run of many, as the first rank shows them."""
+    """Which steps of every rank of a surveyed run are attributed, as the first rank shows them."""
 
     numbers: frozenset[int]
     are_marked: bool
@@ -45,7 +44,7 @@ class SampledSteps:
     spans: tuple[Span, ...] | None
     """When the steps ran, in UTC; None where the capture does not state when it began."""
     all_count: int
-    """How many steps could be looked at."""
+    """How many steps could be."""
 
 
 def list_spans(to_read: Mapping[Device, StepsToRead]) -> tuple[Span, ...]:
