@@ -8,8 +8,10 @@ import os
 import resource
 import shutil
 import sqlite3
+import sys
 import tempfile
 from collections import namedtuple
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from hashlib import sha256
@@ -24,7 +26,7 @@ from three_walls import analyze
 from three_walls.inputs import limits
 from three_walls.inputs.nsys import source
 from three_walls.inputs.nsys.source import find_traces, hash_file, keep_unpacked, plain_sqlite, unpack_sqlite
-from three_walls.inputs.threads import work_meanwhile
+from three_walls.inputs.threads import read_each, work_meanwhile
 from three_walls.model.errors import InputError
 
 
@@ -91,6 +93,31 @@ def test_copies_are_kept_up_to_a_size_and_the_first_one_always(
             with plain_sqlite(path) as copy:
                 copies.append(copy)
         assert [copy.exists() for copy in copies] == expected
+
+
+@pytest.mark.usefixtures("switches_often")
+def test_threads_may_keep_copies_at_the_same_time(tmp_path: Path) -> None:
+    packed = pack_trace(tmp_path)
+    paths = [Path(shutil.copy(packed, tmp_path / f"rank{rank}.sqlite.xz")) for rank in range(24)]
+
+    def find_copy(path: Path) -> Path:
+        with plain_sqlite(path) as copy:
+            return copy
+
+    for _ in range(5):
+        with keep_unpacked():
+            copies = read_each(find_copy, paths, 4, lambda _: None)
+            assert len(set(copies)) == len(paths) and all(copy.exists() for copy in copies)
+        assert not any(copy.exists() for copy in copies)
+
+
+@pytest.fixture
+def switches_often() -> Iterator[None]:
+    """Lets threads take turns a thousand times as often as usual."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    yield
+    sys.setswitchinterval(usual)
 
 
 @pytest.mark.parametrize("suffix", [".sqlite", ".sqlite.xz"])

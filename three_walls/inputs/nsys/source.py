@@ -11,6 +11,7 @@ import lzma
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -185,14 +186,22 @@ def hash_file(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _KeptCopies:
-    """Temporary copies that are used again."""
+    """Temporary copies that are used again, by the threads that read traces."""
 
     until: ExitStack
     """Removes them."""
     copies: dict[Path, Path]
     """By the path of the trace."""
+    lock: threading.Lock
 
-    def has_room_for(self, copy: Path) -> bool:
+    def keep(self, path: Path, copy: Path, in_use: ExitStack) -> None:
+        """Keeps ``copy`` of the trace at ``path``, which ``in_use`` would remove, if there is room."""
+        with self.lock:
+            if self._has_room_for(copy):
+                self.until.push(in_use.pop_all())
+                self.copies[path] = copy
+
+    def _has_room_for(self, copy: Path) -> bool:
         """Whether ``copy`` fits among the others, and another one as large onto the disk while it is kept."""
         copy_bytes = copy.stat().st_size
         kept_bytes = sum(other.stat().st_size for other in self.copies.values())
@@ -208,7 +217,7 @@ _kept: ContextVar[_KeptCopies | None] = ContextVar("_kept", default=None)
 def keep_unpacked() -> Iterator[None]:
     """Keeps the temporary copies of traces until the end of the block, so that each is unpacked once."""
     with ExitStack() as until:
-        before = _kept.set(_KeptCopies(until, {}))
+        before = _kept.set(_KeptCopies(until, {}, threading.Lock()))
         try:
             yield
         finally:
@@ -244,9 +253,8 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
                 wait()
         else:
             unpack_sqlite(path, plain)
-        if kept is not None and kept.has_room_for(plain):
-            kept.until.push(in_use.pop_all())
-            kept.copies[path] = plain
+        if kept is not None:
+            kept.keep(path, plain, in_use)
         yield plain
 
 
