@@ -176,7 +176,7 @@ test-lowest: $(TOOLS)/.installed pyproject.toml  ## the tests with the lowest ve
 	.venvs/lowest/bin/python -m pytest -n auto --dist loadgroup
 
 # Run it to take up newer versions; the tests then tell whether they fit.
-COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-strip-extras
 lock: $(TOOLS)/.installed  ## write constraints.txt (to run) and constraints-dev.txt (to develop), with hashes
 	$(COMPILE) --upgrade --extra dev --extra fast --extra plotly pyproject.toml --output-file constraints-dev.txt
 	$(COMPILE) --upgrade --constraint constraints-dev.txt pyproject.toml --output-file constraints.txt
