@@ -4,9 +4,9 @@
 
 Every capture of ``sample_traces/`` and ``benchmarks/traces/`` is analyzed twice, alone and with the log and the
 configuration next to it. Compared are the files that ``analyze`` writes, the report in full as text, Markdown and
-tables, ``doctor``, ``whatif`` and ``export`` (the tables, changes and exports spread over the captures), and ``compare``,
-``plan next``, ``rules`` and ``facts`` once. Exits with 1 where a file differs, and shows the first lines that do. What COMMIT gives is kept in
-``.same-outputs/``: making it takes four minutes on two cores.
+tables, ``doctor``, ``whatif`` and ``export`` (tables, changes and exports spread over the captures), and ``compare``,
+``plan next``, ``rules`` and ``facts`` once. Exits with 1 where a file differs, and shows the first lines that do.
+What COMMIT gives is kept in ``.same-outputs/``: making it takes four minutes on two cores.
 """
 
 from __future__ import annotations
@@ -209,9 +209,8 @@ def main(arguments: list[str]) -> int:
         names = sorted({*list_files(before, only), *list_files(after, only)})
         differing = [n for n in names if _read(before / n) != _read(after / n)]
         for name in differing:
-            print(name)
-            print("\n".join(show_difference(before / name, after / name, lines)))
-    print(f"{len(names) - len(differing)} of {len(names)} files are the same")
+            sys.stdout.write("\n".join([name, *show_difference(before / name, after / name, lines), ""]))
+    sys.stdout.write(f"{len(names) - len(differing)} of {len(names)} files are the same\n")
     return 1 if differing else 0
 
 
