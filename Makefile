@@ -102,7 +102,6 @@ docs: $(VENV)/.installed  ## write docs/generated and build the site; a warning 
 	$(BIN)/python -m tools.generate_report_docs
 	$(BIN)/python -m tools.generate_rules_index
 	$(BIN)/python -m tools.generate_bandwidth_page
-	$(BIN)/python -m tools.guide_coverage
 	$(BIN)/python -m tools.generate_sample_report
 	$(BIN)/mkdocs build --quiet --strict
 
