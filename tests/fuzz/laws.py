@@ -27,7 +27,7 @@ EXIT_CODES = {
     "capture": {0, 2},
     "load-report": {0, 2},
 }
-"""Command -> the exit codes that its help and the README document."""
+"""Command -> the exit codes that its help and docs/reliability.md document."""
 
 REPORT_FILES = ("overrides.txt", "report.html", "report.json")
 
