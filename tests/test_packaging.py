@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
+import click
 import pytest
 from trace_builder import TraceBuilder
 
 from tests.paths import REPOSITORY
+from three_walls.cli.main import cli
 
 pytestmark = pytest.mark.slow
 
@@ -100,20 +103,25 @@ def test_the_make_targets_of_the_readme_exist() -> None:
     assert set(re.findall(r"make (\w+) ", (REPOSITORY / "README.md").read_text())) <= targets
 
 
-def test_the_options_of_the_readme_exist() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "three_walls", "analyze", "--help"],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
+def test_the_commands_of_the_readme_exist_with_their_options() -> None:
+    commands = re.findall(
+        r"^three-walls (.*)$|`[^`]*three-walls ([^`]*)`", (REPOSITORY / "README.md").read_text(), re.MULTILINE
     )
-    for line in re.findall(r"^three-walls analyze .*$", (REPOSITORY / "README.md").read_text(), re.MULTILINE):
-        for option in re.findall(r"(--[a-z-]+)", line):
-            assert option in done.stdout
+    assert len(commands) > 12
+    for line in map("".join, commands):
+        words = shlex.split(line.partition(" -- ")[0])
+        command: click.Command = cli
+        while isinstance(command, click.Group):
+            subcommand = command.get_command(click.Context(command), words.pop(0))
+            assert subcommand is not None, line
+            command = subcommand
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, line
 
 
 def test_every_file_the_readme_names_exists() -> None:
     text = (REPOSITORY / "README.md").read_text()
-    for name in re.findall(r"`((?:three_walls|rules|docs|sample_traces)/[\w./-]*)`", text):
+    names = re.findall(r"\]\(([^)#:]*)|((?:three_walls|rules|docs|sample_traces)/[\w./-]*)", text)
+    assert len(names) > 15
+    for name in map("".join, names):
         assert (REPOSITORY / name).exists(), name

@@ -329,6 +329,7 @@ def main() -> int:
     failed = _judge(compared)
     click.echo(describe_neighbour_score(predicted))
     click.echo(describe_bare_score(compared))
+    click.echo(describe_whole_score(predicted))
     click.echo()
     for line in describe_gpu_groups(compared, walls, bases):
         click.echo(line)
@@ -343,8 +344,19 @@ def describe_neighbour_score(predicted: Iterable[Comparison]) -> str:
 
 def describe_bare_score(compared: Sequence[Comparison]) -> str:
     """How many of the same edits are inside if nothing is allowed for noise."""
-    bare = [replace(each, noise=0.0) for each in compared]
-    return f"with nothing allowed for noise: {_count_inside(bare)}"
+    return f"with nothing allowed for noise: {_count_inside(_without_noise(compared))}"
+
+
+def describe_whole_score(predicted: Iterable[Comparison]) -> str:
+    """The score of every predicted edit, also of those that are lost in noise, if nothing is allowed for noise."""
+    bare = _without_noise(predicted)
+    correlation = correlate_ranks([(each.likely, each.measured) for each in bare])
+    described = "unknown" if correlation is None else f"{correlation:.2f}"
+    return f"of edits lost in noise too, with nothing allowed: {_count_inside(bare)}; rank correlation {described}"
+
+
+def _without_noise(compared: Iterable[Comparison]) -> list[Comparison]:
+    return [replace(each, noise=0.0) for each in compared]
 
 
 def _count_inside(compared: Sequence[Comparison]) -> str:

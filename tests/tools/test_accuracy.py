@@ -18,6 +18,7 @@ from tools.accuracy import (
     describe_bare_score,
     describe_gpu_groups,
     describe_neighbour_score,
+    describe_whole_score,
     find_base,
     read_edits,
 )
@@ -59,6 +60,12 @@ def test_the_score_without_any_noise_is_told_too() -> None:
     assert near.is_inside
     assert "all 0 of 1 inside" in describe_bare_score([near])
     assert "all 1 of 1 inside" in describe_bare_score([replace(near, high=0.11)])
+
+
+def test_the_score_of_all_edits_leaves_none_out_for_its_noise() -> None:
+    lost = replace(_compared("a", 0.1, 0.11), noise=0.2)
+    assert lost.is_lost_in_noise
+    assert "all 1 of 2 inside" in describe_whole_score([lost, replace(lost, high=0.11)])
 
 
 def test_a_range_is_narrow_beside_the_step_or_beside_its_gain() -> None:
