@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tests.report.sample_diagnosis import MS
-from tests.report.sample_report import sample_report
+from tests.report.sample_report import MS, sample_report
 from three_walls.compare.run import Run
 from three_walls.model.config import ConfigData, ConfigValue, RunConfig
 from three_walls.model.fact import FactSheet

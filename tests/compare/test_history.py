@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.compare.sample_runs import make_log_run, make_run
 from tests.compare.test_settings import DEEPEP
-from tests.report.sample_diagnosis import MS
+from tests.report.sample_report import MS
 from three_walls.compare.history import TriedWith, judge_history
 from three_walls.compare.run import Run
 from three_walls.model.comparison import Decision, Judgement

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.compare.sample_runs import make_log_run, make_run
-from tests.report.sample_diagnosis import MS
+from tests.report.sample_report import MS
 from three_walls.compare.compare import compare_pair
 from three_walls.compare.reconcile import MOST_KERNELS, compare_communication, reconcile_buckets, reconcile_kernels
 from three_walls.compare.run import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.compare.sample_runs import make_run
-from tests.report.sample_diagnosis import MS
+from tests.report.sample_report import MS
 from three_walls.compare.compare import compare_pair
 from three_walls.compare.run import Run
 from three_walls.compare.settings import judge_gain

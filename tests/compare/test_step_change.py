@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.compare.sample_runs import make_log_run, make_run
-from tests.report.sample_diagnosis import MS
+from tests.report.sample_report import MS
 from three_walls.compare.run import Run
 from three_walls.compare.step_change import measure_step_change
 from three_walls.model.comparison import Basis, ChangeOutcome

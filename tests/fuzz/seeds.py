@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import lzma
 import sqlite3
 import sys
@@ -160,12 +161,7 @@ def run_config_value() -> dict[str, Any]:
 
 def report_value() -> dict[str, Any]:
     """A small report.json, as data."""
-    import json
-
-    from tests.report.sample_report import sample_report
-    from three_walls.report.json_report import render_json
-
-    value: dict[str, Any] = json.loads(render_json(sample_report()))
+    value: dict[str, Any] = json.loads((REPOSITORY / "tests/report/cases/eight-ranks.json").read_text())
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compare.sample_runs import make_log_run, make_run
-from tests.report.sample_diagnosis import MS
+from tests.report.sample_report import MS
 from three_walls.compare.compare import compare
 from three_walls.compare.step_change import measure_step_change
 from three_walls.model.comparison import Judgement

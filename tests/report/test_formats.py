@@ -128,3 +128,8 @@ def test_walls_name_their_half() -> None:
 
 def test_control_characters_are_spelled_out() -> None:
     assert formats.show_control_characters("a\x1b[31m\nb") == "a\\x1b[31m\nb"
+
+
+def test_a_loss_below_the_precision_of_the_range_is_none() -> None:
+    gain = Gain(-40_000, 4_000_000, 60_000_000, "replayed")
+    assert formats.describe_gain(gain) == "gain 0-60 ms, likely 4 ms (replayed)"

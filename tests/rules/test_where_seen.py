@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.report.sample_advice import plan
+from tests.report.sample_report import sample_report
 from three_walls.attribution.compute_gaps import Cause
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.model.buckets import BUCKET_BY_NAME
@@ -22,6 +22,6 @@ def test_every_place_is_a_bucket_or_a_cause_and_every_pool_one_of_a_rule() -> No
 
 
 def test_an_entry_has_the_places_of_its_pools_and_one_without_a_pool_has_none() -> None:
-    first = plan()[0]
+    first = sample_report().plan[0]
     entries = [replace(first, rule=rule) for rule in ("ep-overlap", "late-rank", "no-such-rule")]
     assert [step.seen_in for step in name_places(entries, RULES)] == [("ep_all_to_all", "ep_dispatch_combine"), (), ()]
