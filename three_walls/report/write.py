@@ -32,7 +32,7 @@ STAGING_PREFIX = ".three-walls-"
 """Directories of this name and a number hold a report that is being written. What is left of a killed run is removed by
 the next."""
 _NUMBER_BYTES = 8
-"""Of that number, which is random, in hexadecimal digits. The name of the cache of reports has none."""
+"""Of that number, which is random, in hexadecimal digits."""
 LOCK_NAME = ".three-walls.lock"
 _HEAD_BYTES = 200
 """Enough of a file to see whether it is one of an entry."""
@@ -42,10 +42,8 @@ _WITHOUT_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 """What symlink fails with on a file system that has no symbolic links, as FAT."""
 
 
-def write_report(report: Report, out_dir: Path, json_text: str = "") -> list[Path]:
+def write_report(report: Report, out_dir: Path) -> list[Path]:
     """Write the files into ``out_dir``, creating it. Other files in it are not touched.
-
-    ``json_text``: what :func:`render_json` gives, where it was rendered before.
 
     Returns the paths of the three files, and that of the directory with the files of the entries if there are any.
 
@@ -55,9 +53,7 @@ def write_report(report: Report, out_dir: Path, json_text: str = "") -> list[Pat
     """
     # A lone surrogate (of a file name that is not UTF-8) is written as \udcXX, which JSON reads back as it was.
     entries = render_entries(report)
-    texts = dict(
-        zip(NAMES, (render_html(report), json_text or render_json(report), render_overrides(report)), strict=True)
-    )
+    texts = dict(zip(NAMES, (render_html(report), render_json(report), render_overrides(report)), strict=True))
     contents = {name: text.encode("utf-8", errors="backslashreplace") for name, text in (texts | entries).items()}
     try:
         with _alone_in(out_dir) as is_alone:
