@@ -98,7 +98,6 @@ if TYPE_CHECKING:
 @click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
 @workers_options
-@click.option("--timings", "is_timed", is_flag=True, help="Print what each stage takes on stderr: time and memory.")
 @nsys_option
 def analyze_command(
     traces: tuple[Path, ...],
@@ -118,7 +117,6 @@ def analyze_command(
     quiet: bool,
     jobs: int | None,
     scheduler: str | None,
-    is_timed: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
 
@@ -145,10 +143,6 @@ def analyze_command(
     out = out_dir or default_out_dir(traces)
     written: list[Path] = []
     with show_progress() as progress:
-        if is_timed:
-            from three_walls.cli.timings import time_stages
-
-            progress = time_stages(progress)
         progress("starting the analysis")
         choose_threads(traces)
         with loading():
