@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from three_walls.cli.analyze import show_progress
 from three_walls.compare.compare import compare
 from three_walls.compare.gate import judge_condition, read_condition
 from three_walls.facts.registry import DEFINITION_BY_NAME
+from three_walls.lib.files import write_texts
 from three_walls.model.comparison import ConditionOutcome, ConditionResult
 from three_walls.model.errors import UsageError
 from three_walls.report.comparison_report import (
@@ -168,27 +168,13 @@ def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = Fa
 
 
 def write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:
-    """Write the files, each at once or not at all. Raises UsageError for a directory that cannot be written."""
+    """Write the files whole or not at all. Raises UsageError for a directory that cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for name, text in contents.items():
-            write_at_once(directory / name, text)
+        write_texts(contents, directory)
     except OSError as error:
         raise UsageError(f"cannot write to {directory}: {error.strerror}; choose a directory you can write") from error
     return [directory / name for name in contents]
-
-
-def write_at_once(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` so that no reader ever sees a part of it."""
-    staged = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    try:
-        with staged.open("xb") as file:
-            file.write(text.encode("utf-8", errors="backslashreplace"))
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(path)
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 def finish(results: Sequence[ConditionResult], *, ignore_unknown: bool) -> None:
