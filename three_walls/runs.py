@@ -1,7 +1,7 @@
 """Reads runs to compare, whatever they are given as, and histories of runs.
 
-A run is given as a trace, several (in a directory), a report.json or a directory with one, training logs alone, or
-``baseline:NAME``. Options of the run follow its path, separated by commas: ``trace.sqlite,log=train.log``.
+A run is given as a trace, several (in a directory), a report.json or a directory with one, or training logs alone.
+Options of the run follow its path, separated by commas: ``trace.sqlite,log=train.log``.
 """
 
 from __future__ import annotations
@@ -37,11 +37,9 @@ from three_walls.report.json_report import load_report
 from three_walls.tables.loader import Row, Texts, load_table
 from three_walls.version import VERSION
 
-BASELINE = "baseline:"
 REPORT_NAME = "report.json"
 LABEL_NAME = "tried.yaml"
 _OPTION = re.compile(r",(log|config|set|name)=")
-_BASELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NO_TRACE = "only training logs were given"
 
 
@@ -56,11 +54,8 @@ class GivenRun:
     name: str = ""
 
 
-def parse_run(text: str, baselines: Path | None = None) -> GivenRun:
-    """``PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,name=TEXT]``, or ``baseline:NAME``.
-
-    ``baselines``: the directory of baselines. Raises UsageError where the text cannot be read.
-    """
+def parse_run(text: str) -> GivenRun:
+    """``PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,name=TEXT]``. Raises UsageError for another text."""
     path, *rest = _OPTION.split(text)
     options = list(zip(rest[::2], rest[1::2], strict=True))
     if not path or any(not value for _, value in options):
@@ -69,46 +64,13 @@ def parse_run(text: str, baselines: Path | None = None) -> GivenRun:
     for name in ("config", "name"):
         if len(values.get(name, [])) > 1:
             raise UsageError(f"expected {name}= once, found it {len(values[name])} times in {text!r}")
-    name = values.get("name", [""])[0]
-    given = Path(path)
-    if path.startswith(BASELINE):
-        baseline = path.removeprefix(BASELINE)
-        given, name = find_baseline(baselines, baseline), name or baseline
     return GivenRun(
-        path=given,
+        path=Path(path),
         logs=tuple(map(Path, values.get("log", []))),
         config=Path(values["config"][0]) if "config" in values else None,
         settings=tuple(values.get("set", [])),
-        name=name,
+        name=values.get("name", [""])[0],
     )
-
-
-def baseline_path(directory: Path | None, name: str) -> Path:
-    """Where the baseline ``name`` is. Raises UsageError without a directory and for a name that is none."""
-    if directory is None:
-        raise UsageError("expected the directory of baselines: give --dir, or set THREE_WALLS_BASELINES")
-    if not _BASELINE_NAME.fullmatch(name):
-        raise UsageError(
-            f"expected a name of a baseline (1 to 64 letters, digits, '.', '_' and '-', a letter or digit first), "
-            f"found {name!r}"
-        )
-    return directory / f"{name}.json"
-
-
-def find_baseline(directory: Path | None, name: str) -> Path:
-    """The file of the baseline ``name``. Raises UsageError, with the names that there are, where there is none."""
-    path = baseline_path(directory, name)
-    if not path.is_file():
-        names = list_baselines(path.parent)
-        there = f"there are {', '.join(names)}" if names else "there are none"
-        raise UsageError(f"no baseline {name} in {path.parent}: {there}")
-    return path
-
-
-def list_baselines(directory: Path) -> list[str]:
-    """Names of the baselines in ``directory``, sorted; a directory that does not exist has none."""
-    found = [path.name.removesuffix(".json") for path in directory.glob("*.json") if path.is_file()]
-    return sorted(name for name in found if _BASELINE_NAME.fullmatch(name))
 
 
 def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:

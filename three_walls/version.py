@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 
-def find_version(package: str = "three_walls") -> str:
+def find_version() -> str:
     """The version in the name of the installed package's metadata, which is where importlib.metadata looks as well.
 
     Importing that takes as long as all else that ``three-walls --help`` imports of ours.
     """
     for folder in sys.path:
-        for path in sorted(Path(folder).glob(f"{package}-*.dist-info")):
-            return path.stem.removeprefix(f"{package}-")
+        for path in sorted(Path(folder).glob("three_walls-*.dist-info")):
+            return path.stem.removeprefix("three_walls-")
     return "0+uninstalled"  # as a checkout that was never installed
 
 

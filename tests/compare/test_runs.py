@@ -1,4 +1,4 @@
-"""Runs as users give them: reports, directories, logs, baselines."""
+"""Runs as users give them: reports, directories, logs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def test_what_cannot_be_read_as_a_run_is_refused(text: str) -> None:
         parse_run(text)
 
 
-def test_a_report_is_read_from_its_file_or_its_directory(tmp_path: Path) -> None:
+def test_a_report_is_read_from_its_directory_or_its_file_whatever_that_is_called(tmp_path: Path) -> None:
     directory = write_report(tmp_path / "edit.three-walls")
+    baseline = shutil.copy(directory / "report.json", tmp_path / "main.json")
+    assert read_run(GivenRun(baseline)).unprofiled_step_ns == 600_000_000
     launch = tmp_path / "slurm-4711.0"  # as attach leaves it
     write_report(launch / "report")
     assert read_run(GivenRun(launch)).name == "slurm-4711.0"

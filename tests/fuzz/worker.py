@@ -40,7 +40,6 @@ def load_program() -> None:
             importlib.import_module(f"three_walls.{package}.{path.stem}")
     importlib.import_module("three_walls.pipeline")
     importlib.import_module("three_walls.runs")
-    importlib.import_module("three_walls.report_cache")
 
     _read_bundled_rules_once()
 

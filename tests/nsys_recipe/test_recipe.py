@@ -179,7 +179,7 @@ def test_the_analysis_runs_in_its_own_python_without_the_libraries_of_nsys(
     given = {"log": ["a.log", "b.log"], "config": "run_config.yaml"}
     command, environment = module.make_command(["x.sqlite"], "out", given.get)
     assert command == [
-        "/venv/bin/python", "-m", "three_walls", "analyze", "x.sqlite", "--no-cache", "--out", "out",
+        "/venv/bin/python", "-m", "three_walls", "analyze", "x.sqlite", "--out", "out",
         "--log", "a.log", "--log", "b.log", "--config", "run_config.yaml",
     ]  # fmt: skip
     assert (environment["PYTHONPATH"], environment["LD_LIBRARY_PATH"]) == ("/venv/lib", "/users/own")

@@ -23,8 +23,6 @@ from three_walls.report.render import FORMATS
 if TYPE_CHECKING:
     from three_walls.inputs.read_inputs import Progress
     from three_walls.model.report import Report
-    from three_walls.model.workers import Workers
-    from three_walls.report_cache import AnalysisRequest
 
 
 @click.command("analyze")
@@ -100,13 +98,6 @@ if TYPE_CHECKING:
 @click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
 @workers_options
-@click.option(
-    "--no-cache",
-    "is_fresh",
-    is_flag=True,
-    help="Analyze what was analyzed before with the same options again, and keep no report for the next time.",
-)
-@click.option("--timings", "is_timed", is_flag=True, help="Print what each stage takes on stderr: time and memory.")
 @nsys_option
 def analyze_command(
     traces: tuple[Path, ...],
@@ -126,8 +117,6 @@ def analyze_command(
     quiet: bool,
     jobs: int | None,
     scheduler: str | None,
-    is_fresh: bool,
-    is_timed: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
 
@@ -152,30 +141,26 @@ def analyze_command(
     """
     check_table(table, form)
     out = out_dir or default_out_dir(traces)
-    with loading():
-        from three_walls.report_cache import FOLDER, AnalysisRequest, open_cache
-    request = AnalysisRequest(
-        traces=traces,
-        logs=logs,
-        config=config_file,
-        settings=settings,
-        memory_snapshot=memory_snapshot,
-        step_range=step_range,
-        bridge_version=bridge_version,
-        rules=rules_dir,
-        allowed=allowed,
-        exports=out.parent / EXPORTS,
-    )
     written: list[Path] = []
     with show_progress() as progress:
-        if is_timed:
-            from three_walls.cli.timings import time_stages
-
-            progress = time_stages(progress)
-        progress("looking for an earlier report")
-        cache = None if is_fresh else open_cache(request, out, progress)
-        found = cache.find() if cache else None
-        analyzed = report = found or _analyze(request, make_workers(jobs, scheduler), progress)
+        progress("starting the analysis")
+        choose_threads(traces)
+        with loading():
+            from three_walls.pipeline import analyze
+        report: Report = analyze(
+            traces,
+            logs=logs,
+            config=config_file,
+            settings=settings,
+            memory_snapshot=memory_snapshot,
+            step_range=step_range,
+            bridge_version=bridge_version,
+            rules=rules_dir,
+            allowed=allowed,
+            exports=out.parent / EXPORTS,
+            workers=make_workers(jobs, scheduler),
+            progress=progress,
+        )
         if history_dir is not None:
             with loading():
                 from three_walls.runs import read_history
@@ -183,15 +168,8 @@ def analyze_command(
         if form is None or out_dir is not None:
             progress("writing the report")
             with loading():
-                from three_walls.report.json_report import render_json
                 from three_walls.report.write import write_report
-            json_text = cache.json_text if cache and found else render_json(analyzed)
-            written = write_report(report, out, json_text if report is analyzed else "")
-            if cache:
-                cache.keep(analyzed, json_text)
-    if found:
-        note = f"the same inputs and options were analyzed before: from {out / FOLDER}; --no-cache analyzes again"
-        click.echo(show_control_characters(note), err=True)
+            written = write_report(report, out)
     for warning in report.warnings:
         if warning.code == UNREADABLE:
             click.echo(show_control_characters(f"three-walls: warning: {warning.message}"), err=True)
@@ -211,27 +189,6 @@ def analyze_command(
         return
     for path in written:
         click.echo(f"Wrote {show_control_characters(str(path))}", err=form is not None)
-
-
-def _analyze(request: AnalysisRequest, workers: Workers, progress: Progress) -> Report:
-    progress("starting the analysis")
-    choose_threads(request.traces)
-    with loading():
-        from three_walls.pipeline import analyze
-    return analyze(
-        request.traces,
-        step_range=request.step_range,
-        bridge_version=request.bridge_version,
-        rules=request.rules,
-        allowed=request.allowed,
-        logs=request.logs,
-        memory_snapshot=request.memory_snapshot,
-        config=request.config,
-        settings=request.settings,
-        exports=request.exports,
-        workers=workers,
-        progress=progress,
-    )
 
 
 def default_out_dir(traces: tuple[Path, ...]) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from three_walls.cli.analyze import show_progress
 from three_walls.compare.compare import compare
 from three_walls.compare.gate import judge_condition, read_condition
 from three_walls.facts.registry import DEFINITION_BY_NAME
+from three_walls.lib.files import write_texts
 from three_walls.model.comparison import ConditionOutcome, ConditionResult
 from three_walls.model.errors import UsageError
 from three_walls.report.comparison_report import (
@@ -30,17 +30,8 @@ from three_walls.report.render import FORMATS
 from three_walls.report.terminal_report import open_console
 from three_walls.runs import GivenRun, parse_run, read_run
 
-BASELINES_VARIABLE = "THREE_WALLS_BASELINES"
 CONDITION_HOLDS, CONDITION_UNKNOWN = 1, 6
 """Exit codes."""
-
-baselines_option = click.option(
-    "--dir",
-    "baselines",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar=BASELINES_VARIABLE,
-    help=f"Directory of the baselines.  [default: ${BASELINES_VARIABLE}]",
-)
 
 
 @click.command("compare")
@@ -63,7 +54,6 @@ baselines_option = click.option(
 @click.option("--strict", is_flag=True, help="Let conditions hold for differences within the spread of the steps too.")
 @click.option("--ignore-unknown", is_flag=True, help="Do not fail where a value of a condition is not known.")
 @click.option("--force", is_flag=True, help="Compare runs of different models or GPUs.")
-@baselines_option
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What stdout gets."
 )
@@ -85,7 +75,6 @@ def compare_command(
     strict: bool,
     ignore_unknown: bool,
     force: bool,
-    baselines: Path | None,
     form: str,
     table: str | None,
     out_dir: Path | None,
@@ -95,7 +84,7 @@ def compare_command(
     """Compare AFTER with BEFORE: the step, the settings, the buckets, the wall.
 
     A run is a trace, a directory with its traces (and its log and run_config.yaml), a report.json or a directory
-    that holds one, training logs alone, or baseline:NAME. Options follow its path:
+    that holds one, or training logs alone. Options follow its path:
     PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,name=TEXT].
 
     The step is the median of the logs where both runs have one, else a replay without the profiler, else the traced
@@ -118,7 +107,7 @@ def compare_command(
       three-walls compare before.sqlite after.sqlite
       three-walls compare runs/base runs/edit --out comparison
       three-walls compare base.sqlite,log=base.log edit.sqlite,log=edit.log --fail-if 'step > +3%'
-      three-walls compare baseline:main report/ --format md >> "$GITHUB_STEP_SUMMARY"
+      three-walls compare main/report.json report/ --format md >> "$GITHUB_STEP_SUMMARY"
 
     \b
     Exit codes:
@@ -128,7 +117,7 @@ def compare_command(
       3  an input cannot be read
     """
     conditions = [read_condition(expression, DEFINITION_BY_NAME) for expression in expressions]
-    given = name_apart([parse_run(text, baselines) for text in (before, *afters, *repetitions)])
+    given = name_apart([parse_run(text) for text in (before, *afters, *repetitions)])
     with show_progress() as progress:
         read = {each: read_run(each, progress) for each in dict.fromkeys(given)}  # a run may be given twice
     runs = [read[each] for each in given]
@@ -179,33 +168,13 @@ def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = Fa
 
 
 def write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:
-    """Write the files, each at once or not at all. Raises UsageError for a directory that cannot be written."""
+    """Write the files whole or not at all. Raises UsageError for a directory that cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for name, text in contents.items():
-            write_at_once(directory / name, text)
+        write_texts(contents, directory)
     except OSError as error:
         raise UsageError(f"cannot write to {directory}: {error.strerror}; choose a directory you can write") from error
     return [directory / name for name in contents]
-
-
-def write_at_once(path: Path, text: str, *, may_replace: bool = True) -> None:
-    """Write ``text`` to ``path`` so that no reader ever sees a part of it.
-
-    Raises FileExistsError where the file exists and ``may_replace`` is not set.
-    """
-    staged = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    try:
-        with staged.open("xb") as file:
-            file.write(text.encode("utf-8", errors="backslashreplace"))
-            file.flush()
-            os.fsync(file.fileno())
-        if may_replace:
-            staged.replace(path)
-        else:
-            path.hardlink_to(staged)  # fails where the name is taken, also by another process just now
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 def finish(results: Sequence[ConditionResult], *, ignore_unknown: bool) -> None:

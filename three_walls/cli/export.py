@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
-from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.nsys_option import nsys_option
+from three_walls.cli.render import check_can_be_written
 from three_walls.cli.signals import loading
 from three_walls.cli.workers_option import choose_threads
+from three_walls.inputs.given_files import write_errors
+from three_walls.lib.files import whole_file
 from three_walls.model.errors import UsageError
 from three_walls.model.workers import Workers
 from three_walls.report.formats import format_count, show_control_characters
@@ -115,9 +117,7 @@ def _check_out(target: Path, inputs: Iterable[Path], force: bool) -> None:
         raise UsageError(f"{target}: expected a name that ends in {' or '.join(SUFFIXES)}")
     if target.exists() and any(path.exists() and path.samefile(target) for path in inputs):
         raise UsageError(f"{target}: expected another file to write to, found an input, which is never changed")
-    check_target(target, force)
-    if not os.access(target.absolute().parent, os.W_OK):
-        raise UsageError(f"{target}: cannot be written (its directory is missing or read-only)")
+    check_can_be_written(target, force)
 
 
 def write_whole(target: Path, pieces: Iterable[str], replace: bool) -> int:
@@ -126,13 +126,12 @@ def write_whole(target: Path, pieces: Iterable[str], replace: bool) -> int:
     The pieces are compressed where the name ends in .gz, without name and time, so the same pieces give the same
     bytes. Raises UsageError where the file exists, unless ``replace``, or cannot be written.
     """
-    with write_errors(target), hidden_file(target.absolute().parent) as file:
-        if target.name.endswith(".gz"):
-            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file.stream, mtime=0) as compressing:
-                for piece in pieces:
-                    compressing.write(piece.encode("ascii"))
-        else:
-            for piece in pieces:
-                file.stream.write(piece.encode("ascii"))
-        file.publish(target, replace)
-        return os.fstat(file.stream.fileno()).st_size
+    is_compressed = target.name.endswith(".gz")
+    with (
+        write_errors(target),
+        whole_file(target, may_replace=replace) as unfinished,
+        unfinished.open("wb") as file,
+        gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if is_compressed else nullcontext(file) as stream,
+    ):
+        stream.writelines(piece.encode("ascii") for piece in pieces)
+    return target.stat().st_size

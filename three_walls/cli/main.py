@@ -17,7 +17,6 @@ from three_walls.version import VERSION
 SUMMARIES = {
     "analyze": "Find the wall in TRACES and plan the edits.",
     "attach": "Run COMMAND, the program of one rank, and profile it on some ranks.",
-    "baseline": "Keep reports under a name, to compare later runs with.",
     "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
     "compare": "Compare AFTER with BEFORE: the step, the settings, the buckets, the wall.",
     "completion": "Print the script with which SHELL completes commands and files.",
@@ -38,7 +37,7 @@ imported when it is used: the imports that reading traces needs take a second.""
 TASKS = {
     "Record a run": ("capture", "attach", "doctor", "scrub"),
     "Analyze it": ("analyze", "render", "export", "recipe"),
-    "Try edits": ("whatif", "verify", "compare", "baseline", "plan"),
+    "Try edits": ("whatif", "verify", "compare", "plan"),
     "Look up and extend": ("rules", "facts", "completion"),
 }
 """Groups of commands in ``--help``. A command without a group is listed behind them."""

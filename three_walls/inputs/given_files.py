@@ -1,12 +1,15 @@
-"""Checks files that a user names. They may be anything; reading a pipe or a device could block or never end."""
+"""Checks files that a user names, to read or to write. A pipe or a device could block or never end."""
 
 from __future__ import annotations
 
+import sqlite3
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from three_walls.inputs import limits
-from three_walls.model.errors import InputError
+from three_walls.model.errors import InputError, UsageError
 
 
 def is_directory(path: Path) -> bool:
@@ -37,3 +40,32 @@ def read_text_file(path: Path, expected: str) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: expected {expected}, found a file that is not UTF-8 text") from error
+
+
+def check_target(target: Path, replace: bool) -> None:
+    """Raises UsageError unless ``target`` is a new file, or a plain one that is to be replaced."""
+    if target.is_dir():
+        raise UsageError(f"{target}: expected a file to write to, found a directory")
+    if target.is_symlink():
+        raise UsageError(
+            f"{target}: expected a file to write to, found a symbolic link; name the file that it stands for"
+        )
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{target}: expected a file to write to, found a device or a pipe")
+    if target.exists() and not replace:
+        raise _exists_already(target)
+
+
+@contextmanager
+def write_errors(target: Path) -> Iterator[None]:
+    """Errors of writing ``target`` as UsageError."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise _exists_already(target) from error
+    except (OSError, sqlite3.Error) as error:
+        raise UsageError(f"{target}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
+
+
+def _exists_already(target: Path) -> UsageError:
+    return UsageError(f"{target}: exists already; choose another name, or replace it with --force")

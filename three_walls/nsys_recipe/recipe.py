@@ -131,7 +131,7 @@ def make_command(exports: list[str], out_dir: str, argument: Any) -> tuple[list[
     """The command that analyzes, and its environment: that of the user, without what nsys added for itself."""
     notes = read_notes()
     python = os.environ.get("THREE_WALLS_PYTHON") or notes.get(PYTHON) or sys.executable
-    command = [python, "-m", NAME, "analyze", *exports, "--no-cache", "--out", out_dir]  # of a directory used once
+    command = [python, "-m", NAME, "analyze", *exports, "--out", out_dir]
     for option in PASSED_ON:
         given = argument(option[2:].replace("-", "_"))
         values = given if isinstance(given, list) else [] if given is None else [given]

@@ -10,9 +10,8 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from three_walls.model.comparison import Comparison, History
-from three_walls.model.report import Report
 from three_walls.report.csv_report import write_tables
-from three_walls.report.formats import count_of, escape_in_json, format_ms, format_wall
+from three_walls.report.formats import escape_in_json
 from three_walls.report.html_report import render_page
 from three_walls.report.markdown_report import write_markdown
 from three_walls.report.section import Section, Terminal
@@ -73,18 +72,6 @@ def print_shown(shown: Shown, console: Console, *, is_full: bool, is_short: bool
         sections = tuple(section for section in sections if section.name in _SHORT)
     more = "" if is_short else MORE if isinstance(shown, Comparison) else HISTORY_MORE
     print_sections(sections, console, is_full=is_full, more=more)
-
-
-def describe_baseline(name: str, report: Report) -> str:
-    """A report in a line: name, step with its basis, wall."""
-    if report.log is not None and report.log.unprofiled_step_ns is not None:
-        step = f"{format_ms(report.log.unprofiled_step_ns)} unprofiled"
-    elif report.verdict.replayed_step_ns is not None:
-        step = f"{format_ms(report.verdict.replayed_step_ns)} without the profiler (estimated)"
-    else:
-        step = f"{format_ms(report.verdict.step_ns)} as traced"
-    wall = format_wall(report.verdict.wall, report.verdict.sub_wall)
-    return f"{name}  {step}  {wall}  ({count_of(report.ranks_count, 'rank')}, three-walls {report.tool_version})"
 
 
 def render_all(shown: Shown) -> dict[str, str]:

@@ -9,13 +9,13 @@ nothing where Python would not (``-B``, a directory that cannot be written). Fil
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from three_walls.lib.files import write_texts
 from three_walls.resources import IS_BUNDLED, PARSED_DIR, ROOT, RULES_DIR, TABLES_DIR
 from three_walls.tables.problems import Problem
 
@@ -27,7 +27,7 @@ def read_parsed(path: Path) -> bytes | None:
         return None
     try:
         digest, _, text = kept.read_bytes().partition(b"\n")
-        return text if digest == _digest(path) else None
+        return text if digest == _digest(path).encode() else None
     except OSError:
         return None
 
@@ -38,7 +38,7 @@ def keep_parsed(path: Path, text: str) -> None:
     if kept is not None and not IS_BUNDLED and not sys.dont_write_bytecode:
         with suppress(OSError):
             PARSED_DIR.mkdir(parents=True, exist_ok=True)
-            _write(path, text, kept)
+            write_texts({kept.name: _add_digest(path, text)}, PARSED_DIR)
 
 
 def write_all(folder: Path) -> None:
@@ -48,6 +48,7 @@ def write_all(folder: Path) -> None:
     """
     from three_walls.tables.yaml_document import read_document
 
+    texts = {}
     for path in sorted([*RULES_DIR.rglob("*.yaml"), *TABLES_DIR.rglob("*.yaml")]):
         kept = _place_of(path)
         if kept is None or path.name.endswith(".cases.yaml"):
@@ -56,7 +57,8 @@ def write_all(folder: Path) -> None:
         document = read_document(path, problems)
         if document is None or problems:
             raise ValueError("\n".join(map(str, problems)))
-        _write(path, json.dumps(document.value), folder / kept.name)
+        texts[kept.name] = _add_digest(path, json.dumps(document.value))
+    write_texts(texts, folder)
 
 
 def own_name(path: Path) -> str | None:
@@ -71,20 +73,15 @@ def _place_of(path: Path) -> Path | None:
     return None if name is None else PARSED_DIR / f"{name}.json"
 
 
-def _digest(path: Path) -> bytes:
-    return sha256(_reader_digest() + path.read_bytes()).hexdigest().encode()
+def _add_digest(path: Path, text: str) -> str:
+    """What is kept of the document at ``path``, which is ``text`` as JSON."""
+    return f"{_digest(path)}\n{text}"
+
+
+def _digest(path: Path) -> str:
+    return sha256(_reader_digest() + path.read_bytes()).hexdigest()
 
 
 @cache
 def _reader_digest() -> bytes:
     return sha256(Path(__file__).with_name("yaml_document.py").read_bytes()).digest()
-
-
-def _write(path: Path, text: str, kept: Path) -> None:
-    """Writes the file as a whole or not at all, as several processes may do at the same time."""
-    part = kept.with_name(f"{kept.name}.{os.getpid()}")
-    try:
-        part.write_bytes(_digest(path) + b"\n" + text.encode())
-        part.replace(kept)
-    finally:
-        part.unlink(missing_ok=True)

@@ -11,14 +11,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.captures.scrub.conftest import plant
 from tests.captures.scrub.test_scrub import comparable
-from three_walls.captures.scrub import hidden_files
-from three_walls.captures.scrub.hidden_files import PREFIX, hidden_file
 from three_walls.captures.scrub.scrub import scrub
 from three_walls.model.errors import InputError, UsageError
 
@@ -49,7 +46,7 @@ def packed(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_scrub_leaves_nothing_and_the_old_target_whole(
-    tmp_path: Path, packed: Path, by: signal.Signals
+    tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch, by: signal.Signals
 ) -> None:
     out, temporary = tmp_path / "out", tmp_path / "tmp"
     out.mkdir()
@@ -73,92 +70,9 @@ def test_a_killed_scrub_leaves_nothing_and_the_old_target_whole(
         assert target.read_bytes() == old
         if by is not signal.SIGKILL:
             assert (names_in(temporary), names_in(out)) == ([], [target.name])
-    # A kill in the moment in which SQLite opens a file leaves a name, which the next run removes.
-    os.environ["TMPDIR"], before = str(temporary), os.environ.get("TMPDIR")
-    try:
-        for folder in (temporary, out):
-            with hidden_file(folder):
-                pass
-    finally:
-        os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    scrub(packed, target, force=True)  # it removes what the killed ones left
     assert (names_in(temporary), names_in(out)) == ([], [target.name])
-
-
-def test_what_is_unpacked_has_no_name_while_it_is_scrubbed(
-    tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "in"))
-    seen: list[list[str]] = []
-    scrubbing = "three_walls.captures.scrub.scrub"
-    for name in ("find_secrets", "write_export", "scan_for_leaks", "unpack_sqlite"):
-        original = getattr(sys.modules[scrubbing], name)
-
-        def record(*arguments: object, original: object = original) -> object:
-            seen.append(names_in(tmp_path / "in"))
-            return original(*arguments)  # type: ignore[operator]
-
-        monkeypatch.setattr(f"{scrubbing}.{name}", record)
-    scrub(packed, tmp_path / "in" / "out.sqlite")
-    assert seen == [["rank0.sqlite.xz"]] * 4
-
-
-def test_an_interrupt_right_after_a_file_got_its_name_leaves_no_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = os.link
-
-    def link_and_interrupt(*arguments: Any, **options: Any) -> None:
-        link(*arguments, **options)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "link", link_and_interrupt)
-    with pytest.raises(KeyboardInterrupt), hidden_file(tmp_path) as file:
-        file.show()
-    assert names_in(tmp_path) == []
-
-
-@pytest.mark.parametrize("is_supported", [True, False])
-def test_a_file_is_published_at_once_and_only_where_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_supported: bool
-) -> None:
-    if not is_supported:
-        monkeypatch.delattr(os, "O_TMPFILE")
-    target = tmp_path / "target"
-    for text, replace in ((b"first", False), (b"second", True)):
-        with hidden_file(tmp_path) as file:
-            file.stream.write(text)
-            file.publish(target, replace)
-        assert (target.read_bytes(), names_in(tmp_path)) == (text, ["target"])
-    with hidden_file(tmp_path) as file, pytest.raises(FileExistsError):
-        file.publish(target, replace=False)
-    assert (target.read_bytes(), names_in(tmp_path)) == (b"second", ["target"])
-
-
-@pytest.mark.parametrize("is_supported", [True, False])
-def test_the_next_run_removes_what_is_left_but_no_file_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_supported: bool
-) -> None:
-    if not is_supported:
-        monkeypatch.delattr(os, "O_TMPFILE")
-    (tmp_path / f"{PREFIX}old").write_bytes(b"left by a run that was killed")
-    (tmp_path / f"{PREFIX}folder").mkdir()
-    (tmp_path / "other").write_bytes(b"")
-    with hidden_file(tmp_path) as used:
-        used.show()
-        name = used.path.name
-        with hidden_file(tmp_path):
-            assert name in names_in(tmp_path)
-    assert names_in(tmp_path) == [f"{PREFIX}folder", "other"]
-
-
-def test_without_hidden_files_a_scrub_works_all_the_same(
-    tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scrub(packed, tmp_path / "a.sqlite")
-    monkeypatch.setattr(hidden_files, "_DESCRIPTORS", tmp_path / "no such folder")
-    scrub(packed, tmp_path / "b.sqlite")
-    assert (tmp_path / "a.sqlite").read_bytes() == (tmp_path / "b.sqlite").read_bytes()
-    assert names_in(tmp_path) == ["a.sqlite", "b.sqlite", "in", "plain.sqlite"]
 
 
 def test_a_target_that_appears_meanwhile_stays(tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import lzma
 import os
 import resource
@@ -16,7 +15,6 @@ from contextlib import closing
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zstandard
@@ -148,28 +146,6 @@ def test_what_a_killed_run_unpacked_is_removed_by_the_next_and_what_is_in_use_st
             assert not abandoned.exists()
             assert in_use.exists() and second.exists() and second != in_use
     assert list((tmp_path / "temporary").iterdir()) == []
-
-
-@pytest.mark.parametrize("call", ["open", "flock"])
-def test_a_directory_that_another_run_removed_before_it_was_locked_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    packed = tmp_path / "trace.sqlite.xz"
-    packed.write_bytes(lzma.compress(TraceBuilder().steps(2).write(tmp_path / "trace.sqlite").read_bytes()))
-    module = os if call == "open" else fcntl
-    real, removed = getattr(module, call), []
-
-    def remove_first(*arguments: Any, **options: Any) -> Any:
-        for directory in [] if removed else tmp_path.glob("three-walls-unpacked-*"):
-            removed.append(directory)
-            shutil.rmtree(directory)
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(module, call, remove_first)
-    with plain_sqlite(packed) as unpacked:
-        assert unpacked.exists()
-    assert len(removed) == 1
 
 
 def test_a_directory_stands_for_its_exports_and_prefers_plain_ones(tmp_path: Path) -> None:

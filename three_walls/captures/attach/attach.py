@@ -26,6 +26,7 @@ from three_walls.captures.attach.settings import Added, add_settings
 from three_walls.captures.attach.tee import Tee
 from three_walls.captures.launch import RUN_CONFIG, CaptureRequest, nsys_options
 from three_walls.inputs.nsys.report_export import REPORT_SUFFIX, export_report, find_nsys
+from three_walls.lib.files import write_texts
 from three_walls.model.errors import InputError
 from three_walls.model.shell import quote_word
 
@@ -210,10 +211,7 @@ class _Attached:
     def _leave_note(self, ended: Ended, reason: str) -> None:
         """Leaves a file by which rank 0 sees that this rank has done its part."""
         note = {"rank": self._job.rank, "code": ended.code, "exported": not reason, "reason": reason or None}
-        path = self._note_of(self._job.rank)
-        unfinished = path.with_suffix(".json.new")
-        unfinished.write_text(json.dumps(note) + "\n")
-        unfinished.replace(path)
+        write_texts({self._note_of(self._job.rank).name: json.dumps(note) + "\n"}, self._directory)
 
     def _export_of(self, rank: int) -> Path:
         return self._directory / f"rank{rank}.sqlite"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import lzma
-import os
 import re
 import shutil
 import sqlite3
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +16,9 @@ import zstandard
 
 from three_walls.captures.scrub.command_line import REMOVED, is_public_variable, reduce_command
 from three_walls.captures.scrub.copying import Pairs, attach_original, open_new, select_pairs, write_export
-from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
 from three_walls.captures.scrub.secrets import Secrets, find_secrets, scan_for_leaks
 from three_walls.captures.scrub.texts import Placeholders, TextFilter
+from three_walls.inputs.given_files import check_target, write_errors
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.identity import read_host
 from three_walls.inputs.nsys.launch import (
@@ -37,9 +35,9 @@ from three_walls.inputs.nsys.source import (
     hash_file,
     plain_name,
     plain_sqlite,
-    unpack_sqlite,
 )
 from three_walls.inputs.nsys.table_directory import list_tables
+from three_walls.lib.files import UNFINISHED, whole_file, working_directory
 from three_walls.model.config import ConfigValue
 from three_walls.model.errors import InputError, UsageError
 from three_walls.tables.environment_variables import allowed_variables
@@ -115,16 +113,15 @@ def _check_target(source: Path, target: Path, force: bool) -> None:
 def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> ScrubSummary:
     digest = hash_file(source)
     with ExitStack() as files:
-        original = files.enter_context(_unpacked(source))
-        export = files.enter_context(NsysExport(original.path, source))
+        original = files.enter_context(plain_sqlite(source))
+        export = files.enter_context(NsysExport(original, source))
         check_is_nsys(export, source)
-        with write_errors(target):
-            new = files.enter_context(hidden_file(target.absolute().parent))
-            database = files.enter_context(closing(open_new(new.show())))
-            new.hide()
+        # The new file has a name only until SQLite has opened it: nothing of it is left, however the program ends.
+        with write_errors(target), working_directory(UNFINISHED, target.absolute().parent) as folder:
+            new = files.enter_context((folder / "new.sqlite").open("w+b"))
+            database = files.enter_context(closing(open_new(folder / "new.sqlite")))
         with _database_errors(source, target):
-            attach_original(database, original.path)
-        original.hide()
+            attach_original(database, original)
         rules, secrets = scrub_rules(), find_secrets(export)
         pairs = select_pairs(export, rules)
         arguments = _add_launch(export, pairs, secrets, rules)
@@ -132,14 +129,14 @@ def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> Sc
         texts = TextFilter(rules, secrets, shared.placeholders)
         with _database_errors(source, target):
             copied = write_export(database, export, rules, texts, pairs)
-        scan = scan_for_leaks(new.stream, secrets, texts.kept)
+        scan = scan_for_leaks(new, secrets, texts.kept)
         if scan.leaked:
             raise InputError(
                 f"{source}: {scan.leaked} of {scan.searched} removed values were still in the scrubbed file, so it was "
                 "deleted; a place that scrubbing keeps contains them: please report the table names of this export"
             )
         with write_errors(target):
-            target_bytes = _publish(new.stream, target, force)
+            target_bytes = _publish(new, target, force)
         return ScrubSummary(
             source=source,
             target=target,
@@ -159,21 +156,6 @@ def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> Sc
 
 
 @contextmanager
-def _unpacked(source: Path) -> Iterator[NamedDatabase]:
-    """The database of ``source`` under a name until it is hidden, which a plain file ignores."""
-    if source.suffix not in COMPRESSED_SUFFIXES:
-        with plain_sqlite(source) as plain:
-            yield NamedDatabase(plain, lambda: None)
-        return
-    directory = Path(tempfile.gettempdir())
-    with ExitStack() as files:
-        with write_errors(directory):
-            unpacked = files.enter_context(hidden_file(directory))
-        unpack_sqlite(source, unpacked.path)
-        yield NamedDatabase(unpacked.show(), unpacked.hide)
-
-
-@contextmanager
 def _database_errors(source: Path, target: Path) -> Iterator[None]:
     """Errors of SQLite as the fault of the source, or where it says so of the disk that is written."""
     try:
@@ -187,16 +169,15 @@ def _database_errors(source: Path, target: Path) -> Iterator[None]:
 def _publish(plain: BinaryIO, target: Path, force: bool) -> int:
     """Writes ``plain`` to ``target``, compressed as its name asks; returns the size. Raises OSError."""
     plain.seek(0)
-    with hidden_file(target.absolute().parent) as packed:
+    with whole_file(target.absolute(), may_replace=force) as unfinished, unfinished.open("wb") as packed:
         if target.suffix == ".xz":
-            with lzma.open(packed.stream, "wb") as compressing:
+            with lzma.open(packed, "wb") as compressing:
                 shutil.copyfileobj(plain, compressing, _CHUNK_BYTES)
         elif target.suffix == ".zst":
-            zstandard.ZstdCompressor(level=10).copy_stream(plain, packed.stream)
+            zstandard.ZstdCompressor(level=10).copy_stream(plain, packed)
         else:
-            shutil.copyfileobj(plain, packed.stream, _CHUNK_BYTES)
-        packed.publish(target, force)
-        return os.fstat(packed.stream.fileno()).st_size
+            shutil.copyfileobj(plain, packed, _CHUNK_BYTES)
+    return target.stat().st_size
 
 
 def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: ScrubRules) -> int:
@@ -242,14 +223,6 @@ def _add_host(export: NsysExport, pairs: Pairs, hosts: HostNames, digest: str) -
     name = hosts.name(host, read_environment(launch_environment(export)), digest)
     pairs.setdefault("TARGET_INFO_SYSTEM_ENV", []).append(("Hostname", name))
     return name
-
-
-@dataclass(frozen=True, slots=True)
-class NamedDatabase:
-    """A database that SQLite opens by ``path``; ``hide`` removes the name once it is open."""
-
-    path: Path
-    hide: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)

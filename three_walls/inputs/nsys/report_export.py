@@ -7,10 +7,10 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from three_walls.lib.files import whole_file
 from three_walls.model.errors import InputError
 from three_walls.model.shell import quote_file
 
@@ -47,8 +47,7 @@ def find_nsys() -> str | None:
 def export_report(nsys: str, report: Path, target: Path) -> None:
     """Writes the SQLite export of ``report`` to ``target``, whole or not at all. Raises InputError with the reason."""
     try:
-        with tempfile.TemporaryDirectory(prefix=".exporting-", dir=target.parent, ignore_cleanup_errors=True) as folder:
-            unfinished = Path(folder) / target.name
+        with whole_file(target) as unfinished:
             words = [
                 nsys,
                 "export",
@@ -62,7 +61,6 @@ def export_report(nsys: str, report: Path, target: Path) -> None:
             if done.returncode or not unfinished.exists():
                 complaint = _last_line(done.stderr) or _last_line(done.stdout) or f"exit code {done.returncode}"
                 raise InputError(f"{report}: nsys export failed ({complaint})")
-            unfinished.replace(target)
     except OSError as error:
         raise InputError(f"{report}: cannot be exported ({error.strerror})") from error
 

@@ -5,10 +5,8 @@ The given files are only read.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import lzma
-import os
 import shutil
 import tempfile
 import threading
@@ -32,6 +30,7 @@ from three_walls.inputs.nsys.report_export import (
 )
 from three_walls.inputs.nsys.table_directory import SUFFIXES, hash_tables, is_table_directory
 from three_walls.inputs.threads import check_is_wanted, work_meanwhile
+from three_walls.lib.files import working_directory
 from three_walls.model.errors import InputError
 from three_walls.model.record import dataclass
 from three_walls.model.shell import quote_file
@@ -243,7 +242,7 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
         yield kept.copies[path]
         return
     with ExitStack() as in_use:
-        directory = in_use.enter_context(_unpacking_directory())
+        directory = in_use.enter_context(working_directory(_UNPACKING_PREFIX, Path(tempfile.gettempdir())))
         plain = directory / plain_name(path)
         if is_tables:
             from three_walls.inputs.nsys.tables_to_sqlite import write_sqlite  # imports polars, finding traces does not
@@ -256,42 +255,6 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
         if kept is not None:
             kept.keep(path, plain, in_use)
         yield plain
-
-
-@contextmanager
-def _unpacking_directory() -> Iterator[Path]:
-    """A temporary directory, locked while it is in use and removed afterwards.
-
-    A run that was killed could not remove its own. Nobody holds the lock of that, so the next run removes it.
-    """
-    for leftover in Path(tempfile.gettempdir()).glob(f"{_UNPACKING_PREFIX}*"):
-        with suppress(OSError):  # another user's, or removed in the meantime
-            _remove_unless_in_use(leftover)
-    while True:
-        with tempfile.TemporaryDirectory(prefix=_UNPACKING_PREFIX, ignore_cleanup_errors=True) as name:
-            # Until it is locked, another run or thread may take it for a leftover and remove it: then comes a new one.
-            try:
-                descriptor = os.open(name, os.O_RDONLY)
-            except FileNotFoundError:
-                continue
-            try:
-                with suppress(OSError):  # a file system without locks, where nothing is taken for a leftover either
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if Path(name).is_dir():
-                    yield Path(name)
-                    return
-            finally:
-                os.close(descriptor)
-
-
-def _remove_unless_in_use(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if os.fstat(descriptor).st_uid == os.getuid():
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(directory)
-    finally:
-        os.close(descriptor)
 
 
 def unpack_sqlite(path: Path, plain: Path) -> None:
@@ -314,8 +277,7 @@ def unpack_sqlite(path: Path, plain: Path) -> None:
 def _decompress(path: Path, plain: Path) -> None:
     plausible_bytes = max(path.stat().st_size * limits.MOST_UNPACKED_RATIO, limits.ALWAYS_UNPACKED_BYTES)
     with path.open("rb") as packed, plain.open("wb", buffering=_CHUNK_BYTES) as unpacked:
-        # Of the file itself, which may have no name: its directory says nothing then.
-        free_bytes = shutil.disk_usage(unpacked.fileno()).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK
+        free_bytes = shutil.disk_usage(plain.parent).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK
         unpacked_bytes = 0
         for chunk in _unpack_xz(packed) if path.suffix == ".xz" else _unpack_zstd(packed):
             check_is_wanted()

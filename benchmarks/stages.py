@@ -1,20 +1,20 @@
-"""``--timings``: what every stage of a command takes, as a table on stderr."""
+"""Runs ``three-walls analyze`` and prints on stderr what every stage of it takes.
+
+python benchmarks/stages.py TRACE... [OPTION...]     # those of analyze
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import resource
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import click
-
-if TYPE_CHECKING:
-    from three_walls.inputs.read_inputs import Progress
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 _START = "start"
 _STAGES_OF_FILES = {
@@ -70,18 +70,6 @@ class Timings:
         return "\n".join(lines)
 
 
-def time_stages(progress: Progress) -> Progress:
-    """``progress`` that also times the stages; their table is printed on stderr when the command ends."""
-    timings = Timings()
-    click.get_current_context().call_on_close(lambda: click.echo(timings.render(), err=True))
-
-    def begin(stage: str) -> None:
-        timings.begin(stage)
-        progress(stage)
-
-    return begin
-
-
 def _process_start_s() -> float:
     """When this process started, on the monotonic clock; now where the system does not record it."""
     with suppress(OSError, ValueError, IndexError):
@@ -106,3 +94,19 @@ def _take_peak_bytes() -> int:
         peak_bytes = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
         Path("/proc/self/clear_refs").write_text("5")  # the kernel forgets the peak
     return max(peak_bytes, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit_bytes)
+
+
+def main() -> None:
+    """Runs the command as a user does, and is told of its stages in place of the terminal."""
+    from three_walls.__main__ import main as run
+    from three_walls.cli import analyze
+
+    timings = Timings()
+    analyze.show_progress = lambda: nullcontext(timings.begin)
+    atexit.register(lambda: sys.stderr.write(f"{timings.render()}\n"))
+    sys.argv.insert(1, "analyze")
+    run()
+
+
+if __name__ == "__main__":
+    main()
