@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -57,7 +57,6 @@ from three_walls.inputs.read_inputs import (
 from three_walls.model.errors import InputError
 from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
-from three_walls.model.record import dataclass
 from three_walls.model.report import KnownGoodRecipe, ReportWarning, Survey, Verdict
 from three_walls.model.what_if import LiveReport, ReplayedRun
 from three_walls.model.workers import THIS_PROCESS, Workers

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -34,7 +35,6 @@ from three_walls.attribution.transfer import measure_transfer
 from three_walls.attribution.waits import list_waits
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import COMPUTE_CATEGORIES
-from three_walls.model.record import dataclass
 from three_walls.model.report import Straggler, Wait
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.ranks.matching import STEP_AND_CLASS

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 import polars as pl
@@ -35,7 +36,6 @@ from three_walls.attribution.ownership import COMPUTE_MASK, ConservationError, f
 from three_walls.attribution.parts import Part
 from three_walls.attribution.stream_edges import EventCalls, find_blocking, find_edges
 from three_walls.model.buckets import COMPUTE_CATEGORIES
-from three_walls.model.record import dataclass
 from three_walls.model.report import GapCause
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION, find_next, intersect, sweep

@@ -8,12 +8,12 @@ are not slow.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
 from three_walls.attribution.kernel_spread import ROUTED_CATEGORIES, list_calls
 from three_walls.inputs.nsys.reader import Trace
-from three_walls.model.record import dataclass
 from three_walls.ranks.groups import Pipeline
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.timeline.steps import STEP

@@ -7,7 +7,7 @@ which it arrived last, against what its peers did at the same time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
@@ -18,7 +18,6 @@ from three_walls.attribution.ownership import OWNER
 from three_walls.attribution.slow_ranks import leave_out, name_kernels
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
-from three_walls.model.record import dataclass
 from three_walls.model.report import Straggler
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.groups import PAIRWISE, Pipeline

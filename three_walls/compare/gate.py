@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 from three_walls.compare.run import Run
@@ -16,7 +17,6 @@ from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES, Group
 from three_walls.model.comparison import ConditionOutcome, ConditionResult, Pair
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactDefinition
-from three_walls.model.record import dataclass
 from three_walls.model.report import RankReport, Report
 
 _EXPRESSION = re.compile(

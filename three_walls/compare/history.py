@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from three_walls.compare.compare import compare_pair
 from three_walls.compare.run import Run, write_value
@@ -20,7 +20,6 @@ from three_walls.model.comparison import (
     TriedRun,
 )
 from three_walls.model.finding import PlannedEdit, PlanStep
-from three_walls.model.record import dataclass
 from three_walls.tables.comparison import comparison_rules
 from three_walls.version import VERSION
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from three_walls.compare.run import Run
 from three_walls.model.buckets import BUCKETS
@@ -15,7 +16,6 @@ from three_walls.model.comparison import (
     KernelReconciliation,
     StepChange,
 )
-from three_walls.model.record import dataclass
 from three_walls.model.report import CommunicationTime, KernelRow, Report
 
 MOST_KERNELS = 40

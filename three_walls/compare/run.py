@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from three_walls.model.comparison import ComparedRun
 from three_walls.model.config import ConfigData
-from three_walls.model.record import dataclass
 from three_walls.model.report import Report
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -10,7 +11,6 @@ from three_walls.export.host_work import HostWork, detail_gaps, measure_host_wor
 from three_walls.export.kernel_table import describe_operations, tabulate_kernels
 from three_walls.export.step_tracks import MeasuredStep
 from three_walls.export.timeline import choose_detailed, draw_timeline
-from three_walls.model.record import dataclass
 from three_walls.model.report import HostWorkRow, KernelRow, RankReport, Timeline
 from three_walls.timeline.operators import read_named_ranges, read_operators
 

@@ -9,7 +9,7 @@ kernel was not launched yet, and its thread was in no CUDA call.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,6 @@ from three_walls.inputs import limits
 from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS
 from three_walls.model.buckets import BUCKETS, COMPUTE_CATEGORIES, Group
-from three_walls.model.record import dataclass
 from three_walls.model.report import GapCause, HostWorkRow, RankReport
 from three_walls.timeline.timeline import Timeline, take_rank
 

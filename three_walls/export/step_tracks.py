@@ -7,6 +7,7 @@ device, and per host thread its NVTX ranges and CUDA calls. Everything is cut to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -21,7 +22,6 @@ from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, read_ranges_between
 from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.model.errors import UsageError
-from three_walls.model.record import dataclass
 from three_walls.ranks.clock import CommonClock
 from three_walls.replay.critical_path import OPERATION, find_critical_path, list_operations_on_path
 from three_walls.replay.graph import StepGraph, Times, replay

@@ -9,7 +9,7 @@ items are always kept, and a joined item knows how much time its parts take.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -28,7 +28,6 @@ from three_walls.export.step_tracks import (
 from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, read_ranges_between
 from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS, COMMUNICATION_CATEGORIES, Group
-from three_walls.model.record import dataclass
 from three_walls.model.report import Timeline, TimelineLane, TimelineRank, TimelineStretch
 from three_walls.timeline.intervals import DURATION
 from three_walls.timeline.operators import name_ranges

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
 
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
@@ -25,7 +25,6 @@ from three_walls.model.fact import (
     known_or_missing,
     missing,
 )
-from three_walls.model.record import dataclass
 from three_walls.model.report import LogSummary, ProgressSummary
 from three_walls.model.training_log import LogIteration, ProgressJob, TrainingLog
 from three_walls.model.units import ns_to_ms

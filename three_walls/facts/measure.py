@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from three_walls.attribution.attribution import Attribution
 from three_walls.facts.attention_passes import find_passes
@@ -57,7 +57,6 @@ from three_walls.model.fact import (
     known,
     missing,
 )
-from three_walls.model.record import dataclass
 from three_walls.model.report import (
     CopyBandwidth,
     Efficiency,

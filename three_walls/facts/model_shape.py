@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import Measurement, known, known_or_missing, missing, unstated
-from three_walls.model.record import dataclass
 
 DEFAULT_VOCABULARY_MULTIPLE = 128
 """``make_vocab_size_divisible_by`` of Megatron-LM and Megatron-Bridge."""

@@ -14,9 +14,8 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from three_walls.model.record import dataclass
 from three_walls.tables.nvtx_ranges import OperatorSequence, torch_operators
 from three_walls.timeline.operators import EVALUATES, Operator, Operators
 

@@ -12,6 +12,8 @@ rest of the layer runs there, forward and backward.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE, count_phases, is_recomputing
@@ -20,7 +22,6 @@ from three_walls.inputs.config.parallel_layout import has_uneven_stages
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, Measurement, Measurements, Pool, known, known_or_missing, missing
-from three_walls.model.record import dataclass
 from three_walls.model.report import RecomputedLayer
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.intervals import DURATION, merge_overlapping

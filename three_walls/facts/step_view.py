@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -16,7 +16,6 @@ from three_walls.inputs.nsys.capabilities import NONE_RECORDED, YES, common_capa
 from three_walls.inputs.nsys.identity import Gpu, Rank
 from three_walls.inputs.nsys.reader import Capture, Trace
 from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.model.record import dataclass
 from three_walls.model.report import Straggler
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.hardware import GpuModel, find_gpu

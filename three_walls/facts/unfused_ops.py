@@ -9,6 +9,7 @@ recorded, the order of the operators identifies the rotary embedding and the rou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -21,7 +22,6 @@ from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
-from three_walls.model.record import dataclass
 from three_walls.tables.nvtx_ranges import BARRIER, LOSS, WGRAD_ACCUMULATION, torch_operators
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from three_walls.inputs.config.command_line import read_user_settings
@@ -23,7 +23,6 @@ from three_walls.inputs.threads import read_each
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.errors import InputError, NothingToAnalyzeError
 from three_walls.model.memory_snapshot import MemorySnapshot
-from three_walls.model.record import dataclass
 from three_walls.model.report import UNREADABLE, ReportWarning
 from three_walls.model.training_log import ProgressJob, TrainingLog
 from three_walls.tables.kernels import shown_settings

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from typing import TypeVar
-
-from three_walls.model.record import dataclass
 
 S = TypeVar("S")
 T = TypeVar("T")

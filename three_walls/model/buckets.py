@@ -8,9 +8,8 @@ budget follows from this list.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from three_walls.model.record import dataclass
 
 
 class Group(StrEnum):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
-from three_walls.model.record import dataclass
 from three_walls.model.report import InputFile
 
 

@@ -6,13 +6,13 @@ fields of report.json. BEFORE and AFTER are the runs as the user orders them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactValue
 from three_walls.model.finding import Gain
-from three_walls.model.record import dataclass
 
 SCHEMA_VERSION = "1.0"
 """Version of compare.json: the minor grows when fields are added, the major when one is renamed or changes meaning."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from three_walls.model.fact import FactValue
-from three_walls.model.record import dataclass
 
 OPERATORS = (
     "equals",

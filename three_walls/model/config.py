@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
-
-from three_walls.model.record import dataclass
 
 ConfigScalar = str | int | float | bool | None
 ConfigData = ConfigScalar | tuple[ConfigScalar, ...]

@@ -7,12 +7,11 @@ measures it: :class:`FactGroup` makes the definition, ``facts/registry.py`` list
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Generic, Never, TypeVar
 
 from three_walls.model.config import ConfigData
-from three_walls.model.record import dataclass
 
 FactValue = ConfigData
 

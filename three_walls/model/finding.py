@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactValue
-from three_walls.model.record import dataclass
 
 
 class Outcome(StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from three_walls.model.record import dataclass
+from dataclasses import dataclass
 
 NO_STACK, OTHER, BEFORE_RECORDING = "no_stack", "other", "before_recording"
 CATEGORIES = {

@@ -7,6 +7,7 @@ The fields of these types, in their order, are the fields of report.json, and th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.comparison import History
@@ -14,7 +15,6 @@ from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.memory_snapshot import MemorySnapshot
-from three_walls.model.record import dataclass
 from three_walls.model.training_log import TimerKind
 
 SCHEMA_VERSION = "2.6"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.condition import Condition
 from three_walls.model.fact import FactValue
-from three_walls.model.record import dataclass
 from three_walls.model.transformation import Transformation
 
 EXECUTION_ONLY = "execution-only"

@@ -5,8 +5,9 @@ Buckets are defined in ``buckets.py``, facts where they are measured.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from three_walls.model.buckets import BUCKET_BY_NAME
-from three_walls.model.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

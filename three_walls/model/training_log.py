@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
-
-from three_walls.model.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -14,7 +15,6 @@ from three_walls.model.buckets import (
     categories_of,
 )
 from three_walls.model.condition import Condition
-from three_walls.model.record import dataclass
 
 
 class Action(StrEnum):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactSheet
-from three_walls.model.record import dataclass
 from three_walls.model.report import Report
 from three_walls.model.rule import Rule
 from three_walls.model.transformation import Prediction, Predictor, Transformation

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-
-from three_walls.model.record import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,11 @@ The overrides are Hydra's in struct mode: a plain one needs an existing key, a n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from three_walls.model.config import RunConfig
 from three_walls.model.finding import FailureMode, Note, PlannedEdit
-from three_walls.model.record import dataclass
 from three_walls.overrides.constraints import constraint_table, failure_mode_of, judge_constraints, judge_values, show
 from three_walls.overrides.field_values import ACTIVATIONS_NAMED_SINCE, FieldValues, describe_field
 from three_walls.overrides.hydra_grammar import ParsedOverride, Reference, Sweep, parse_override

@@ -10,11 +10,10 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
 from typing import Any
-
-from three_walls.model.record import dataclass
 
 Lookup = Callable[[str], Any]
 """The value of a name; raises :class:`NotKnownError`."""

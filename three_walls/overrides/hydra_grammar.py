@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-
-from three_walls.model.record import dataclass
 
 _KEY = re.compile(
     r"(?P<prefix>\+\+|\+|~)?"

@@ -7,11 +7,10 @@ itself resolved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from three_walls.model.config import ConfigData, RunConfig
-from three_walls.model.record import dataclass
 from three_walls.overrides.hydra_grammar import ParsedOverride, Reference
 from three_walls.tables.bridge import BridgeSchema, bridge_releases, bridge_schema, precision_recipe, release_number
 from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_path

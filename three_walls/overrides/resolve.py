@@ -8,9 +8,9 @@ judged on the result, those of the CommOverlapConfig on the configuration before
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from three_walls.model.record import dataclass
 from three_walls.overrides.expressions import FAILURES
 from three_walls.overrides.merged_config import (
     COMM_OVERLAP,

@@ -8,12 +8,12 @@ Wherever profilers start at different times, the first captured collectives wait
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.model.record import dataclass
 from three_walls.model.report import ReportWarning
 from three_walls.model.units import ns_to_ms
 from three_walls.ranks.clock import ClockSource, CommonClock

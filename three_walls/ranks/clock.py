@@ -12,11 +12,11 @@ tens of microseconds at most), that would be taken for an offset.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
 from three_walls.inputs.nsys.reader import Capture
-from three_walls.model.record import dataclass
 from three_walls.model.report import Alignment
 from three_walls.ranks.matching import MatchedCalls
 from three_walls.tables.thresholds import attribution_thresholds

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import polars as pl
 
-from three_walls.model.record import dataclass
 from three_walls.ranks.clock import SIMULTANEOUS, CommonClock
 from three_walls.ranks.matching import MatchedCalls
 from three_walls.tables.thresholds import default_rank_thresholds

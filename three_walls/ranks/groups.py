@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -18,7 +19,6 @@ from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.model.config import RunConfig
-from three_walls.model.record import dataclass
 
 PAIRWISE = ("pipeline_p2p", "context_ring")
 """Exchanges between neighbours: the calls of a rank have different partners, so order does not match them."""

@@ -20,13 +20,13 @@ arrive was not captured, and too low for an all-to-all whose shortest participan
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture
 from three_walls.model.config import RunConfig
-from three_walls.model.record import dataclass
 from three_walls.model.report import ReportWarning
 from three_walls.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.ranks.clock import CommonClock, align_clocks, list_clock_sources

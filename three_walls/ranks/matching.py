@@ -7,11 +7,12 @@ use the column ``instance`` alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from three_walls.inputs.nsys.schemas import ROWS_AT_ONCE
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
-from three_walls.model.record import dataclass
 from three_walls.timeline.intervals import DURATION, find_window
 from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline

@@ -7,6 +7,7 @@ the kernels of optimizer and model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -18,7 +19,6 @@ from three_walls.inputs.nsys.schemas import KINDS
 from three_walls.inputs.nsys.source import plain_sqlite
 from three_walls.inputs.nsys.spans import Device, Span
 from three_walls.inputs.nsys.tables import GRAPHS, HAS_ENDED, KERNELS, WantedRanges, read_ranges
-from three_walls.model.record import dataclass
 from three_walls.timeline.categories import CATEGORY_OR_SEND_RECV, classify
 from three_walls.timeline.steps import MODEL_WORK, TRAINING_STEP_TEXT, list_marked_steps, list_optimizer_steps
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -10,7 +11,6 @@ import polars as pl
 from three_walls.attribution.stream_edges import EventCalls, list_event_calls
 from three_walls.attribution.transfer import estimate_ready_durations
 from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.model.record import dataclass
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.awaited_operations import find_awaited
 from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams

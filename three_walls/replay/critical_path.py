@@ -12,6 +12,7 @@ first in the order of ``Kind`` and of the edges.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,6 @@ import polars as pl
 from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model import report
 from three_walls.model.buckets import BUCKET_BY_NAME
-from three_walls.model.record import dataclass
 from three_walls.replay.graph import NONE, ORIGIN, Edges, Kind, StepGraph, Times, Work
 from three_walls.replay.longest_path import find_longest_paths_once
 from three_walls.tables.thresholds import replay_thresholds

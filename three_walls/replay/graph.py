@@ -18,7 +18,7 @@ Nodes are numbered by their time in the capture, so every edge leads from a smal
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -27,7 +27,6 @@ import numpy.typing as npt
 import polars as pl
 
 from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.model.record import dataclass
 from three_walls.replay.longest_path import find_longest_paths
 from three_walls.tables.thresholds import replay_thresholds
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import polars as pl
@@ -17,7 +17,6 @@ from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
-from three_walls.model.record import dataclass
 from three_walls.replay.graph import StepGraph
 from three_walls.replay.layer_order import (
     ATTENTION,

@@ -7,13 +7,12 @@ the launch then waited for an operation of that step: for the one at the same pl
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.model.record import dataclass
 from three_walls.replay.graph import NONE, Flags
 from three_walls.tables.thresholds import replay_thresholds
 

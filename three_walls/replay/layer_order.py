@@ -13,6 +13,7 @@ exchanges. Without expert parallelism there are no exchanges; the experts' GEMMs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from three_walls.facts.attention_passes import BACKWARD, FORWARD
@@ -28,7 +29,6 @@ from three_walls.facts.moe.passes import (
     UNPERMUTE,
 )
 from three_walls.model.buckets import GEMM_CATEGORIES
-from three_walls.model.record import dataclass
 from three_walls.tables.thresholds import replay_thresholds
 
 ATTENTION, EXPERTS, OUTSIDE = "attention", "experts", "outside"

@@ -11,13 +11,13 @@ as some thousand replays of an ordinary step, so it waits until as much has been
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
 import numpy as np
 
 from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.model.record import dataclass
 
 _WORTH_COMPILING = 8_000_000
 """Rows that plain Python follows in about the two seconds that compiling takes."""

@@ -8,11 +8,10 @@ meets it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from three_walls.model.record import dataclass
 from three_walls.model.transformation import Action, Level, Levels, Prediction, Transformation
 from three_walls.replay.budget import measure_replayed_budget
 from three_walls.replay.critical_path import CriticalPath, find_critical_path

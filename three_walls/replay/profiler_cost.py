@@ -14,10 +14,11 @@ Two things cost host time while a capture runs:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
-from three_walls.model.record import dataclass
 from three_walls.replay.graph import Fractions
 from three_walls.replay.host_chains import find_first_calls, find_hand_overs
 from three_walls.tables.profiler_costs import profiler_costs

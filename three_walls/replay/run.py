@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -25,7 +26,6 @@ from three_walls.facts.replayed_step import (
 from three_walls.facts.step_view import NO_STEP, StepView, find_shared_gpus
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.model.fact import FactSheet, Measurements, known, known_or_missing, missing
-from three_walls.model.record import dataclass
 from three_walls.model.report import CriticalPath
 from three_walls.model.transformation import Predictor
 from three_walls.model.units import ns_to_ms

@@ -7,7 +7,7 @@ missing: a selection by such a label then selects nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,6 @@ from three_walls.model.buckets import (
     COMMUNICATION_CATEGORIES,
     COMPUTE_CATEGORIES,
 )
-from three_walls.model.record import dataclass
 from three_walls.model.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
 from three_walls.replay.graph import NONE, Edges, Flags, Fractions, Kind, StepGraph, Work, replay
 from three_walls.replay.unseen_shapes import meet_known_shapes

@@ -7,14 +7,13 @@ launches take in the same step shows which launches of experts are dear.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.schemas import Numbers
 from three_walls.model.buckets import GEMM_CATEGORIES
-from three_walls.model.record import dataclass
 from three_walls.model.transformation import Level
 from three_walls.replay.graph import NONE, Flags, StepGraph, Work
 

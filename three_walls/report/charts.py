@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from three_walls.model.record import dataclass
 from three_walls.report.formats import (
     format_bandwidth,
     format_flops_rate,

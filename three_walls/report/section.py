@@ -7,11 +7,11 @@ lays blocks out, and knows no section. All text here is plain text: renderers es
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-from three_walls.model.record import dataclass
 from three_walls.model.report import Timeline
 from three_walls.report.charts import Plot
 from three_walls.report.formats import UNITS, UNKNOWN, format_text

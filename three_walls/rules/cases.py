@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactDefinition, FactSheet
 from three_walls.model.finding import Finding, Outcome
-from three_walls.model.record import dataclass
 from three_walls.rules.conditions import KnownFacts
 from three_walls.rules.load import CASES_SUFFIX
 from three_walls.tables.loader import KEY, Row, Text, Value, load_table, raise_contradictions

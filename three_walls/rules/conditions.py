@@ -16,7 +16,7 @@ conditions may compare come from the loader's validation context::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from three_walls.model.condition import OPERATORS, Condition
 from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.model.fact import FactDefinition, FactSheet
-from three_walls.model.record import dataclass
 from three_walls.tables.loader import KEY, Loc, describe, raise_contradictions, suggest
 from three_walls.tables.rows import PlainValidator
 

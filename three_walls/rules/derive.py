@@ -8,13 +8,12 @@ written: the condition is useless, or a case is missing. Written cases need only
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Outcome
-from three_walls.model.record import dataclass
 from three_walls.model.rule import Edit, Requirement, Rule
 from three_walls.rules.cases import Case, Expectation, RuleCases
 from three_walls.rules.conditions import ORDERED, is_number, same

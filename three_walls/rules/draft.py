@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, Gain, Outcome, PlannedEdit, PlanStep
-from three_walls.model.record import dataclass
 from three_walls.model.rule import Rule
 from three_walls.model.units import ns_to_ms
 from three_walls.rules.conditions import same

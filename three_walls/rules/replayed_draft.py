@@ -11,12 +11,11 @@ Rules that no transformation stands for come last, with their share of measured 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from three_walls.model.buckets import Wall
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, Gain, Outcome, PlanStep
-from three_walls.model.record import dataclass
 from three_walls.model.rule import REPLAYED, Rule
 from three_walls.model.transformation import Action, Selection
 from three_walls.rules.draft import NOT_YET, Draft

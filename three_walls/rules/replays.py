@@ -7,12 +7,11 @@ of the step that nobody profiles.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Gain
-from three_walls.model.record import dataclass
 from three_walls.model.rule import FREES_MEMORY, REPLAYED, UPPER_BOUND, GainModel, Rule
 from three_walls.model.transformation import (
     ALL,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from three_walls.model.fact import FactDefinition
-from three_walls.model.record import dataclass
 from three_walls.model.rule import Rule, WarningRule
 from three_walls.resources import RULES_DIR
 from three_walls.tables.checked_documents import recall

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactSheet
-from three_walls.model.record import dataclass
 from three_walls.model.report import Counterfactual, Culprit, Straggler, Verdict
 from three_walls.model.transformation import Predictor
 from three_walls.model.units import ns_to_ms

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from three_walls.model.config import ConfigData, ConfigScalar
-from three_walls.model.record import dataclass
 
 _OVERRIDE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<path>[A-Za-z_][\w]*(\.[\w]+)*)(=(?P<value>.*))?", re.DOTALL)
 _INT = re.compile(r"[-+]?\d{1,18}")

@@ -6,13 +6,13 @@ The file is read only when a recipe is searched.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
 from three_walls.model.config import ConfigData
-from three_walls.model.record import dataclass
 from three_walls.resources import GENERATED_DIR
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.config_values import fit

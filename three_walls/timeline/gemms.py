@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
-from three_walls.model.record import dataclass
 from three_walls.tables.nvtx_ranges import LinearLayer, TorchOperators
 from three_walls.timeline.operators import Operators, Sizes
 

@@ -10,12 +10,12 @@ one pass over sorted places, whatever the number of groups, and intervals that c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.model.record import dataclass
 
 DURATION = pl.col("end_ns") - pl.col("start_ns")
 """Length of an interval, in ns."""

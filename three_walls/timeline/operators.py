@@ -12,6 +12,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
@@ -22,7 +23,6 @@ import polars as pl
 from three_walls.inputs import limits
 from three_walls.inputs.nsys.reader import Trace
 from three_walls.inputs.nsys.tables import read_ranges_between
-from three_walls.model.record import dataclass
 
 EVALUATES = "autograd::engine::evaluate_function: "
 """What the name of a range begins with in which autograd runs a node of the backward pass."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -24,7 +24,6 @@ from three_walls.facts.moe.token_balance import (
 from three_walls.facts.step_view import StepView
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.fact import FactGroup, Measured, known, missing
-from three_walls.model.record import dataclass
 from three_walls.model.report import GemmShape
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.hardware import GpuModel

@@ -12,7 +12,7 @@ term of its own.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from three_walls.facts.layout import UNKNOWN_GPU
 from three_walls.facts.model_shape import ModelShape, read_model_shape
@@ -29,7 +29,6 @@ from three_walls.model.fact import (
     missing,
     unstated,
 )
-from three_walls.model.record import dataclass
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.hardware import BF16, FP8, NVFP4
 

@@ -8,6 +8,7 @@ experts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from three_walls.facts.efficiency.model_flops import STEP_PER_FORWARD, ForwardFlops, count_forward, precision_of
 from three_walls.facts.layout import UNKNOWN_GPU
@@ -18,7 +19,6 @@ from three_walls.facts.step_view import StepView
 from three_walls.inputs.config.parallel_layout import CompleteLayout
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactGroup, Measured, Measurement, known, known_or_missing, missing
-from three_walls.model.record import dataclass
 from three_walls.model.report import Efficiency, MoePart
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.hardware import GpuModel

@@ -14,12 +14,12 @@ is within 3% of the peaks that Megatron Core 0.16.1 logged for sixteen configura
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from three_walls.facts.model_shape import ModelShape
 from three_walls.inputs.config.parallel_layout import CompleteLayout
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import GIVE_CONFIG, Measurement, known, missing
-from three_walls.model.record import dataclass
 
 BYTES = 2
 UNFUSED_WORKING_MATRICES = 4

@@ -10,7 +10,7 @@ Fragmentation, NCCL's buffers, the CUDA context and library workspaces come on t
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from three_walls.facts.efficiency.model_flops import projection_weights
 from three_walls.facts.layout import GPU_MEMORY
@@ -33,7 +33,6 @@ from three_walls.model.fact import (
     missing,
     unstated,
 )
-from three_walls.model.record import dataclass
 
 NO_DEVICE_MEMORY = "the trace does not record the GPU's memory, or ranks differ in it (TARGET_INFO_GPU)"
 

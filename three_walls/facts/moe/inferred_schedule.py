@@ -15,12 +15,13 @@ many kernels beyond the router's last kernel as where it runs alone, and then th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from three_walls.facts.attention_passes import BACKWARD, FORWARD
 from three_walls.facts.moe.passes import EXCHANGES
 from three_walls.model.buckets import GEMM_CATEGORIES
-from three_walls.model.record import dataclass
 from three_walls.timeline.timeline import (
     ATTENTION,
     COMBINE_NODE,

@@ -8,7 +8,7 @@ it is unknown.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -39,7 +39,6 @@ from three_walls.inputs.config.parallel_layout import has_uneven_stages
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import GIVE_CONFIG, FactGroup, Measurement, Measurements, known, missing, unstated
-from three_walls.model.record import dataclass
 from three_walls.model.report import MoePart, ReportWarning
 from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 

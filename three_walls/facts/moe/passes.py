@@ -9,7 +9,7 @@ interleave) are not assigned to any layer.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 import polars as pl
@@ -17,7 +17,6 @@ import polars as pl
 from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
-from three_walls.model.record import dataclass
 
 EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
 """Categories of the operations that exchange tokens."""

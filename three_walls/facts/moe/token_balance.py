@@ -8,10 +8,10 @@ of all of them together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from three_walls.facts.step_view import RunView
 from three_walls.model.fact import FactGroup, Measurement, Measurements, known, known_or_missing, missing
-from three_walls.model.record import dataclass
 from three_walls.timeline.gemms import FORWARD, Gemm
 
 EXPERT_INPUT, EXPERT_OUTPUT = "expert input", "expert output"

@@ -6,7 +6,7 @@ The link is NVLink inside one domain, and the network where the expert-parallel 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import comb
 
 import polars as pl
@@ -26,7 +26,6 @@ from three_walls.model.fact import (
     missing,
     unstated,
 )
-from three_walls.model.record import dataclass
 from three_walls.model.units import NS_PER_S
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.timeline.intervals import DURATION

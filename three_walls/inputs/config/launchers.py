@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from three_walls.inputs import limits
-from three_walls.model.record import dataclass
 
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch")

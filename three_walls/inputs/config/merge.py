@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from three_walls.inputs.config.sources import LOG_LAYOUT, LOG_OBJECTS, SourceSettings
 from three_walls.model.config import ConfigConflict, ConfigData, ConfigValue, RunConfig, as_whole_number
-from three_walls.model.record import dataclass
 from three_walls.tables.bridge import bridge_schema, known_releases, recipe_overlaps
 from three_walls.tables.config_keys import config_keys, keys_by_path
 

@@ -7,12 +7,11 @@ Dense layers divide the world into TP x CP x DP x PP, experts into ETP x EP x ED
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from math import prod
 
 from three_walls.model.config import RunConfig, as_size
 from three_walls.model.fact import Measurement, known, missing
-from three_walls.model.record import dataclass
 
 _KEYS = {
     "tensor": "tensor_model_parallel_size",

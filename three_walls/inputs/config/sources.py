@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from three_walls.model.config import ConfigData, ConfigValue
-from three_walls.model.record import dataclass
 from three_walls.tables.config_keys import ConfigKey, form_of, may_be_shown
 from three_walls.tables.config_values import fit, read_words
 from three_walls.tables.environment_variables import allowed_variables

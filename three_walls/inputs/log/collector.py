@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from three_walls.inputs import limits
 from three_walls.inputs.log.lines import ParsedLine, Value, read_value
-from three_walls.model.record import dataclass
 from three_walls.model.training_log import (
     LogEvent,
     LogIteration,

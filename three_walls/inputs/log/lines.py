@@ -9,13 +9,12 @@ import math
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import polars as pl
 
 from three_walls.inputs import limits
-from three_walls.model.record import dataclass
 from three_walls.model.training_log import LogIteration
 from three_walls.model.units import NS_PER_MS, NS_PER_S
 from three_walls.tables.log_lines import BlockRow, LineRow, LogGrammar, Prefix

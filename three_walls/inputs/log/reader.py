@@ -8,7 +8,7 @@ import lzma
 import zlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -29,7 +29,6 @@ from three_walls.inputs.log.lines import (
     strip_prefixes,
 )
 from three_walls.model.errors import InputError
-from three_walls.model.record import dataclass
 from three_walls.model.training_log import LogIteration, ProgressJob, TrainingLog
 from three_walls.tables.log_lines import LogGrammar, log_grammar
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from statistics import median
 
-from three_walls.model.record import dataclass
 from three_walls.model.training_log import LogEvent, LogIteration
 from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 

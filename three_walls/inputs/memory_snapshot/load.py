@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from three_walls.inputs import limits
 from three_walls.inputs.given_files import is_directory
 from three_walls.inputs.memory_snapshot.plain_pickle import NotPlainError, read_plain_pickle
 from three_walls.model.errors import InputError
-from three_walls.model.record import dataclass
 
 _IN_USE = "active_allocated"
 _FREE = "inactive"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from three_walls.model.memory_snapshot import (
     MemorySnapshot,
     OutOfMemory,
 )
-from three_walls.model.record import dataclass
 from three_walls.tables.allocation_stacks import allocation_stacks
 
 _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}

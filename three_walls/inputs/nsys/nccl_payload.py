@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -17,7 +18,6 @@ from three_walls.inputs import limits
 from three_walls.inputs.nsys.export import NsysExport
 from three_walls.inputs.nsys.schemas import NCCL_CALLS
 from three_walls.inputs.nsys.tables import NVTX, NVTX_RANGE_TYPES, process_of
-from three_walls.model.record import dataclass
 
 SCHEMAS, ENTRIES = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -32,7 +33,6 @@ from three_walls.inputs.nsys.table_directory import SUFFIXES, hash_tables, is_ta
 from three_walls.inputs.threads import check_is_wanted, work_meanwhile
 from three_walls.lib.files import working_directory
 from three_walls.model.errors import InputError
-from three_walls.model.record import dataclass
 from three_walls.model.shell import quote_file
 
 SQLITE_MAGIC = b"SQLite format 3\x00"

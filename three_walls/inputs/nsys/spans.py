@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
-
-from three_walls.model.record import dataclass
 
 Span = tuple[int, int]
 """From a number to before another one: instants in ns, or ids."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from three_walls.model.finding import PlanStep
-from three_walls.model.record import dataclass
 from three_walls.model.report import BudgetRow, Report, ReportWarning
 from three_walls.model.rule import FREES_MEMORY
 from three_walls.report.formats import (

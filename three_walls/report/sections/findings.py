@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from three_walls.model.finding import Finding, Outcome
-from three_walls.model.record import dataclass
 from three_walls.model.report import Report
 from three_walls.report.formats import describe_gain, format_name, format_wall
 from three_walls.report.overrides_file import slug

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from three_walls.model.record import dataclass
 from three_walls.model.report import RankReport, Report
 from three_walls.report.charts import draw_whole
 from three_walls.report.formats import format_ms, format_share

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from three_walls.model.record import dataclass
 from three_walls.model.report import PipelinePhase, Report
 from three_walls.report.formats import format_count, format_known, format_ms_range, format_share
 from three_walls.report.section import MANY_ROWS, Column, Section, Table

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.record import dataclass
 from three_walls.model.report import Counterfactual, Report
 from three_walls.report.formats import SUB_WALL_NAMES, format_ms, format_share, format_wall
 from three_walls.report.palette import WALL_COLOURS
