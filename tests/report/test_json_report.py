@@ -15,13 +15,13 @@ import pytest
 from tests.paths import REPOSITORY
 from tests.report.rendered import print_plain
 from tests.report.sample_report import abstained_report, sample_report, without_plan
+from three_walls.lib.text import escape_in_json
 from three_walls.model.buckets import COMPUTE_CATEGORIES, SubWall, Wall
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
 from three_walls.model.report import Alignment, MoePart, Report, Wait
-from three_walls.report.formats import escape_in_json
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import load_report, render_json, report_schema
 from three_walls.report.overrides_file import render_overrides

@@ -8,9 +8,9 @@ import click
 
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.compare import baselines_option, write_at_once
+from three_walls.lib.text import show_control_characters
 from three_walls.model.errors import UsageError
 from three_walls.report.comparison_report import describe_baseline
-from three_walls.report.formats import show_control_characters
 from three_walls.report.json_report import load_report, render_json
 from three_walls.runs import baseline_path, find_baseline, list_baselines, parse_run, read_run
 

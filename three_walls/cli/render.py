@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from three_walls.cli.signals import loading
+from three_walls.lib.text import show_control_characters
 from three_walls.model.errors import UsageError
-from three_walls.report.formats import show_control_characters
 from three_walls.report.render import FORMATS, render
 
 if TYPE_CHECKING:

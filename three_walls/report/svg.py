@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from itertools import groupby
 
+from three_walls.lib.text import format_bandwidth
 from three_walls.model.record import dataclass
 from three_walls.report.charts import TERAFLOPS, Bars, HeatCell, HeatMap, Lines, Piece, Roofline
-from three_walls.report.formats import format_bandwidth
 from three_walls.report.palette import FREE_COLOUR
 
 _LIGHT = 140

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
+from three_walls.lib.text import capitalize
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Gain
 from three_walls.model.record import dataclass
@@ -194,4 +195,4 @@ def _at(levels: Levels, part: FromFact, number: float) -> Levels:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".")
+    return capitalize(text.rstrip("."))
