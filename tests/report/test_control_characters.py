@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from tests.report.test_html_report import spoil
+from three_walls.lib.text import escape_in_json
 from three_walls.model.report import Report
 from three_walls.report.csv_report import render_csv
-from three_walls.report.formats import escape_in_json
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import load_report, render_json
 from three_walls.report.markdown_report import render_markdown

@@ -17,9 +17,9 @@ from three_walls.attribution.kernel_spread import GpuSuspicion, PeerMedians, sus
 from three_walls.attribution.ownership import OWNER
 from three_walls.attribution.slow_ranks import leave_out, name_kernels
 from three_walls.inputs.nsys.reader import Trace
+from three_walls.lib.text import in_ms, in_percent, plural, write_times
 from three_walls.model.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.model.report import Straggler
-from three_walls.model.units import ns_to_ms
 from three_walls.ranks.groups import PAIRWISE, Pipeline
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.ranks.pipeline_pairs import EXCHANGE
@@ -163,11 +163,11 @@ def _describe_lateness(
 ) -> str:
     """When the rank arrived last, and the ``explanation``. ``also_slow``: ranks that the comparison leaves out."""
     ranks = ", ".join(map(str, also_slow))
-    left_out = f" (compared without the slow rank{'s' if len(also_slow) > 1 else ''} {ranks})" if also_slow else ""
+    left_out = f" (compared without the slow {plural(len(also_slow), 'rank')} {ranks})" if also_slow else ""
     return (
-        f"rank {rank_of[late.rank_index]}{left_out} arrived last at {calls / late.steps:.0f} matched calls per step, "
-        f"{ns_to_ms(late.late_ns):.1f} ms in all after the second-to-last rank (its peers: "
-        f"{ns_to_ms(late.peers_ns):.1f} ms); before these calls, {explanation}"
+        f"rank {rank_of[late.rank_index]}{left_out} arrived last at {round(calls / late.steps)} matched calls per "
+        f"step, {in_ms(late.late_ns)} in all after the second-to-last rank (its peers: "
+        f"{in_ms(late.peers_ns)}); before these calls, {explanation}"
     )
 
 
@@ -251,13 +251,13 @@ def _find_cause(
         StragglerCause.LATE_STAGE: late_stage_ns,
     }
     cause = max(candidates, key=lambda candidate: candidates[candidate])
-    more_ms = f"{ns_to_ms(candidates[cause]):.1f} ms more"
+    more_ms = f"{in_ms(candidates[cause])} more"
     if candidates[cause] <= default_rank_thresholds().minimum_cause_fraction * late.late_ns:
         return StragglerCause.UNKNOWN, f"nothing recorded explains it (at most {more_ms} of {cause.words})"
     match cause:
         case StragglerCause.SLOW_COMPUTE:
             kernels = _kernels_in_segments(segments, timeline.operations, traces)
-            cause, clause = _explain_compute(kernels, late, f"{ns_to_ms(compute_ns):.1f} ms more")
+            cause, clause = _explain_compute(kernels, late, f"{in_ms(compute_ns)} more")
             return cause, clause + _describe_suspicion(cause, late, stalled_ns)
         case StragglerCause.LAUNCH_STARVED:
             return cause, f"its device was idle with nothing launched for {more_ms} than its peers' devices"
@@ -374,13 +374,13 @@ def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tup
     if is_imbalance and not is_shared:
         return StragglerCause.EXPERT_IMBALANCE, (
             "it ran other numbers or sizes of kernels between dispatch and combine than its peers, "
-            f"{ns_to_ms(sums['experts_ns'] / late.steps):.1f} ms more; {max(elsewhere, 0):.0%} of its extra compute "
-            "was elsewhere"
+            f"{in_ms(sums['experts_ns'] / late.steps)} more; {in_percent(max(elsewhere, 0), 0)} of its extra "
+            "compute was elsewhere"
         )
     if is_shared or sums["alike_ns"] > sums["all_ns"] - sums["alike_ns"]:
         ratio = 1 + sums["alike_ns"] / max(sums["alike_peers_ns"], 1)
         return StragglerCause.SLOW_COMPUTE, (
-            f"the same kernels (name and grid) took {ratio:.2f} times as long as on its peers, {more_ms}"
+            f"the same kernels (name and grid) took {write_times(ratio)} as long as on its peers, {more_ms}"
         )
     return StragglerCause.UNKNOWN, (
         f"it computed {more_ms}, in other kernels than its peers and not only between dispatch and combine"
@@ -394,14 +394,15 @@ def _describe_suspicion(cause: StragglerCause, late: LateRank, stalled_ns: int) 
     """
     if cause is not StragglerCause.SLOW_COMPUTE:
         return ""
-    compared = f"{late.spread or 0:.2f} times their fastest call on average, on its peers {late.peers_spread or 0:.2f}"
+    own, peers = write_times(late.spread or 0), write_times(late.peers_spread or 0)
+    compared = f"{own} their fastest call on average, on its peers {peers}"
     if late.gpu_suspicion is GpuSuspicion.SHARED_GPU:
-        likely = f". Another process likely uses this GPU: repeated kernels take {compared} times"
-        stalled = f", and launched work waited {ns_to_ms(stalled_ns):.1f} ms longer with the device idle"
+        likely = f". Another process likely uses this GPU: repeated kernels take {compared}"
+        stalled = f", and launched work waited {in_ms(stalled_ns)} longer with the device idle"
         return likely + (stalled if stalled_ns else "")
     if late.gpu_suspicion is GpuSuspicion.LOWER_CLOCKS:
         return (
-            f". Every call is slower alike (repeated kernels take {compared} times), as on a GPU with lower clocks: "
+            f". Every call is slower alike (repeated kernels take {compared}), as on a GPU with lower clocks: "
             "power cap, temperature, clock limits"
         )
     return ""

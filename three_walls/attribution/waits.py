@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from three_walls.lib.text import in_percent
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES
 from three_walls.model.report import Wait
 from three_walls.ranks.groups import PAIRWISE
@@ -81,7 +82,8 @@ def _describe_wait(
     wait_ns, total_ns, awaited = _int(row["wait_ns"]), _int(row["total_ns"]), row["awaited"]
     if row["resolved"]:
         rest = 1 - _int(row["resolved_ns"]) / total_ns
-        note = LATEST_ARRIVAL + (f"; {rest:.1%} of the time by {SHORTEST_PARTICIPANT}" if rest >= 0.001 else "")
+        by_shortest = f"; {in_percent(rest)} of the time by {SHORTEST_PARTICIPANT}"
+        note = LATEST_ARRIVAL + (by_shortest if rest >= 0.001 else "")
         awaited_rank = None if awaited is None else rank_of[_int(awaited)]
         return Wait(name, rank, wait_ns, total_ns - wait_ns, awaited_rank, resolved=True, note=note)
     reason = _why_unresolved(row, has_clock)

@@ -11,9 +11,9 @@ from pathlib import Path
 from three_walls.captures.capture_facts import CaptureFacts, read_captures
 from three_walls.captures.launch import profiler_words, spell_settings
 from three_walls.inputs.nsys.capabilities import YES
+from three_walls.lib.text import in_ms, in_percent, plural
 from three_walls.model.capture import Answer, Check, Examination
 from three_walls.model.config import ConfigData
-from three_walls.model.units import ns_to_ms
 from three_walls.tables.capture import BRIDGE, MEGATRON_LM, Capability, CaptureRules, capture_rules
 from three_walls.tables.scrub import cut_sentence
 from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
@@ -111,7 +111,8 @@ def judge_launches(facts: CaptureFacts, _: CaptureRules) -> Judgement:
         return Answer.UNKNOWN, f"{facts.api_calls:,} API calls, but no kernel outside CUDA graphs that they launched"
     least = attribution_thresholds().minimum_joined_launches_fraction
     answer = Answer.YES if facts.launched_fraction >= least else Answer.NO
-    return answer, f"{facts.api_calls:,} API calls; {facts.launched_fraction:.1%} of the kernels have their launch call"
+    launched = in_percent(facts.launched_fraction)
+    return answer, f"{facts.api_calls:,} API calls; {launched} of the kernels have their launch call"
 
 
 def judge_graph_nodes(facts: CaptureFacts, _: CaptureRules) -> Judgement:
@@ -142,7 +143,7 @@ def judge_one_clock(facts: CaptureFacts, _: CaptureRules) -> Judgement:
     missing += [] if facts.session_starts == facts.traces else ["when its clock began"]
     if missing:
         return Answer.NO, f"not every report records {' and '.join(missing)}"
-    return Answer.YES, f"{facts.hosts} host{'s' if facts.hosts != 1 else ''}"
+    return Answer.YES, f"{facts.hosts} {plural(facts.hosts or 0, 'host')}"
 
 
 def judge_start_skew(facts: CaptureFacts, _: CaptureRules) -> Judgement:
@@ -150,7 +151,7 @@ def judge_start_skew(facts: CaptureFacts, _: CaptureRules) -> Judgement:
         return Answer.YES, "one report"
     if facts.start_skew_ns is None or facts.step_ns is None:
         return Answer.UNKNOWN, "the reports do not record when their clocks began, or contain no kept step"
-    found = f"they begin {ns_to_ms(facts.start_skew_ns):,.0f} ms apart; a step takes {ns_to_ms(facts.step_ns):,.0f} ms"
+    found = f"they begin {in_ms(facts.start_skew_ns, ',.0f')} apart; a step takes {in_ms(facts.step_ns, ',.0f')}"
     if facts.hosts is None or facts.hosts > 1:
         return Answer.UNKNOWN, f"{found}; the hosts' clocks may differ by as much"
     most = default_rank_thresholds().minimum_start_skew_fraction * facts.step_ns
@@ -191,7 +192,7 @@ def judge_environment(facts: CaptureFacts, _: CaptureRules) -> Judgement:
 def judge_profiler_overhead(facts: CaptureFacts, rules: CaptureRules) -> Judgement:
     if facts.overhead_fraction is None:
         return Answer.UNKNOWN, "no step was kept"
-    found = f"by its own account it delayed a thread during {facts.overhead_fraction:.1%} of the kept steps"
+    found = f"by its own account it delayed a thread during {in_percent(facts.overhead_fraction)} of the kept steps"
     is_low = facts.overhead_fraction <= rules.maximum_overhead_fraction
     note = "; the time that it adds to every launch is not included" if is_low else ""
     return (Answer.YES if is_low else Answer.NO), found + note
@@ -209,7 +210,7 @@ def judge_no_drops(facts: CaptureFacts, rules: CaptureRules) -> Judgement:
 
 
 def _reports(count: int) -> str:
-    return f"{count} report{'s' if count != 1 else ''}"
+    return f"{count} {plural(count, 'report')}"
 
 
 JUDGES: dict[str, Judge] = {

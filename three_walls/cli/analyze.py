@@ -15,9 +15,9 @@ from three_walls.cli.render import check_table, show
 from three_walls.cli.signals import loading
 from three_walls.cli.workers_option import choose_threads, make_workers, workers_options
 from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
+from three_walls.lib.text import show_control_characters
 from three_walls.model.report import UNREADABLE
 from three_walls.model.rule import APPLICABILITIES
-from three_walls.report.formats import show_control_characters
 from three_walls.report.render import FORMATS
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from three_walls.compare.compare import compare
 from three_walls.compare.gate import judge_condition, read_condition
 from three_walls.facts.registry import DEFINITION_BY_NAME
 from three_walls.lib.files import write_texts
+from three_walls.lib.text import show_control_characters
 from three_walls.model.comparison import ConditionOutcome, ConditionResult
 from three_walls.model.errors import UsageError
 from three_walls.report.comparison_report import (
@@ -25,7 +26,6 @@ from three_walls.report.comparison_report import (
     render_shown_json,
     render_shown_markdown,
 )
-from three_walls.report.formats import show_control_characters
 from three_walls.report.render import FORMATS
 from three_walls.report.terminal_report import open_console
 from three_walls.runs import GivenRun, parse_run, read_run

@@ -12,9 +12,9 @@ import click
 
 from three_walls.captures.doctor import examine
 from three_walls.cli.nsys_option import nsys_option
+from three_walls.lib.text import escape_in_json, show_control_characters
 from three_walls.model.capture import Answer, Check, Examination
 from three_walls.model.errors import NothingToAnalyzeError
-from three_walls.report.formats import escape_in_json, show_control_characters
 
 FORMAT_VERSION = "1.0"
 """Version of what --json prints; docs/doctor.md states its fields."""

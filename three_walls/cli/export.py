@@ -16,9 +16,9 @@ from three_walls.cli.signals import loading
 from three_walls.cli.workers_option import choose_threads
 from three_walls.inputs.given_files import write_errors
 from three_walls.lib.files import whole_file
+from three_walls.lib.text import format_count, show_control_characters
 from three_walls.model.errors import UsageError
 from three_walls.model.workers import Workers
-from three_walls.report.formats import format_count, show_control_characters
 
 SUFFIXES = (".json", ".json.gz")
 _GZIP_LEVEL = 6

@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from three_walls.cli.signals import Terminated, finish_loading
+from three_walls.lib.text import show_control_characters
 from three_walls.model.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
 from three_walls.version import VERSION
 
@@ -127,7 +128,7 @@ def main() -> None:
 def _fail(message: str, exit_code: int) -> None:
     """Print the error and exit. Errors of rules take a line each; any other message is kept on one line."""
     if exit_code != RuleBaseError.exit_code:
-        message = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
+        message = show_control_characters(message, kept="")
     with suppress(OSError):  # stderr may be closed or full as well
         click.echo(f"three-walls: error: {message}", err=True)
     try:

@@ -8,8 +8,8 @@ import click
 
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.compare import show, write_files
+from three_walls.lib.text import show_control_characters
 from three_walls.report.comparison_report import render_all
-from three_walls.report.formats import show_control_characters
 from three_walls.report.render import FORMATS
 from three_walls.runs import read_history
 

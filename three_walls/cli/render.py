@@ -11,8 +11,8 @@ import click
 from three_walls.cli.signals import loading
 from three_walls.inputs.given_files import check_target, write_errors
 from three_walls.lib.files import encode, write_texts
+from three_walls.lib.text import show_control_characters
 from three_walls.model.errors import UsageError
-from three_walls.report.formats import show_control_characters
 from three_walls.report.render import FORMATS, render
 
 if TYPE_CHECKING:

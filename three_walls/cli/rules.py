@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from three_walls.cli.signals import loading
+from three_walls.lib.text import show_control_characters
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactDefinition
 from three_walls.model.rule import Rule
 from three_walls.model.shell import quote_file
-from three_walls.report.formats import show_control_characters
 from three_walls.report.text_rule import describe_rule, describe_warning
 from three_walls.resources import RULES_DIR
 from three_walls.rules.rule_base import load_rule_base

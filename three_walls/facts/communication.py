@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from three_walls.facts.step_view import StepView
 from three_walls.inputs.config.parallel_layout import ParallelLayout
+from three_walls.lib.text import in_ms
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
-from three_walls.model.units import ns_to_ms
 from three_walls.tables.nvtx_ranges import collective_owners
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.communication_owners import BY_OPERATION
@@ -201,7 +201,7 @@ def withhold_unowned(step: StepView) -> Measurements:
     ambiguous_ns = step.union_ns(("send_recv_ambiguous",))
     if ambiguous_ns > fact_thresholds().maximum_ambiguous_fraction * step.step_ns:
         reason = (
-            f"SendRecv kernels of {ns_to_ms(ambiguous_ns):.1f} ms cannot be classified into expert, pipeline and "
+            f"SendRecv kernels of {in_ms(ambiguous_ns)} cannot be classified into expert, pipeline and "
             "context exchange: the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched "
             "command)"
         )
@@ -210,7 +210,7 @@ def withhold_unowned(step: StepView) -> Measurements:
     unowned_ns = sum(step.transfer_ns.get(category, 0) for category in BY_OPERATION)
     if unowned_ns > collective_owners().maximum_open_fraction * step.step_ns:
         reason = (
-            f"collectives of {ns_to_ms(unowned_ns):.1f} ms cannot be classified into tensor and data parallelism: "
+            f"collectives of {in_ms(unowned_ns)} cannot be classified into tensor and data parallelism: "
             "neither the parallel sizes nor NVTX ranges identify their owner (capture with -t cuda,nvtx and Megatron's "
             "--profile, or profile the launched command)"
         )

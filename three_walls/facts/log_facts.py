@@ -13,6 +13,7 @@ from three_walls.facts.step_view import NO_STEP
 from three_walls.inputs.config.parallel_layout import read_layout
 from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
 from three_walls.inputs.read_inputs import find_other_sizes, jobs_of_run
+from three_walls.lib.text import in_ms, write_times
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import (
     FactDefinition,
@@ -27,7 +28,6 @@ from three_walls.model.fact import (
 )
 from three_walls.model.report import LogSummary, ProgressSummary
 from three_walls.model.training_log import LogIteration, ProgressJob, TrainingLog
-from three_walls.model.units import ns_to_ms
 from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 NO_LOG = "no training log was given (--log)"
@@ -204,7 +204,7 @@ def join_log(
     ratio, length_ns = measured[PROFILER_PERTURBATION].value, measured[UNPROFILED_STEP].whole
     least, most = limits.minimum_step_ratio, limits.maximum_step_ratio
     if not mismatch and isinstance(ratio, float) and length_ns and not least <= ratio <= most:
-        mismatch = f"its steps take {ns_to_ms(length_ns):.1f} ms, the traced step {ratio:.2f} times that"
+        mismatch = f"its steps take {in_ms(length_ns)}, the traced step {write_times(ratio)} that"
     if mismatch:
         measured = dict.fromkeys(facts.definitions, missing(f"the log is of another run: {mismatch}"))
     summary = replace(_summarize(log, roles, measured), mismatch=mismatch)

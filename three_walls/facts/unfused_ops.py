@@ -19,6 +19,7 @@ from three_walls.facts.cuda_graphs import LAUNCH_STARVED_PARENTS
 from three_walls.facts.operator_sequences import FusedPart, Sequences, find_sequences, is_operator
 from three_walls.facts.step import HOST_LAUNCHES
 from three_walls.facts.step_view import StepView
+from three_walls.lib.text import in_percent
 from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
 from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
@@ -193,7 +194,7 @@ def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
         definitions += [definition for op in FUSED_FRACTIONS.values() for definition in (op.likely, op.least, op.most)]
         return dict.fromkeys([*definitions, BARRIER_EXPOSED], missing(NO_OPERATORS))
     work = classify_unfused(step.operations, operators, step.config)
-    with_shapes = f"{100 * work.shapes_known_fraction:.0f}%"
+    with_shapes = in_percent(work.shapes_known_fraction, 0)
     few_shapes = f"operators with recorded shapes launched only {with_shapes} of the pointwise work {_RECORD_SHAPES}"
     measured: dict[FactDefinition, Measurement[FactValue]] = {}
     for op, op_facts in UNFUSED_OPS.items():

@@ -23,11 +23,12 @@ from three_walls.inputs.nsys.capabilities import YES
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture
 from three_walls.inputs.read_inputs import Inputs
+from three_walls.lib.text import capitalize, format_gib, in_ms, write_times
 from three_walls.model.config import ConfigConflict, RunConfig
 from three_walls.model.fact import FactSheet
 from three_walls.model.report import ReportWarning, SlowRank
 from three_walls.model.training_log import TrainingLog
-from three_walls.model.units import NS_PER_S, ns_to_ms
+from three_walls.model.units import NS_PER_S
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.timeline.steps import StepSource
@@ -68,7 +69,6 @@ _BLOCKS = {
     "traceback": "tracebacks",
 }
 """Kind of a log's block -> what it holds."""
-_BYTES_PER_GIB = 1 << 30
 _DATE, _DATE_CHARACTERS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), 19
 _SAME_RUN = timedelta(days=2)
 """A log prints local time, the trace holds UTC; and the part of a log that was given may end before the capture."""
@@ -124,7 +124,7 @@ def _warn_of_traces(
     warnings += _warn_of_few_steps(timeline)
     if capabilities.get("inside_cuda_graphs") != YES:
         reason = capabilities["inside_cuda_graphs"]
-        warnings.append(ReportWarning("inside-cuda-graphs", f"{reason[:1].upper()}{reason[1:]}."))
+        warnings.append(ReportWarning("inside-cuda-graphs", f"{capitalize(reason)}."))
     return tuple(dict.fromkeys(warnings))
 
 
@@ -294,18 +294,18 @@ def _warn_of_perturbation(facts: FactSheet) -> list[ReportWarning]:
         effect = "Host time is inflated. This trace does not show how much of the step it is."
     elif excess_ns > (waiting_ns := sum(facts.number(name) or 0 for name in _LENGTHENED)):
         effect = (
-            f"All of its host time ({_ms(idle_ns)}) is attributed to the profiler, and so are its waits for other "
-            f"slowed ranks. Another {_ms(excess_ns - waiting_ns)} is elsewhere, in differences between steps. Every "
+            f"All of its host time ({in_ms(idle_ns)}) is attributed to the profiler, and so are its waits for other "
+            f"slowed ranks. Another {in_ms(excess_ns - waiting_ns)} is elsewhere, in differences between steps. Every "
             "other share of the step may be too small or too large by as much."
         )
     else:
         effect = (
-            f"{_ms(idle_ns - counted_ns)} of its host time ({_ms(idle_ns)}) is attributed to the profiler and does not "
-            "count as recoverable; the rest is in waits for other slowed ranks and in unexplained idle time."
+            f"{in_ms(idle_ns - counted_ns)} of its host time ({in_ms(idle_ns)}) is attributed to the profiler and does "
+            "not count as recoverable; the rest is in waits for other slowed ranks and in unexplained idle time."
         )
     message = (
-        f"The profiler slows every launch: the traced step takes {_ms(traced_ns)}, and unprofiled steps take "
-        f"{_ms(unprofiled_ns)} by the log ({ratio:.2f} times). {effect}"
+        f"The profiler slows every launch: the traced step takes {in_ms(traced_ns)}, and unprofiled steps take "
+        f"{in_ms(unprofiled_ns)} by the log ({write_times(ratio)}). {effect}"
     )
     return [ReportWarning("profiler-perturbation", message)]
 
@@ -317,13 +317,13 @@ def _warn_of_exhausted_memory(log: TrainingLog) -> list[ReportWarning]:
     raised_in = f", raised in {largest.raised_in}" if largest.raised_in else ""
     message = (
         f"Out-of-memory errors in the log: {len(log.ooms)}. The largest request was "
-        f"{_gib(largest.requested_bytes)}{raised_in}."
+        f"{format_gib(largest.requested_bytes)}{raised_in}."
     )
     unallocated_bytes = largest.reserved_unallocated_bytes
     if unallocated_bytes is not None:
         is_fragmented = unallocated_bytes >= largest.requested_bytes
         conclusion = "memory was fragmented" if is_fragmented else "memory was in use, not fragmented"
-        message += f" {_gib(unallocated_bytes)} was reserved but unallocated: {conclusion}."
+        message += f" {format_gib(unallocated_bytes)} was reserved but unallocated: {conclusion}."
     return [ReportWarning("log-out-of-memory", message)]
 
 
@@ -332,11 +332,11 @@ def _warn_of_early_memory(facts: FactSheet) -> list[ReportWarning]:
     if facts.number("log_memory_iterations_count") != 1 or printed_bytes is None:
         return []
     message = (
-        f"The log prints memory only after its first iteration ({_gib(round(printed_bytes))} at most). While that "
-        "iteration computed its gradients the optimizer had no moments yet, so later peaks are higher."
+        f"The log prints memory only after its first iteration ({format_gib(printed_bytes)} at most). While "
+        "that iteration computed its gradients the optimizer had no moments yet, so later peaks are higher."
     )
     if later_bytes is not None:
-        message += f" {_gib(round(later_bytes - printed_bytes))} of moments, estimated from the config, is added here."
+        message += f" {format_gib(later_bytes - printed_bytes)} of moments, estimated from the config, is added here."
     return [ReportWarning("log-memory-early", message)]
 
 
@@ -361,7 +361,7 @@ def _warn_of_slow_ranks(slow_ranks: Sequence[SlowRank], facts: FactSheet) -> lis
 
 def _describe_slow_rank(timers: Sequence[SlowRank]) -> str:
     ratios = ", ".join(
-        f"{timer.ns / timer.fastest_ns:.2f} times as long as rank {timer.fastest_rank} in {timer.timer} "
+        f"{write_times(timer.ns / timer.fastest_ns)} as long as rank {timer.fastest_rank} in {timer.timer} "
         f"({timer.prints} of {timer.of_prints} prints)"
         for timer in timers
         if timer.fastest_ns
@@ -387,7 +387,7 @@ def _warn_of_settings(
     warnings += _warn_of_conflicts(config.conflicts)
     captured = [rank.rank for rank in ranks if rank.rank_source == "environment"]
     warnings += [
-        ReportWarning("layout-contradiction", f"{found[:1].upper()}{found[1:]}" + ("" if found.endswith("?") else "."))
+        ReportWarning("layout-contradiction", capitalize(found) + ("" if found.endswith("?") else "."))
         for found in find_contradictions(config, captured)
     ]
     return warnings
@@ -425,9 +425,9 @@ def _warn_of_slow_kernels(attribution: Attribution, rank_of: Mapping[int, int]) 
     return [
         ReportWarning(
             "slow-kernels",
-            f"Rank {rank_of[rank_index]} takes {ratio:.2f} times as long as its peers for the same kernels, so its GPU "
-            "is likely slow: look at its clocks, throttle reasons and processes (nvidia-smi). The matched calls do not "
-            "show what that costs the others: capture every rank of the group.",
+            f"Rank {rank_of[rank_index]} takes {write_times(ratio)} as long as its peers for the same kernels, so its "
+            "GPU is likely slow: look at its clocks, throttle reasons and processes (nvidia-smi). The matched calls do "
+            "not show what that costs the others: capture every rank of the group.",
         )
         for rank_index, ratio in sorted(attribution.slow_ranks.items())
         if rank_of[rank_index] not in late
@@ -459,9 +459,9 @@ def _warn_of_outlier_steps(attribution: Attribution, rank_of: Mapping[int, int])
             if length_ns > median_ns + excess_ns:
                 bucket, growth_ns = _find_grown_bucket(attribution, rank_index, step, typical_step)
                 message = (
-                    f"Step {step} of rank {rank_of[rank_index]} took {_ms(length_ns)}; the rank's median step takes "
-                    f"{_ms(median_ns)}. The largest part of the difference is {bucket}: "
-                    f"{_ms(growth_ns)} more than in a typical step. All other figures rest on medians, without this "
+                    f"Step {step} of rank {rank_of[rank_index]} took {in_ms(length_ns)}; the rank's median step takes "
+                    f"{in_ms(median_ns)}. The largest part of the difference is {bucket}: "
+                    f"{in_ms(growth_ns)} more than in a typical step. All other figures rest on medians, without this "
                     "step."
                 )
                 warnings.append(ReportWarning("outlier-step", message))
@@ -478,11 +478,3 @@ def _find_grown_bucket(attribution: Attribution, rank_index: int, step: int, typ
     growth_ns = {bucket: ns - typical_ns.get(bucket, 0) for bucket, ns in long_ns.items()}
     bucket = min(growth_ns, key=lambda name: (-growth_ns[name], name))
     return bucket, growth_ns[bucket]
-
-
-def _ms(value_ns: float) -> str:
-    return f"{ns_to_ms(value_ns):.1f} ms"
-
-
-def _gib(value_bytes: int) -> str:
-    return f"{value_bytes / _BYTES_PER_GIB:.1f} GiB"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from three_walls.lib.text import join_words, plural
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.comparison import History
 from three_walls.model.config import ConfigData, RunConfig
@@ -61,7 +62,7 @@ class Culprit:
     def named(self) -> str:
         """``rank 2``, or ``ranks 1 and 2``."""
         numbers = [str(rank) for rank in self.ranks]
-        return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+        return f"{plural(len(numbers), 'rank')} {join_words(numbers)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from three_walls.lib.text import join_words
 from three_walls.model.config import RunConfig
 from three_walls.model.finding import Finding, Outcome, PlannedEdit, PlanStep
 from three_walls.overrides.check import find_problems
@@ -62,7 +63,7 @@ def _require(step: PlanStep, needed: Iterable[str], problem: str, earlier: Mappi
     rules = {rule for needed_rule in needed for rule in (needed_rule, *earlier[needed_rule].needs)}
     ordered = tuple(rule for rule in earlier if rule in rules)
     names = [f"entry {earlier[rule].order} ({rule})" for rule in ordered]
-    listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    listed = join_words(names)
     return replace(
         step, needs=ordered, no_overrides_reason=f"It needs {listed} to be applied with it. Alone: {problem}"
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from three_walls.lib.text import count_of
 from three_walls.model.buckets import Wall
 from three_walls.model.config import ConfigData, RunConfig
 from three_walls.model.fact import FactSheet
@@ -197,7 +198,7 @@ def _describe_distance(
     elif generations == 0:
         gpu = f"no recipe for {family}; {recipe.gpu} is of the same generation"
     else:
-        gpu = f"no recipe for {family}; {recipe.gpu} is {generations} generation{'s' if generations > 1 else ''} away"
+        gpu = f"no recipe for {family}; {recipe.gpu} is {count_of(generations, 'generation')} away"
     differing = _differing_sizes((key for key in SIZES if sizes[key] != recipe.model.sizes[key]), sizes, recipe.model)
     differing += _other_kinds(recipe.model, config)
     model = f"a model that differs in {', '.join(differing)}" if differing else "a model of the same shape"

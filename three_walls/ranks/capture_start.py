@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 
 from three_walls.inputs.nsys.schemas import Numbers
+from three_walls.lib.text import in_ms
 from three_walls.model.report import ReportWarning
-from three_walls.model.units import ns_to_ms
 from three_walls.ranks.clock import ClockSource, CommonClock
 from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
 from three_walls.timeline.intervals import DURATION
@@ -118,13 +118,13 @@ def _warn_of_skew(skew_ns: int, arrivals: pl.DataFrame, affected: pl.DataFrame) 
     # Ranks often made different numbers of calls in these steps; then nothing is matched and no wait is known.
     calls = arrivals.join(affected.select(*STEP), on=STEP, how="semi")
     longest = calls.select(pl.col("wait_ns").max()).item() if calls.height else None
-    waited = f", and a collective there waits up to {ns_to_ms(longest):.0f} ms" if longest else ""
+    waited = f", and a collective there waits up to {in_ms(longest, '.0f')}" if longest else ""
     kept = affected["kept"].any()
     state = "some of them are kept, but they do not compare ranks" if kept else "none of them is kept"
     begin = "1 step begins" if affected.height == 1 else f"{affected.height} steps begin"
     return ReportWarning(
         "capture-start-skew",
-        f"The ranks' captures begin {ns_to_ms(skew_ns):.0f} ms apart{waited}. This comes from the start of the "
+        f"The ranks' captures begin {in_ms(skew_ns, '.0f')} apart{waited}. This comes from the start of the "
         f"profilers, not from the run. {begin} before the last capture does ({state}).",
     )
 

@@ -25,10 +25,10 @@ from three_walls.facts.replayed_step import (
 )
 from three_walls.facts.step_view import NO_STEP, StepView, find_shared_gpus
 from three_walls.inputs.nsys.reader import Trace
+from three_walls.lib.text import in_ms
 from three_walls.model.fact import FactSheet, Measurements, known, known_or_missing, missing
 from three_walls.model.report import CriticalPath
 from three_walls.model.transformation import Predictor
-from three_walls.model.units import ns_to_ms
 from three_walls.model.what_if import NoPredictor
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.replay.build import RunCalls, build_graphs
@@ -144,7 +144,7 @@ def _withhold(reason: str) -> RunReplay:
 def _lacks(step: StepView, facts: FactSheet) -> str:
     """What the capture lacks for a replay; empty where it lacks nothing."""
     if step.step_ns < replay_thresholds().least_step_ns:
-        return f"the step takes only {ns_to_ms(step.step_ns):.3f} ms"
+        return f"the step takes only {in_ms(step.step_ns, '.3f')}"
     started = step.started
     launched = started["launch_start_ns"].is_not_null().mean()
     limits = replay_thresholds()

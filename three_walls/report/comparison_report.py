@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from rich.console import Console
 
+from three_walls.lib.text import escape_in_json
 from three_walls.model.comparison import Comparison, History
 from three_walls.report.csv_report import write_tables
-from three_walls.report.formats import escape_in_json
 from three_walls.report.html_report import render_page
 from three_walls.report.markdown_report import write_markdown
 from three_walls.report.section import Section, Terminal

@@ -14,9 +14,9 @@ from typing import Protocol
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from three_walls.lib.text import format_count, format_css_percent, format_share, show_control_characters
 from three_walls.model.report import Report
 from three_walls.report.compiled_templates import TemplateLoader
-from three_walls.report.formats import format_count, format_css_percent, format_share, show_control_characters
 from three_walls.report.html_cells import write_inline, write_rows
 from three_walls.report.section import (
     PAGE_ROWS,

@@ -12,9 +12,9 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
+from three_walls.lib.text import UNITS, UNKNOWN, format_text
 from three_walls.model.report import Timeline
 from three_walls.report.charts import Plot
-from three_walls.report.formats import UNITS, UNKNOWN, format_text
 
 ROW = ""
 """As the value of a column: the whole row."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from three_walls.lib.text import format_name, format_setting
 from three_walls.model.condition import Condition
 from three_walls.model.rule import Edit, Evidence, GainModel, Requirement, Rule, WarningRule
 from three_walls.model.transformation import FromFact, Level, Levels, Transformation
-from three_walls.report.formats import format_cost, format_name, format_setting
+from three_walls.report.formats import format_cost
 
 _COMPARISONS = {
     "equals": "is",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from three_walls.lib.text import in_ms
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, Gain, Outcome, PlannedEdit, PlanStep
 from three_walls.model.rule import Rule
-from three_walls.model.units import ns_to_ms
 from three_walls.rules.conditions import same
 from three_walls.rules.gain import Level, apply_gain, estimate
 from three_walls.rules.judge import (
@@ -293,7 +293,7 @@ def describe_profiler(traced: Gain, gain: Gain, minimum_ns: float) -> str:
     profiler_ns = (_size_ns(traced) or 0) - (_size_ns(gain) or 0)
     traced_as = "at most" if traced.likely is None else "a likely"
     return (
-        f"The log shows that {ns_to_ms(profiler_ns):.3g} ms of {traced_as} {ns_to_ms(_size_ns(traced) or 0):.3g} ms in "
+        f"The log shows that {in_ms(profiler_ns, '.3g')} of {traced_as} {in_ms(_size_ns(traced) or 0, '.3g')} in "
         f"this trace are the profiler's. {describe_small(gain, minimum_ns)}"
     )
 

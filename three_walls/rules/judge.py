@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from three_walls.lib.text import in_ms
 from three_walls.model.condition import Condition
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Gain, Note, Outcome, PlannedEdit
 from three_walls.model.rule import Evidence, Requirement, Rule
-from three_walls.model.units import ns_to_ms
 from three_walls.rules.conditions import ORDERED, Truth, evaluate_all, evaluate_any, that_are, unit_of_setting
 from three_walls.rules.edits import fact_of, missing_targets, plan_edits
 from three_walls.rules.gain import estimate, no_estimate
@@ -133,12 +133,12 @@ def is_nearly_enough(gain: Gain, minimum_ns: float) -> bool:
 
 def describe_small(gain: Gain, minimum_ns: float) -> str:
     """The size of ``gain``, with the size that a plan needs."""
-    threshold = f"(threshold {ns_to_ms(minimum_ns):.3g} ms)"
+    threshold = f"(threshold {in_ms(minimum_ns, '.3g')})"
     if gain.likely is None:
-        return f"The gain is at most {ns_to_ms(gain.high or 0):.3g} ms {threshold}"
+        return f"The gain is at most {in_ms(gain.high or 0, '.3g')} {threshold}"
     if gain.likely < 0:
-        return f"The edit likely costs {ns_to_ms(-gain.likely):.3g} ms {threshold}"
-    return f"The likely gain is {ns_to_ms(gain.likely):.3g} ms {threshold}"
+        return f"The edit likely costs {in_ms(-gain.likely, '.3g')} {threshold}"
+    return f"The likely gain is {in_ms(gain.likely, '.3g')} {threshold}"
 
 
 def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:

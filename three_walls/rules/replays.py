@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from three_walls.lib.text import capitalize
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Gain
 from three_walls.model.rule import FREES_MEMORY, REPLAYED, UPPER_BOUND, GainModel, Rule
@@ -193,4 +194,4 @@ def _at(levels: Levels, part: FromFact, number: float) -> Levels:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".")
+    return capitalize(text.rstrip("."))

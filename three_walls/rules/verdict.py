@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from three_walls.lib.text import capitalize, in_ms, in_percent
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.fact import FactSheet
 from three_walls.model.report import Counterfactual, Culprit, Straggler, Verdict
 from three_walls.model.transformation import Predictor
-from three_walls.model.units import ns_to_ms
 from three_walls.rules.counterfactuals import (
     COMMUNICATION,
     COMPUTE,
@@ -136,8 +136,8 @@ def _describe_late_rank(culprit: Culprit, healed: Counterfactual, now_ns: int) -
     """What a late rank costs that does not hold the run back."""
     delays = "is" if len(culprit.ranks) == 1 else "are"
     return (
-        f"{_capital(culprit.named)} {delays} late, too, but that is not what holds the run back: on time, the step is "
-        f"shorter by {_amount(healed.saved_ns, now_ns)}."
+        f"{capitalize(culprit.named)} {delays} late, too, but that is not what holds the run back: on time, the step "
+        f"is shorter by {_amount(healed.saved_ns, now_ns)}."
     )
 
 
@@ -178,7 +178,7 @@ def _judge(facts: FactSheet, limits: VerdictThresholds, culprit: Culprit | None,
     verdict = _judge_walls(without_culprit(facts), limits, replayed)
     left_ns = replayed.step_ns if replayed and replayed.is_healed else culprit.step_without_it_ns
     preface = (
-        f"Without the delay of {culprit.named} the step takes {_ms(left_ns)}, and that step is judged here."
+        f"Without the delay of {culprit.named} the step takes {in_ms(left_ns)}, and that step is judged here."
         f"{_describe_crawling(facts, culprit)} "
     )
     return replace(verdict, reason=preface + verdict.reason, step_ns=_whole(facts, "step_ns"), culprit=culprit)
@@ -206,7 +206,7 @@ def _describe_crawling(facts: FactSheet, culprit: Culprit) -> str:
     if not crawling_ns:
         return ""
     return (
-        f" {_ms(crawling_ns)} of transfer are not counted as communication to save, because collectives crawl while "
+        f" {in_ms(crawling_ns)} of transfer are not counted as communication to save, because collectives crawl while "
         f"another process has the GPU of rank {culprit.rank}; that time is not part of the delay either."
     )
 
@@ -236,22 +236,24 @@ def _reason_to_abstain(
     graph, unclassified = facts.number("cuda_graph_fraction"), facts.number("unclassified_fraction")
     if graph is not None and graph >= limits.maximum_cuda_graph_fraction:
         return (
-            f"{_percent(graph)} of the step is inside CUDA graphs whose kernels were not recorded. "
+            f"{in_percent(graph)} of the step is inside CUDA graphs whose kernels were not recorded. "
             "Capture again with --cuda-graph-trace=node."
         )
     if unclassified is not None and unclassified >= limits.maximum_unclassified_fraction:
-        return f"{_percent(unclassified)} of the step is in kernels that no pattern matches, so it belongs to no wall."
+        return (
+            f"{in_percent(unclassified)} of the step is in kernels that no pattern matches, so it belongs to no wall."
+        )
     wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
     if wait is not None and wait >= limits.maximum_wait_fraction:
-        share = f"{'Up to ' if _is_transfer_least(facts) else ''}{_percent(wait)}"
+        share = f"{'Up to ' if _is_transfer_least(facts) else ''}{in_percent(wait)}"
         return (
             f"{share} of the step waits for other ranks, and these traces do not show why they are late. "
             "Capture every rank of the group."
         )
     if unexplained is not None and unexplained >= limits.maximum_unexplained_idle_fraction:
         return (
-            f"The GPU is idle for {_percent(unexplained)} of the step although its next operation was launched, or the "
-            "launch was not recorded (start-up, lazy loading, dependencies). Capture steady training steps."
+            f"The GPU is idle for {in_percent(unexplained)} of the step although its next operation was launched, or "
+            "the launch was not recorded (start-up, lazy loading, dependencies). Capture steady training steps."
         )
     if lacking := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
         return f"The walls cannot be compared, because these are unknown: {list_labels(lacking, facts)}."
@@ -276,7 +278,7 @@ def _judge_replayed(
             f"{_amount(replayed.saved_ns(wall) or 0, length_ns)} without {_REMOVED[wall]}" for wall in pair
         )
         return _abstain(
-            f"Two walls only fall together: the {_ms(length_ns)} step (replayed without the profiler) is shorter by "
+            f"Two walls only fall together: the {in_ms(length_ns)} step (replayed without the profiler) is shorter by "
             f"{alone}, but by {_amount(joint_ns, length_ns)} without both.",
             step_ns,
             recoverable,
@@ -288,7 +290,7 @@ def _judge_replayed(
     margin = (first.ns - second.ns) / length_ns
     if margin < limits.minimum_margin_fraction:
         reason = (
-            f"The {_ms(length_ns)} step (replayed without the profiler) is shorter by {_amount(first.ns, length_ns)} "
+            f"The {in_ms(length_ns)} step (replayed without the profiler) is shorter by {_amount(first.ns, length_ns)} "
             f"without {_REMOVED[first.name]}, and by {_amount(second.ns, length_ns)} without {_REMOVED[second.name]}: "
             f"too close to decide which of them limits the run.{_describe_joint(replayed, first, second, limits)}"
             f"{_describe_waiting(facts, limits)}"
@@ -296,7 +298,7 @@ def _judge_replayed(
         return _abstain(reason, step_ns, recoverable)
     rest = f"next, without {_REMOVED[second.name]}, by {_amount(second.ns, length_ns)}"
     reason = (
-        f"Without {_REMOVED[first.name]} the {_ms(length_ns)} step (replayed without the profiler) is shorter by "
+        f"Without {_REMOVED[first.name]} the {in_ms(length_ns)} step (replayed without the profiler) is shorter by "
         f"{_amount(first.ns, length_ns)}; {'no other wall shortens it' if _is_nothing(second) else rest}."
         f"{_describe_joint(replayed, first, second, limits)}{_describe_waiting(facts, limits)}"
     )
@@ -334,8 +336,8 @@ def _describe_joint(replayed: _Replayed, first: _Candidate, second: _Candidate, 
         return ""
     saved = f" Both at once save {_amount(joint_ns, replayed.step_ns)}"
     if beyond_ns < 0:
-        return f"{saved}: {_ms(-beyond_ns)} of it is the same time."
-    return f"{saved}, {_ms(beyond_ns)} more than each alone: that part falls only together."
+        return f"{saved}: {in_ms(-beyond_ns)} of it is the same time."
+    return f"{saved}, {in_ms(beyond_ns)} more than each alone: that part falls only together."
 
 
 def _compare_walls(
@@ -351,14 +353,14 @@ def _compare_walls(
         return _abstain(reason, step_ns, recoverable)
     if margin < limits.minimum_margin_fraction:
         reason = (
-            f"{_capital(first.noun)} ({_ms(first.ns)}, {_percent(first.ns / step_ns)}) and {second.noun} "
-            f"({_ms(second.ns)}, {_percent(second.ns / step_ns)}) are too close to decide which of them limits the run."
-            f"{_describe_waiting(facts, limits)}"
+            f"{capitalize(first.noun)} ({in_ms(first.ns)}, {in_percent(first.ns / step_ns)}) and {second.noun} "
+            f"({in_ms(second.ns)}, {in_percent(second.ns / step_ns)}) are too close to decide which of them limits "
+            f"the run.{_describe_waiting(facts, limits)}"
         )
         return _abstain(reason, step_ns, recoverable)
     reason = (
-        f"{_capital(first.changes)} can save up to {_ms(first.ns)} ({_percent(first.ns / step_ns)} of the "
-        f"{_ms(step_ns)} step{_parts(first)}); {_runner_up(second, step_ns)}."
+        f"{capitalize(first.changes)} can save up to {in_ms(first.ns)} ({in_percent(first.ns / step_ns)} of the "
+        f"{in_ms(step_ns)} step{_parts(first)}); {_runner_up(second, step_ns)}."
         f"{_describe_waiting(facts, limits)}{_describe_profiler(facts)}"
     )
     return _name_wall(first, second, margin, reason, step_ns, recoverable)
@@ -378,9 +380,9 @@ def _why_communication_may_be_more(
     if communication_ns + waiting_ns - first.ns < limits.minimum_margin_fraction * step_ns:
         return ""
     return (
-        f"Communication changes can save at most between {_ms(communication_ns)} and "
-        f"{_ms(communication_ns + waiting_ns)} of the {_ms(step_ns)} step, {first.changes} up to {_ms(first.ns)}. "
-        "Routing is not known to be balanced and the sizes of the token exchanges were not recorded, so these traces "
+        f"Communication changes can save at most between {in_ms(communication_ns)} and "
+        f"{in_ms(communication_ns + waiting_ns)} of the {in_ms(step_ns)} step, {first.changes} up to {in_ms(first.ns)}."
+        " Routing is not known to be balanced and the sizes of the token exchanges were not recorded, so these traces "
         "do not show how much of them is waiting for peers. Capture every rank of the group."
     )
 
@@ -399,21 +401,21 @@ def _judge_lean_step(
 ) -> Verdict:
     """The verdict for a step in which no wall can save much: compute-bound if compute fills the step."""
     busy, wait = facts.number("compute_busy_fraction"), facts.number("wait_exposed_fraction")
-    of = f" of {_ms(replayed_ns)} without the profiler" if replayed_ns else ""
+    of = f" of {in_ms(replayed_ns)} without the profiler" if replayed_ns else ""
     little = f"no wall can save more than {_amount(largest.ns, replayed_ns or step_ns)}{of}"
     if busy is not None and busy >= limits.minimum_compute_busy_fraction:
         traced = "traced step" if replayed_ns else "step"
-        reason = f"The {traced} is mostly compute ({_percent(busy)} of {_ms(step_ns)}), and {little}."
+        reason = f"The {traced} is mostly compute ({in_percent(busy)} of {in_ms(step_ns)}), and {little}."
         return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, reason, step_ns, None, None, None, recoverable)
     if wait is not None and wait >= limits.notable_wait_fraction:
         reason = (
-            f"{_percent(wait)} of the step waits for other ranks, which these traces do not explain, and {little}. "
+            f"{in_percent(wait)} of the step waits for other ranks, which these traces do not explain, and {little}. "
             "Capture every rank."
         )
     elif busy is None:
-        reason = f"{_capital(little)}, and how much of the step is compute is unknown."
+        reason = f"{capitalize(little)}, and how much of the step is compute is unknown."
     else:
-        reason = f"{_capital(little)}, and only {_percent(busy)} of the step is compute: the rest is unexplained."
+        reason = f"{capitalize(little)}, and only {in_percent(busy)} of the step is compute: the rest is unexplained."
     return _abstain(reason, step_ns, recoverable)
 
 
@@ -440,7 +442,7 @@ def _parts(candidate: _Candidate) -> str:
     if len(candidate.parts) == 1:
         return ""
     ordered = sorted(candidate.parts, key=lambda part: -part[1])
-    return f": {', '.join(f'{name} {_ms(ns)}' for name, ns in ordered)}"
+    return f": {', '.join(f'{name} {in_ms(ns)}' for name, ns in ordered)}"
 
 
 def _is_nothing(candidate: _Candidate) -> bool:
@@ -449,7 +451,7 @@ def _is_nothing(candidate: _Candidate) -> bool:
 
 
 def _is_shown(ns: int) -> bool:
-    return ns > 0 and _ms(ns) != _ms(0)
+    return ns > 0 and in_ms(ns) != in_ms(0)
 
 
 def _runner_up(candidate: _Candidate, step_ns: int) -> str:
@@ -463,7 +465,7 @@ def _describe_waiting(facts: FactSheet, limits: VerdictThresholds) -> str:
     wait = facts.number("wait_exposed_fraction")
     if wait is None or wait < limits.notable_wait_fraction:
         return ""
-    share = f"{'up to ' if _is_transfer_least(facts) else ''}{_percent(wait)}"
+    share = f"{'up to ' if _is_transfer_least(facts) else ''}{in_percent(wait)}"
     return f" In addition, {share} of the step waits for other ranks, which no edit here addresses."
 
 
@@ -474,8 +476,8 @@ def _describe_profiler(facts: FactSheet) -> str:
     if not excess_ns or not idle_ns or counted_ns is None:
         return ""
     return (
-        f" {_ms(round(idle_ns - counted_ns))} of {_ms(round(idle_ns))} host time is not counted: according to the log, "
-        f"unprofiled steps are {_ms(round(excess_ns))} shorter, which the profiler added to idle time and waits."
+        f" {in_ms(round(idle_ns - counted_ns))} of {in_ms(round(idle_ns))} host time is not counted: according to the "
+        f"log, unprofiled steps are {in_ms(round(excess_ns))} shorter, which the profiler added to idle time and waits."
     )
 
 
@@ -485,16 +487,4 @@ def _whole(facts: FactSheet, name: str) -> int | None:
 
 
 def _amount(ns: int, step_ns: int) -> str:
-    return f"{_ms(ns)} ({_percent(ns / step_ns)})"
-
-
-def _ms(ns: int) -> str:
-    return f"{ns_to_ms(ns):.1f} ms"
-
-
-def _percent(fraction: float) -> str:
-    return f"{fraction:.1%}"
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+    return f"{in_ms(ns)} ({in_percent(ns / step_ns)})"

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from three_walls.lib.text import UNKNOWN, capitalize, format_count, in_ms, in_percent
 from three_walls.model.fact import Fact, FactDefinition, FactSheet
 from three_walls.model.report import ReportWarning, Straggler
 from three_walls.model.rule import WarningRule
-from three_walls.model.units import ns_to_ms
 from three_walls.resources import WARNINGS_FOLDER
 from three_walls.rules.conditions import Conditions, KnownFacts, Truth, evaluate_all
 from three_walls.rules.fields import Prose
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pydantic import ValidationInfo
 
 FORMS: dict[str, Callable[[Fact], str]] = {
-    "percent": lambda fact: f"{_number(fact):.0%}",
-    "ms": lambda fact: f"{ns_to_ms(_number(fact)):.1f} ms",
-    "count": lambda fact: f"{_number(fact):,.0f}",
+    "percent": lambda fact: in_percent(_number(fact), 0),
+    "ms": lambda fact: in_ms(_number(fact)),
+    "count": lambda fact: format_count(_number(fact)),
     "ratio": lambda fact: f"{_number(fact):.2f}",
     "text": lambda fact: str(fact.value).replace("_", " "),
-    "reason": lambda fact: (fact.missing_reason or "unknown")[:1].upper() + (fact.missing_reason or "unknown")[1:],
+    "reason": lambda fact: capitalize(fact.missing_reason or UNKNOWN),
 }
 """How a fact is written into a message; ``reason`` is why the fact is missing."""
 

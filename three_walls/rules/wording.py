@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from three_walls.lib.text import UNSET, capitalize, format_name, join_words, write_rounded
 from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.units import ns_to_ms
 from three_walls.rules.conditions import ORDERED, Truth, evaluate, unit_of_setting
 
 _LIMITS = {"at_least": "threshold", "at_most": "limit", "above": "must be more than", "below": "must be less than"}
 """How a limit of something measured is written. Settings have to be ``at least 2``."""
 _COMPARED = {"at_least": "at least", "at_most": "at most", "above": "more than", "below": "less than"}
-_GIB = 1 << 30
 
 
 def explain(conditions: Iterable[Condition], facts: FactSheet, joined_by: str = "; ") -> str:
@@ -92,27 +91,15 @@ def format_value(value: ConfigData, unit: str = "") -> str:
     """A value in its unit, to about three significant digits; switches are on or off."""
     match value:
         case None:
-            return "unset"
+            return UNSET
         case bool():
             return "on" if value else "off"
         case tuple():
             return f"[{', '.join(format_value(part) for part in value)}]"
         case str():
-            return value.replace("_", " ") if unit == "text" and not value.startswith("sm_") else value
-        case _ if unit == "ns":
-            return f"{_round(ns_to_ms(value))} ms"
-        case _ if unit == "fraction":
-            return f"{_round(value * 100)}%"
-        case _ if unit == "bytes":
-            return f"{_round(value / _GIB)} GiB"
+            return format_name(value) if unit == "text" and not value.startswith("sm_") else value
         case _:
-            return f"{value:,}" if isinstance(value, int) and unit == "count" else _round(value)
-
-
-def _round(value: float) -> str:
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.3g}"
+            return write_rounded(value, unit)
 
 
 def _requirement(condition: Condition, unit: str) -> str:
@@ -127,7 +114,7 @@ def _predicate(condition: Condition, unit: str, verb: str) -> str:
     """What a condition asks of its fact, after ``is`` (or ``takes``), or after ``must``, then with ``be``."""
     operand = condition.operand
     listed = [format_value(part, unit) for part in (operand if isinstance(operand, tuple) else (operand,))]
-    any_of = ", ".join(listed[:-1]) + (" or " if len(listed) > 1 else "") + listed[-1]
+    any_of = join_words(listed, "or")
     must = verb == "be"
     match condition.operator:
         case "is_set":
@@ -150,7 +137,7 @@ def _predicate(condition: Condition, unit: str, verb: str) -> str:
 
 def _upper_first(fact: Fact) -> str:
     """The label of a fact at the beginning of a sentence; keys of settings stay as they are."""
-    return fact.label if unit_of_setting(fact.name) else fact.label[:1].upper() + fact.label[1:]
+    return fact.label if unit_of_setting(fact.name) else capitalize(fact.label)
 
 
 def _lower_first(sentence: str, label: str) -> str:

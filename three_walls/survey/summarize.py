@@ -10,9 +10,9 @@ import polars as pl
 from three_walls.attribution.attribution import Attribution
 from three_walls.attribution.stragglers import LateRank
 from three_walls.inputs.read_inputs import show_name_alone
+from three_walls.lib.text import in_ms, write_times
 from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES, Group
 from three_walls.model.report import LostTrace, RankGroup, RankSpread, Survey, SurveyedRank
-from three_walls.model.units import ns_to_ms
 from three_walls.ranks.matched_ranks import MatchedRanks
 from three_walls.survey.rank_survey import RankSurvey
 from three_walls.timeline.steps import STEP, median_steps
@@ -45,9 +45,9 @@ def _remark(attribution: Attribution, late_ranks: Sequence[LateRank], chosen: Ma
     """By rank index what is to be said of it: how late or slow it is, and why it was read in full."""
     remarks: dict[int, list[str]] = {}
     for late in late_ranks:
-        remarks.setdefault(late.rank_index, []).append(f"late by {ns_to_ms(late.late_ns):.1f} ms per step")
+        remarks.setdefault(late.rank_index, []).append(f"late by {in_ms(late.late_ns)} per step")
     for index, ratio in attribution.slow_ranks.items():
-        remarks.setdefault(index, []).append(f"takes {ratio:.2f} times as long for the same kernels")
+        remarks.setdefault(index, []).append(f"takes {write_times(ratio)} as long for the same kernels")
     for index, reason in chosen.items():
         remarks.setdefault(index, []).append(f"in full: {reason}" if reason else "in full")
     return {index: "; ".join(parts) for index, parts in remarks.items()}

@@ -47,11 +47,11 @@ from three_walls.inputs.nsys.tables import (
     read_stream_waits,
 )
 from three_walls.inputs.threads import work_meanwhile
+from three_walls.lib.text import in_ms
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError
 from three_walls.model.report import InputFile, ReportWarning
 from three_walls.model.shell import quote_file
-from three_walls.model.units import ns_to_ms
 from three_walls.tables.scrub import cut_private
 
 # An export has at least one of these; any other SQLite file has none.
@@ -303,7 +303,7 @@ def _warn_of_strangers(path: Path, strangers: Mapping[tuple[int, int], int]) -> 
         return []
     message = (
         f"Of {path.name}, processes that ran kernels but no NCCL are left out: {len(strangers)}, with up to "
-        f"{ns_to_ms(max(strangers.values())):,.0f} ms of kernels. They may have slowed a rank's GPU."
+        f"{in_ms(max(strangers.values()), ',.0f')} of kernels. They may have slowed a rank's GPU."
     )
     return [ReportWarning("other-process-on-gpu", message)]
 

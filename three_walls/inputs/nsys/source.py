@@ -32,6 +32,7 @@ from three_walls.inputs.nsys.report_export import (
 from three_walls.inputs.nsys.table_directory import SUFFIXES, hash_tables, is_table_directory
 from three_walls.inputs.threads import check_is_wanted, work_meanwhile
 from three_walls.lib.files import working_directory
+from three_walls.lib.text import in_percent
 from three_walls.model.errors import InputError
 from three_walls.model.shell import quote_file
 
@@ -289,8 +290,9 @@ def _decompress(path: Path, plain: Path) -> None:
                 )
             if unpacked_bytes > free_bytes:
                 raise InputError(
-                    f"{path}: unpacked it takes more than {limits.MOST_UNPACKED_SHARE_OF_FREE_DISK:.0%} of the free "
-                    f"space in {tempfile.gettempdir()}; set TMPDIR to a directory with more, or unpack it yourself"
+                    f"{path}: unpacked it takes more than "
+                    f"{in_percent(limits.MOST_UNPACKED_SHARE_OF_FREE_DISK, 0)} of the free space in "
+                    f"{tempfile.gettempdir()}; set TMPDIR to a directory with more, or unpack it yourself"
                 )
 
 

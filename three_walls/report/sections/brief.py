@@ -5,17 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from three_walls.lib.text import count_of, format_ms, format_ms_range, format_share, keep_sentences, plural
 from three_walls.model.finding import PlanStep
 from three_walls.model.report import BudgetRow, Report, ReportWarning
 from three_walls.model.rule import FREES_MEMORY
-from three_walls.report.formats import (
-    count_of,
-    format_gain_bounds,
-    format_ms,
-    format_ms_range,
-    format_share,
-    keep_sentences,
-)
+from three_walls.report.formats import format_gain_bounds
 from three_walls.report.overrides_file import list_entry_files, list_forms
 from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.section import (
@@ -181,7 +175,7 @@ def _tabulate_entries(report: Report, lines: int) -> tuple[Block, ...]:
             rows.append(_Line("", "", override))
             spare -= 1
     if left := len(report.plan) - len(shown):
-        rows.append(_Line("", "", f"{left} more {'entry' if left == 1 else 'entries'}: --full"))
+        rows.append(_Line("", "", f"{left} more {plural(left, 'entry', 'entries')}: --full"))
     columns = (Column("", "order"), Column("Gain", "gain"), Column("Change", "text"))
     is_entry = attrgetter("order")
     return (Table("plan", columns, rows, terminal_rows=len(rows), has_head=False, emphasis=is_entry),)

@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from three_walls.lib.text import (
+    UNKNOWN,
+    count_of,
+    format_bandwidth,
+    format_count,
+    format_gib,
+    format_ms,
+    format_ms_change,
+    format_ms_range,
+    format_name,
+    format_ratio,
+    format_setting,
+    format_share,
+    format_share_change,
+)
 from three_walls.model.comparison import (
     Basis,
     BucketReconciliation,
@@ -20,23 +35,7 @@ from three_walls.model.comparison import (
     TriedEntry,
 )
 from three_walls.model.finding import Gain
-from three_walls.report.formats import (
-    UNKNOWN,
-    count_of,
-    describe_gain,
-    format_bandwidth,
-    format_count,
-    format_gib,
-    format_ms,
-    format_ms_change,
-    format_ms_range,
-    format_name,
-    format_ratio,
-    format_setting,
-    format_share,
-    format_share_change,
-    format_wall,
-)
+from three_walls.report.formats import describe_gain, format_wall
 from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.section import (
     ROW,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from three_walls.lib.text import format_count, format_ms, format_share
 from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.model.report import CriticalPathRow, Report
-from three_walls.report.formats import format_count, format_ms, format_share
 from three_walls.report.section import Block, Column, Section, Table
 
 UNKNOWN_MODULE = "unknown"

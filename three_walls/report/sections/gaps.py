@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from three_walls.lib.text import format_ms, format_share
 from three_walls.model.report import RankReport, Report
 from three_walls.report.charts import draw_whole
-from three_walls.report.formats import format_ms, format_share
 from three_walls.report.section import Amounts, Block, Chart, Column, Fold, PageOnly, Section, Swatch, Table, Text
 
 MOST_DETAILS = 5

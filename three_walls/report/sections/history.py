@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from three_walls.model.comparison import Decision, History, Judgement, NextTrial, TriedRun
-from three_walls.model.report import Report
-from three_walls.model.shell import quote_assignment, quote_word
-from three_walls.report.formats import (
-    describe_gain,
+from three_walls.lib.text import (
     format_ms,
     format_ms_range,
     format_name,
@@ -17,6 +13,10 @@ from three_walls.report.formats import (
     format_share,
     format_share_change,
 )
+from three_walls.model.comparison import Decision, History, Judgement, NextTrial, TriedRun
+from three_walls.model.report import Report
+from three_walls.model.shell import quote_assignment, quote_word
+from three_walls.report.formats import describe_gain
 from three_walls.report.section import (
     ROW,
     Block,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from three_walls.model.buckets import BUCKET_BY_NAME
-from three_walls.model.report import KernelPlace, KernelRow, Report
-from three_walls.report.formats import (
+from three_walls.lib.text import (
     UNKNOWN,
     count_of,
     format_count,
@@ -14,6 +12,8 @@ from three_walls.report.formats import (
     shorten,
     show_control_characters,
 )
+from three_walls.model.buckets import BUCKET_BY_NAME
+from three_walls.model.report import KernelPlace, KernelRow, Report
 from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.section import ROW, Column, Section, Swatch, Table, Text
 

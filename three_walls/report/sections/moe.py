@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from three_walls.lib.text import format_bandwidth, format_count, format_moved, format_ms, format_share
 from three_walls.model.buckets import Wall
 from three_walls.model.report import MoePart, Report
 from three_walls.report.charts import HeatCell, HeatMap
-from three_walls.report.formats import format_bandwidth, format_count, format_moved, format_ms, format_share
 from three_walls.report.palette import WALL_COLOURS
 from three_walls.report.section import (
     MANY_ROWS,

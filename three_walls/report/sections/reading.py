@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from three_walls.lib.text import format_name
 from three_walls.model.report import Report
 from three_walls.model.terms import GAIN_BASES, TERMS
-from three_walls.report.formats import format_name
 from three_walls.report.section import Definitions, Note, Section, Terminal
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from three_walls.lib.text import format_ms, shorten, show_control_characters
 from three_walls.model.buckets import BUCKET_BY_NAME
 from three_walls.model.report import Report, Timeline, TimelineStretch
 from three_walls.model.units import NS_PER_S
-from three_walls.report.formats import format_ms, shorten, show_control_characters
 from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.section import (
     ROW,

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from three_walls.model.buckets import BUCKET_BY_NAME, Group, SubWall, Wall
-from three_walls.model.finding import Outcome
-from three_walls.model.report import Culprit, Report
-from three_walls.report.formats import (
+from three_walls.lib.text import (
     UNKNOWN,
+    capitalize,
     count_of,
     format_count,
     format_ms,
     format_ms_range,
     format_name,
     format_share,
-    format_wall,
+    plural,
 )
+from three_walls.model.buckets import BUCKET_BY_NAME, Group, SubWall, Wall
+from three_walls.model.finding import Outcome
+from three_walls.model.report import Culprit, Report
+from three_walls.report.formats import format_wall
 from three_walls.report.overrides_file import slug
 from three_walls.report.palette import GROUP_COLOURS
 from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
@@ -57,7 +59,7 @@ def verdict(report: Report) -> Section:
         eyebrow, role = "The rank that holds this run back", "culprit"
         named, is_alone = result.culprit.named, len(result.culprit.ranks) == 1
         state = _CULPRIT_TITLES.get(result.culprit.cause, ("is late", "are late"))[0 if is_alone else 1]
-        title = f"{named[:1].upper()}{named[1:]} {state}: fix {'it' if is_alone else 'them'} before tuning"
+        title = f"{capitalize(named)} {state}: fix {'it' if is_alone else 'them'} before tuning"
     entries = report.plan[MOST_EDITS:]
     hero = Hero(
         eyebrow=eyebrow,
@@ -178,7 +180,7 @@ def _describe_culprit(report: Report, culprit: Culprit) -> str:
         if gain.likely is not None:
             cost_ns, step_ns, about = gain.likely, base.now_ns, "about "
     share = format_share(cost_ns / step_ns if step_ns else None)
-    evidence = f"{culprit.evidence[:1].upper()}{culprit.evidence[1:]}." if culprit.evidence else ""
+    evidence = f"{capitalize(culprit.evidence)}." if culprit.evidence else ""
     costs = "It costs" if len(culprit.ranks) == 1 else "They cost"
     return (
         f"{costs} the others {about}{format_ms(cost_ns)} of the {format_ms(step_ns)} step ({share}; "
@@ -244,7 +246,7 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
 
 def count_entries(number: int, what: str = "") -> str:
     """``1 entry``, ``3 more entries``."""
-    return f"{format_count(number)} {what}{'entry' if number == 1 else 'entries'}"
+    return f"{format_count(number)} {what}{plural(number, 'entry', 'entries')}"
 
 
 def _sum_groups(report: Report) -> Iterator[tuple[str, float, str]]:

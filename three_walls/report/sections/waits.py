@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from three_walls.lib.text import UNKNOWN, count_of, format_ms, format_ms_range, format_name, format_rank
 from three_walls.model.buckets import BUCKETS
 from three_walls.model.report import Alignment, Report, Straggler, Wait
 from three_walls.report.charts import Bars, Segment, draw_bars
-from three_walls.report.formats import UNKNOWN, count_of, format_ms, format_ms_range, format_name, format_rank
 from three_walls.report.palette import TRANSFER_COLOUR, WAIT_COLOUR
 from three_walls.report.section import (
     ROW,
