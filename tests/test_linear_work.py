@@ -24,16 +24,15 @@ from tests.linear_work import MOST_TIMES, assert_linear, cpu_seconds
 from tests.pattern_attacks import attack_texts
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.log_settings import read_printed
-from three_walls.inputs.config.yaml_data import read_yaml
 from three_walls.inputs.log.collector import Collector
 from three_walls.inputs.log.reader import read_text
 from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
 from three_walls.inputs.nsys.schemas import HOST_RANGES
+from three_walls.lib.yaml import read_document, read_yaml
 from three_walls.model.errors import InputError
 from three_walls.tables.environment_variables import ValueForm
 from three_walls.tables.kernels import load_kernel_patterns
 from three_walls.tables.loader import Row
-from three_walls.tables.yaml_document import read_document
 from three_walls.timeline.categories import match_kernel
 from three_walls.timeline.operators import nest_operators, read_operator_text
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from three_walls.lib import yaml
 from three_walls.model.errors import RuleBaseError
-from three_walls.tables import checked_documents, parsed_documents, yaml_document
+from three_walls.tables import checked_documents, parsed_documents
 from three_walls.tables.loader import Row, load_table
 
 
@@ -37,7 +38,7 @@ def refuse_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, *_: object) -> None:
         raise AssertionError(f"{path} was read as YAML")
 
-    monkeypatch.setattr(yaml_document, "read_document", refuse)
+    monkeypatch.setattr(yaml, "read_document", refuse)
 
 
 def test_a_shipped_document_is_read_as_yaml_once(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import click
 
 from three_walls.inputs import limits
 from three_walls.inputs.config.saved_config import infer_release
-from three_walls.inputs.config.yaml_data import read_yaml
 from three_walls.inputs.given_files import read_text_file
 from three_walls.lib.text import show_control_characters
+from three_walls.lib.yaml import read_yaml
 from three_walls.model.errors import InputError, UsageError
 from three_walls.model.shell import is_variable, quote_file
 from three_walls.overrides.merged_config import MergedConfig, config_of_sections

@@ -5,12 +5,6 @@ from __future__ import annotations
 MOST_TEXT_BYTES = 16 * 1024 * 1024
 """Of a text file that the user names. A real run_config.yaml has 20 to 40 kB, an overrides.txt less."""
 
-MOST_YAML_ENTRIES = 500_000
-"""Of one YAML document. What an alias repeats counts again, because a walk over the data visits it again."""
-MOST_YAML_LEVELS = 40
-"""Of collections within collections in YAML; a saved configuration has five."""
-LONGEST_YAML_NUMBER = 40
-"""Characters of a number in YAML; a longer one stays text."""
 LONGEST_PRINTED_LIST = 20_000
 """Characters of a list that a log prints; one entry per layer stays far below."""
 LONGEST_SHELL_STRING = 16 * 1024

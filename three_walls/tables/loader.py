@@ -2,7 +2,7 @@
 
 The type of a table is its reader: a :class:`Row` whose fields are the keys of the file. One message lists the errors of
 form and type, the contradictions within each row whose fields are sound, and the contradictions between the rows that
-are sound (:func:`raise_contradictions`). ``yaml_document.py`` refuses what YAML makes ambiguous.
+are sound (:func:`raise_contradictions`). ``lib/yaml.py`` refuses what YAML makes ambiguous.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 
+from three_walls.lib.problems import Loc, Problem, describe
 from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.model.errors import RuleBaseError
 from three_walls.tables.checked_documents import recall
 from three_walls.tables.parsed_documents import keep_parsed, own_name, read_parsed
-from three_walls.tables.problems import Loc, Problem, describe
 from three_walls.tables.rows import AfterValidator, BeforeValidator, NamedRow, NotBlank, PlainValidator, Row
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def read_table(
     if (parsed := read_parsed(path)) is not None:
         with suppress(ValidationError):  # the places of errors are in the YAML
             return validate(parsed)
-    from three_walls.tables.yaml_document import read_document
+    from three_walls.lib.yaml import read_document
 
     before = len(problems)
     document = read_document(path, problems)

@@ -16,8 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from three_walls.lib.files import write_texts
+from three_walls.lib.problems import Problem
 from three_walls.resources import IS_BUNDLED, PARSED_DIR, ROOT, RULES_DIR, TABLES_DIR
-from three_walls.tables.problems import Problem
 
 
 def read_parsed(path: Path) -> bytes | None:
@@ -46,7 +46,7 @@ def write_all(folder: Path) -> None:
 
     Raises ValueError for a document that is wrong in form.
     """
-    from three_walls.tables.yaml_document import read_document
+    from three_walls.lib.yaml import read_document
 
     texts = {}
     for path in sorted([*RULES_DIR.rglob("*.yaml"), *TABLES_DIR.rglob("*.yaml")]):
@@ -84,4 +84,4 @@ def _digest(path: Path) -> str:
 
 @cache
 def _reader_digest() -> bytes:
-    return sha256(Path(__file__).with_name("yaml_document.py").read_bytes()).digest()
+    return sha256((Path(__file__).parents[1] / "lib" / "yaml.py").read_bytes()).digest()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from three_walls.inputs.config.saved_config import read_config_file, read_dump
 from three_walls.inputs.config.sources import SourceSettings
-from three_walls.inputs.config.yaml_data import read_yaml
+from three_walls.lib.yaml import read_yaml
 from three_walls.model.errors import InputError
 
 # What every release has; a test adds what is its own.

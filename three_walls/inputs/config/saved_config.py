@@ -42,7 +42,7 @@ def read_config_file(path: Path) -> SourceSettings:
 
 def read_dump(text: str, source: str, shown_as: str) -> SourceSettings:
     """The configuration that YAML ``text`` holds; raises InputError, with a message that begins with ``shown_as``."""
-    from three_walls.inputs.config.yaml_data import read_yaml  # PyYAML, which few runs need
+    from three_walls.lib.yaml import read_yaml  # PyYAML, which few runs need
 
     try:
         root = read_yaml(text)

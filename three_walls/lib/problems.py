@@ -1,4 +1,4 @@
-"""What is wrong in a file of rules or tables, and where; apart from ``yaml_document.py``, which a run rarely needs."""
+"""What is wrong in a file that people write, and where; apart from ``yaml.py``, which a run rarely needs."""
 
 from __future__ import annotations
 
