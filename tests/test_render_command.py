@@ -120,7 +120,7 @@ def test_a_report_of_an_older_minor_version_renders(tmp_path: Path) -> None:
 def analyzed(monkeypatch: pytest.MonkeyPatch) -> Report:
     """Analysis gives the sample report, whatever is analyzed."""
     report = sample_report()
-    monkeypatch.setattr(pipeline, "analyze", lambda *_, **__: report)
+    monkeypatch.setattr(pipeline, "analyze_run", lambda *_, **__: report)
     return report
 
 
@@ -162,7 +162,7 @@ def test_full_markdown_has_every_section(analyzed: Report) -> None:
 def test_an_abstention_is_named_with_quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     report = sample_report()
     abstained = replace(report, verdict=replace(report.verdict, wall=None, abstained=True))
-    monkeypatch.setattr(pipeline, "analyze", lambda *_, **__: abstained)
+    monkeypatch.setattr(pipeline, "analyze_run", lambda *_, **__: abstained)
     assert analyze("--quiet", "--out", tmp_path).stdout.startswith("No wall named\n")
 
 

@@ -42,13 +42,10 @@ from three_walls.facts.summary import (
 )
 from three_walls.facts.warnings import collect_warnings
 from three_walls.inputs.nsys.reader import list_steps_to_read
-from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.nsys.source import keep_unpacked
 from three_walls.inputs.read_inputs import (
     ChooseSteps,
-    InputRequest,
     Inputs,
-    Paths,
     Progress,
     read_every_step,
     read_inputs,
@@ -58,8 +55,8 @@ from three_walls.model.errors import InputError
 from three_walls.model.fact import FactDefinition, FactSheet
 from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.report import KnownGoodRecipe, ReportWarning, Survey, Verdict
+from three_walls.model.run_request import EXPORTS, THIS_PROCESS, RunRequest, Workers
 from three_walls.model.what_if import LiveReport, ReplayedRun
-from three_walls.model.workers import THIS_PROCESS, Workers
 from three_walls.overrides.check import find_problems
 from three_walls.overrides.entries import spell_entries
 from three_walls.overrides.nearest_recipe import find_nearest_recipe
@@ -83,8 +80,9 @@ from three_walls.timeline.steps import STEP
 from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.version import VERSION
 
+Paths = str | Path | Iterable[str | Path]
 
-@keep_unpacked()
+
 def analyze(
     trace: Paths,
     *,
@@ -119,50 +117,53 @@ def analyze(
 
     Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
     """
-    check_release(bridge_version)
-    rule_base = _load_rule_base(rules)
-    request = InputRequest(trace, logs, config, settings, memory_snapshot, bridge_version, exports)
-    run = _measure(request, step_range, progress, workers)
+    request = RunRequest(
+        traces=_as_paths(trace),
+        logs=_as_paths(logs),
+        config=None if config is None else Path(config),
+        settings=(settings,) if isinstance(settings, str) else tuple(settings),
+        memory_snapshot=memory_snapshot,
+        step_range=step_range,
+        bridge_version=bridge_version,
+        rules=rules,
+        exports=exports,
+        workers=workers,
+    )
+    return analyze_run(request, allowed, progress)
+
+
+def _as_paths(paths: Paths) -> tuple[Path, ...]:
+    return (Path(paths),) if isinstance(paths, str | Path) else tuple(map(Path, paths))
+
+
+@keep_unpacked()
+def analyze_run(request: RunRequest, allowed: Collection[str] = (), progress: Progress = lambda _: None) -> LiveReport:
+    """Analyzes a run. ``allowed`` and ``progress`` are those of :func:`analyze`, and so are the errors."""
+    check_release(request.bridge_version)
+    rule_base = _load_rule_base(request.rules)
+    run = _measure(request, progress)
     progress("judging rules")
-    diagnosis = _diagnose(rule_base, run, bridge_version, allowed)
+    diagnosis = _diagnose(rule_base, run, request.bridge_version, allowed)
     progress("listing kernels, host work and the timeline")
     return _build_report(run, diagnosis, ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer))
 
 
 @keep_unpacked()
-def replay_run(
-    trace: Paths,
-    *,
-    logs: Paths = (),
-    config: str | Path | None = None,
-    step_range: str | None = None,
-    rules: Path | None = None,
-    workers: Workers = THIS_PROCESS,
-    progress: Progress = lambda _: None,
-) -> ReplayedRun:
-    """Prepares a run for replays of its step with changes. The arguments and errors are those of :func:`analyze`."""
-    rule_base = _load_rule_base(rules)
-    run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress, workers)
+def replay_run(request: RunRequest, progress: Progress = lambda _: None) -> ReplayedRun:
+    """Prepares a run for replays of its step with changes. Raises the errors of :func:`analyze`."""
+    rule_base = _load_rule_base(request.rules)
+    run = _measure(request, progress)
     return ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer)
 
 
 @keep_unpacked()
-def export_step(
-    trace: Paths,
-    *,
-    logs: Paths = (),
-    config: str | Path | None = None,
-    step_range: str | None = None,
-    ranks: Collection[int] = (),
-    workers: Workers = THIS_PROCESS,
-    progress: Progress = lambda _: None,
-) -> StepTracks:
+def export_step(request: RunRequest, ranks: Collection[int] = (), progress: Progress = lambda _: None) -> StepTracks:
     """The representative step of a run as tracks for a trace viewer; of ``ranks`` (their numbers), or of all.
 
-    The other arguments are those of :func:`analyze`, and so are the errors. Raises InputError where no step was kept
-    and UsageError for a rank that did not capture it.
+    Raises the errors of :func:`analyze`, InputError where no step was kept, and UsageError for a rank that did not
+    capture it.
     """
-    run = _measure(InputRequest(trace, logs, config, (), None, None), step_range, progress, workers, ranks)
+    run = _measure(request, progress, ranks)
     if run.details.step is None:
         raise InputError(f"nothing to export: {NO_STEP}")
     return list_step_tracks(_view_step(run, run.details.step), ranks)
@@ -189,14 +190,9 @@ class _Run(_MeasuredRun):
     replay: RunReplay
 
 
-def _measure(
-    request: InputRequest,
-    step_range: str | None,
-    progress: Progress,
-    workers: Workers,
-    asked: Collection[int] = (),
-) -> _Run:
+def _measure(request: RunRequest, progress: Progress, asked: Collection[int] = ()) -> _Run:
     """Reads and measures a run: the stages up to the replay. ``asked``: numbers of ranks to read in full."""
+    step_range, workers = request.step_range, request.workers
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
 
     def measure(inputs: Inputs) -> _MeasuredRun:
@@ -206,7 +202,7 @@ def _measure(
         inputs, timeline, matched_ranks = _find_steps(inputs, step_range, progress)
         return _measure_steps(inputs, timeline, matched_ranks, progress)
 
-    read = partial(read_inputs, request, ranges, graph_launch, progress, workers.jobs)
+    read = partial(read_inputs, request, ranges, graph_launch, progress)
     choose: ChooseSteps = partial(choose_steps_to_read, step_range=step_range, progress=progress, jobs=workers.jobs)
     measured = None
     with suppress(UnreadStepError):

@@ -31,8 +31,8 @@ from three_walls.model.errors import InputError, UsageError
 from three_walls.model.fact import known_or_missing
 from three_walls.model.finding import Overrides
 from three_walls.model.report import Report, StepSummary, Verdict
-from three_walls.model.workers import Workers
-from three_walls.pipeline import analyze
+from three_walls.model.run_request import RunRequest, Workers
+from three_walls.pipeline import analyze_run
 from three_walls.report.json_report import load_report
 from three_walls.tables.loader import Row, Texts, load_table
 from three_walls.version import VERSION
@@ -94,15 +94,8 @@ def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
             raise InputError(f"{path}: expected a {REPORT_NAME}, traces or training logs in this directory, found none")
         progress(f"reading the logs of {name}")
         return Run(name, summarize_logs((path, *given.logs), given.config, given.settings))
-    report = analyze(
-        path,
-        logs=given.logs,
-        config=given.config,
-        settings=given.settings,
-        workers=Workers.per_core(),
-        progress=lambda stage: progress(f"{name}: {stage}"),
-    )
-    return Run(name, report)
+    request = RunRequest((path,), given.logs, given.config, given.settings, workers=Workers.per_core())
+    return Run(name, analyze_run(request, progress=lambda stage: progress(f"{name}: {stage}")))
 
 
 def _find_report(directory: Path) -> Path | None:

@@ -28,6 +28,7 @@ import yaml
 from three_walls.inputs.config.command_line import read_user_settings
 from three_walls.model.fact import FactSheet
 from three_walls.model.report import Verdict
+from three_walls.model.run_request import RunRequest
 from three_walls.model.what_if import Question, ReplayedRun
 from three_walls.pipeline import analyze, replay_run
 from three_walls.rules.replays import resolve
@@ -199,7 +200,7 @@ def _find_settings(path: Path) -> tuple[tuple[Path, ...], Path | None]:
 def load_base(path: Path) -> ReplayedRun:
     """The run at ``path``, with the logs and the config beside its traces."""
     logs, config = _find_settings(path)
-    return replay_run([path], logs=logs, config=config)
+    return replay_run(RunRequest((path,), logs, config))
 
 
 def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:

@@ -17,7 +17,7 @@ from trace_builder import TraceBuilder
 from tests.paths import REPOSITORY
 from three_walls import analyze
 from three_walls.inputs.threads import check_is_wanted, read_each, work_meanwhile
-from three_walls.model.workers import Workers
+from three_walls.model.run_request import Workers
 from three_walls.report.json_report import render_json
 
 PATIENCE_S = 60

@@ -22,7 +22,8 @@ from tests.facts.moe_model import (
 )
 from tests.paths import SAMPLES
 from tests.trace_builder import ADAM, GEMM, POINTWISE, SEND_RECV, TraceBuilder
-from three_walls.inputs.read_inputs import InputRequest, read_inputs
+from three_walls.inputs.read_inputs import read_inputs
+from three_walls.model.run_request import RunRequest
 from three_walls.ranks.matched_ranks import match_ranks
 from three_walls.replay import labels
 from three_walls.replay.build import build_graph
@@ -100,7 +101,7 @@ class Program(TraceBuilder):
 def label(paths: list[Path]) -> pl.DataFrame:
     """The labelled operations of a rank's median step, in the order of their launches."""
     read = read_inputs(
-        InputRequest(paths), wanted_ranges(None), union_of(load_api_patterns(), "graph_launch"), lambda _: None
+        RunRequest(tuple(paths)), wanted_ranges(None), union_of(load_api_patterns(), "graph_launch"), lambda _: None
     )
     timeline = build_timeline(read.with_kernels, read.config, None)
     timeline, matched_ranks = match_ranks(timeline, read.with_kernels, read.config)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from lockstep import Behaviour, simulate
 
-from three_walls.inputs.read_inputs import InputRequest, read_inputs
+from three_walls.inputs.read_inputs import read_inputs
 from three_walls.model.config import RunConfig
+from three_walls.model.run_request import RunRequest
 from three_walls.tables.kernels import load_api_patterns, union_of
 from three_walls.timeline.timeline import wanted_ranges
 
@@ -22,4 +23,4 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def config(paths: list[Path]) -> RunConfig:
     graph_launch = union_of(load_api_patterns(), "graph_launch")
-    return read_inputs(InputRequest(paths), wanted_ranges(None), graph_launch, lambda _: None).config
+    return read_inputs(RunRequest(tuple(paths)), wanted_ranges(None), graph_launch, lambda _: None).config

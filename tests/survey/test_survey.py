@@ -12,6 +12,7 @@ from lockstep import MS, Behaviour, simulate
 from tests.changed_rows import change
 from three_walls.inputs import read_inputs
 from three_walls.model.report import Report
+from three_walls.model.run_request import RunRequest
 from three_walls.pipeline import analyze, export_step
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json
@@ -152,4 +153,4 @@ def test_a_rank_that_was_not_read_in_full_can_be_exported(run: list[Path]) -> No
     survey = analyze(run).survey
     assert survey is not None
     other = min(set(range(RANKS)) - set(survey.in_full))
-    assert [rank.rank for rank in export_step(run, ranks=(other,)).ranks] == [other]
+    assert [rank.rank for rank in export_step(RunRequest(tuple(run)), (other,)).ranks] == [other]

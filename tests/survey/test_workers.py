@@ -16,7 +16,7 @@ import pytest
 from tests.survey.six_ranks import DEADLY, FRAMES, die_at_the_deadly_rank, plan
 from three_walls.model.config import RunConfig
 from three_walls.model.errors import InputError, UsageError
-from three_walls.model.workers import Workers
+from three_walls.model.run_request import Workers
 from three_walls.survey import cluster, processes
 from three_walls.survey.workers import run_tasks
 
@@ -89,7 +89,7 @@ from pathlib import Path
 from three_walls.cli.signals import Terminated, finish_loading, handle_signals
 from three_walls.model.config import RunConfig
 from three_walls.survey.rank_survey import SurveyTask
-from three_walls.model.workers import Workers
+from three_walls.model.run_request import Workers
 from three_walls.survey.workers import run_tasks
 
 def interrupt(_):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from three_walls.cli.nsys_option import nsys_option
+from three_walls.cli.options import run_options
 from three_walls.cli.render import check_table, show
 from three_walls.cli.signals import loading
-from three_walls.cli.workers_option import choose_threads, make_workers, workers_options
-from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
+from three_walls.inputs.nsys.report_export import REPORT_SUFFIX
 from three_walls.lib.text import show_control_characters
 from three_walls.model.report import UNREADABLE
 from three_walls.model.rule import APPLICABILITIES
+from three_walls.model.run_request import EXPORTS, RunRequest
 from three_walls.report.render import FORMATS
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 @click.command("analyze")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--out",
@@ -42,51 +41,13 @@ if TYPE_CHECKING:
     help="Print the report in this format and nothing else; no file is written without --out.",
 )
 @click.option("--table", metavar="NAME", help="The table that --format csv prints.")
-@click.option(
-    "--step-range",
-    metavar="REGEX",
-    help="NVTX ranges that mark training steps, for a trace without training_step_N ranges: a regular expression "
-    "without look-around and backreferences.",
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    help="The run's saved configuration: run_config.yaml of a checkpoint or of logger.save_config_filepath.",
-)
-@click.option(
-    "--set",
-    "settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of the run, by Megatron Core name or Bridge path; overrides every other source. Repeatable.",
-)
-@click.option("--bridge-version", metavar="X.Y.Z", help="Megatron-Bridge release to spell the overrides for.")
-@click.option(
-    "--rules",
-    "rules_dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A directory of your own rules, judged together with the built-in ones.",
-)
+@run_options("settings", "bridge_version", "rules", "memory_snapshot", "jobs", "scheduler")
 @click.option(
     "--allow",
     "allowed",
     multiple=True,
     type=click.Choice(APPLICABILITIES[1:]),
     help="Plan edits of this class too: they change what the model learns, or suit benchmarks only.",
-)
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Training log of the same run, its progress.txt, or a directory (.xz, .zst, .gz too). Repeatable.",
-)
-@click.option(
-    "--memory-snapshot",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Snapshot of PyTorch's CUDA allocator (.pickle, .json) of one rank; nothing in it is run.",
 )
 @click.option(
     "--history",
@@ -97,26 +58,15 @@ if TYPE_CHECKING:
 )
 @click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
-@workers_options
-@nsys_option
 def analyze_command(
-    traces: tuple[Path, ...],
+    request: RunRequest,
     out_dir: Path | None,
     form: str | None,
     table: str | None,
-    step_range: str | None,
-    config_file: Path | None,
-    settings: tuple[str, ...],
-    bridge_version: str | None,
-    rules_dir: Path | None,
     allowed: tuple[str, ...],
-    logs: tuple[Path, ...],
-    memory_snapshot: Path | None,
     history_dir: Path | None,
     is_full: bool,
     quiet: bool,
-    jobs: int | None,
-    scheduler: str | None,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
 
@@ -140,27 +90,14 @@ def analyze_command(
       5  the rule base has errors
     """
     check_table(table, form)
-    out = out_dir or default_out_dir(traces)
+    out = out_dir or default_out_dir(request.traces)
+    request = replace(request, exports=out.parent / EXPORTS)
     written: list[Path] = []
     with show_progress() as progress:
         progress("starting the analysis")
-        choose_threads(traces)
         with loading():
-            from three_walls.pipeline import analyze
-        report: Report = analyze(
-            traces,
-            logs=logs,
-            config=config_file,
-            settings=settings,
-            memory_snapshot=memory_snapshot,
-            step_range=step_range,
-            bridge_version=bridge_version,
-            rules=rules_dir,
-            allowed=allowed,
-            exports=out.parent / EXPORTS,
-            workers=make_workers(jobs, scheduler),
-            progress=progress,
-        )
+            from three_walls.pipeline import analyze_run
+        report: Report = analyze_run(request, allowed, progress)
         if history_dir is not None:
             with loading():
                 from three_walls.runs import read_history

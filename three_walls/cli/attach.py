@@ -11,7 +11,7 @@ from three_walls.captures.attach.attach import AttachRequest, attach, end_like
 from three_walls.captures.attach.job import read_job
 from three_walls.captures.attach.settings import check_command, count_steps, find_framework, read_profile_ranks
 from three_walls.captures.launch import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
-from three_walls.cli.nsys_option import nsys_option
+from three_walls.cli.options import nsys_option
 from three_walls.lib.text import show_control_characters
 from three_walls.tables.capture import BRIDGE, MEGATRON_LM
 

@@ -1,15 +1,16 @@
-"""``three-walls compare``: did the step change, where, and what is the wall now."""
+"""``three-walls compare``: did the step change, and where? ``three-walls plan``: what to try next."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from three_walls.cli.analyze import show_progress
+from three_walls.cli.options import Command
 from three_walls.compare.compare import compare
 from three_walls.compare.gate import judge_condition, read_condition
 from three_walls.facts.registry import DEFINITION_BY_NAME
@@ -28,10 +29,32 @@ from three_walls.report.comparison_report import (
 )
 from three_walls.report.render import FORMATS
 from three_walls.report.terminal_report import open_console
-from three_walls.runs import GivenRun, parse_run, read_run
+from three_walls.runs import GivenRun, parse_run, read_history, read_run
 
 CONDITION_HOLDS, CONDITION_UNKNOWN = 1, 6
 """Exit codes."""
+
+
+def _output_options(stem: str, default_table: str) -> Callable[[Command], Command]:
+    """Adds --format, --table and --out of a command that writes files of the name ``stem``."""
+
+    def decorate(command: Command) -> Command:
+        out = click.option(
+            "-o",
+            "--out",
+            "out_dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            help=f"Also write {stem}.html, {stem}.json and {stem}.md into this directory.",
+        )
+        table = click.option(
+            "--table", metavar="NAME", help=f"With --format csv: which table.  [default: {default_table}]"
+        )
+        form = click.option(
+            "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What stdout gets."
+        )
+        return form(table(out(command)))
+
+    return decorate
 
 
 @click.command("compare")
@@ -54,17 +77,7 @@ CONDITION_HOLDS, CONDITION_UNKNOWN = 1, 6
 @click.option("--strict", is_flag=True, help="Let conditions hold for differences within the spread of the steps too.")
 @click.option("--ignore-unknown", is_flag=True, help="Do not fail where a value of a condition is not known.")
 @click.option("--force", is_flag=True, help="Compare runs of different models or GPUs.")
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What stdout gets."
-)
-@click.option("--table", metavar="NAME", help="With --format csv: which table.  [default: buckets, else runs]")
-@click.option(
-    "-o",
-    "--out",
-    "out_dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Also write compare.html, compare.json and compare.md into this directory.",
-)
+@_output_options("compare", "buckets, else runs")
 @click.option("--full", "is_full", is_flag=True, help="Print communication and kernels too, in text and Markdown.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict and the conditions only.")
 def compare_command(
@@ -129,10 +142,7 @@ def compare_command(
         for condition in conditions
     ]
     comparison = replace(comparison, gate=tuple(results))
-    written = write_files(render_all(comparison), out_dir) if out_dir else []
-    show(comparison, form, table or "", is_full=is_full, quiet=quiet)
-    for path in written:
-        click.echo(f"Wrote {show_control_characters(str(path))}", err=form != "text")
+    _output(comparison, form, table, out_dir, is_full=is_full, quiet=quiet)
     finish(results, ignore_unknown=ignore_unknown)
 
 
@@ -151,8 +161,17 @@ def name_apart(given: Sequence[GivenRun]) -> list[GivenRun]:
     return called
 
 
-def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = False) -> None:
-    """Print ``shown`` on stdout, in the format asked for."""
+def _output(
+    shown: Shown, form: str, table: str | None, out_dir: Path | None, *, is_full: bool = True, quiet: bool = False
+) -> None:
+    """Write the files where ``out_dir`` is given, and print ``shown`` on stdout in the format asked for."""
+    written = _write_files(render_all(shown), out_dir) if out_dir else []
+    _show(shown, form, table, is_full=is_full, quiet=quiet)
+    for path in written:
+        click.echo(f"Wrote {show_control_characters(str(path))}", err=form != "text")
+
+
+def _show(shown: Shown, form: str, table: str | None, *, is_full: bool, quiet: bool) -> None:
     if form == "text":
         print_shown(shown, open_console(), is_full=is_full, is_short=quiet)
     elif form == "csv":
@@ -167,7 +186,7 @@ def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = Fa
         click.echo(render_shown_html(shown) if form == "html" else render_shown_json(shown), nl=False)
 
 
-def write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:
+def _write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:
     """Write the files whole or not at all. Raises UsageError for a directory that cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -191,3 +210,39 @@ def finish(results: Sequence[ConditionResult], *, ignore_unknown: bool) -> None:
         sys.exit(CONDITION_HOLDS)
     if unknown and not ignore_unknown:
         sys.exit(CONDITION_UNKNOWN)
+
+
+@click.group("plan")
+def plan_command() -> None:
+    """Propose the next edit from the runs made so far."""
+
+
+@plan_command.command("next")
+@click.argument("runs_dir", metavar="RUNS_DIR", type=click.Path(path_type=Path))
+@_output_options("history", "history")
+def next_command(runs_dir: Path, form: str, table: str | None, out_dir: Path | None) -> None:
+    """Propose the next edit: the first of the best run's plan that was not tried.
+
+    RUNS_DIR holds a subdirectory per run, in the order of their names (run-2 before run-10), the base first: with a
+    report.json, or with traces, log and run_config.yaml, or with logs alone. Each run is compared with the
+    earlier one that it differs least from. An edit is accepted where the step is faster beyond the spread, else
+    reverted; a run with the settings of an earlier one repeats it. The settings that differ show what was tried. Where
+    they are not known, a file tried.yaml in the subdirectory states it:
+
+    \b
+      label: grouped GEMM          # optional: a name for the run
+      entries: [grouped-gemm]      # optional: ids of the entries that it applies
+
+    \b
+    Examples:
+      three-walls plan next runs/
+      three-walls plan next runs/ --format md
+
+    \b
+    Exit codes:
+      0  done, also where nothing is left to try     2  usage     3  an input cannot be read
+      4  no CUDA kernels in a trace                  5  a tried.yaml has errors
+    """
+    with show_progress() as progress:
+        history = read_history(runs_dir, progress)
+    _output(history, form, table, out_dir)

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from three_walls.captures.doctor import examine
-from three_walls.cli.nsys_option import nsys_option
+from three_walls.cli.options import nsys_option, traces_argument
 from three_walls.lib.text import escape_in_json, show_control_characters
 from three_walls.model.capture import Answer, Check, Examination
 from three_walls.model.errors import NothingToAnalyzeError
@@ -24,7 +24,7 @@ _INDENT = " " * 9
 
 
 @click.command("doctor")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
+@traces_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @nsys_option
 def doctor_command(traces: tuple[Path, ...], as_json: bool) -> None:

@@ -10,22 +10,20 @@ from pathlib import Path
 import click
 
 from three_walls.cli.analyze import show_progress
-from three_walls.cli.nsys_option import nsys_option
+from three_walls.cli.options import run_options
 from three_walls.cli.render import check_can_be_written
 from three_walls.cli.signals import loading
-from three_walls.cli.workers_option import choose_threads
 from three_walls.inputs.given_files import write_errors
 from three_walls.lib.files import whole_file
 from three_walls.lib.text import format_count, show_control_characters
 from three_walls.model.errors import UsageError
-from three_walls.model.workers import Workers
+from three_walls.model.run_request import RunRequest
 
 SUFFIXES = (".json", ".json.gz")
 _GZIP_LEVEL = 6
 
 
 @click.command("export")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--out",
@@ -51,25 +49,13 @@ _GZIP_LEVEL = 6
     type=click.IntRange(min=0),
     help="Write this rank only. Repeatable.  [default: all ranks that captured the step]",
 )
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Training log of the same run, as for analyze. Repeatable.",
-)
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The run's saved run_config.yaml.")
-@click.option("--step-range", metavar="REGEX", help="NVTX ranges that mark training steps, as for analyze.")
 @click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
-@nsys_option
+@run_options()
 def export_command(
-    traces: tuple[Path, ...],
+    request: RunRequest,
     target: Path,
     _format: str,
     ranks: tuple[int, ...],
-    logs: tuple[Path, ...],
-    config_file: Path | None,
-    step_range: str | None,
     force: bool,
 ) -> None:
     """Write a step of TRACES for Perfetto or chrome://tracing.
@@ -89,21 +75,12 @@ def export_command(
       0  written                      3  an input cannot be read, is no Nsight export or holds no whole step
       2  usage                        4  no CUDA kernels in the traces
     """
-    _check_out(target, (*traces, *logs, *([config_file] if config_file else [])), force)
-    choose_threads(traces)
+    _check_out(target, (*request.traces, *request.logs, *([request.config] if request.config else [])), force)
     with loading():
         from three_walls import pipeline
         from three_walls.export.chrome_trace import render_chrome_trace
     with show_progress() as progress:
-        step = pipeline.export_step(
-            traces,
-            logs=logs,
-            config=config_file,
-            step_range=step_range,
-            ranks=ranks,
-            workers=Workers.per_core(),
-            progress=progress,
-        )
+        step = pipeline.export_step(request, ranks, progress)
         progress("writing the step")
         size = write_whole(target, render_chrome_trace(step), force)
     click.echo(

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from three_walls.cli.signals import Terminated, finish_loading
 from three_walls.lib.text import show_control_characters
@@ -33,7 +33,9 @@ SUMMARIES = {
     "whatif": "Predict the step of TRACES after changes, all taken together.",
 }
 """Command -> the first sentence of its help. A command is the function ``<name>_command`` in the module of its name,
-imported when it is used: the imports that reading traces needs take a second."""
+or in that of :data:`_MODULES`, imported when it is used: the imports that reading traces needs take a second."""
+_MODULES = {"completion": "main", "facts": "rules", "plan": "compare"}
+"""Commands in the module of another one."""
 
 TASKS = {
     "Record a run": ("capture", "attach", "doctor", "scrub"),
@@ -53,7 +55,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in SUMMARIES:
             return None
-        module = importlib.import_module(f"three_walls.cli.{cmd_name}")
+        module = importlib.import_module(f"three_walls.cli.{_MODULES.get(cmd_name, cmd_name)}")
         finish_loading()
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
@@ -83,6 +85,26 @@ def cli() -> None:
 
     Reads exports of Nsight Systems, works offline, and never changes a trace.
     """
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_command(context: click.Context, shell: str) -> None:
+    """Print the script with which SHELL completes commands and files.
+
+    \b
+    Install it once:
+      bash  three-walls completion bash > ~/.local/share/bash-completion/completions/three-walls
+      zsh   three-walls completion zsh > "${fpath[1]}/_three-walls"
+      fish  three-walls completion fish > ~/.config/fish/completions/three-walls.fish
+    In this shell only:
+      eval "$(three-walls completion bash)"
+    """
+    completion = get_completion_class(shell)
+    assert completion is not None  # click knows all three
+    made = completion(context.find_root().command, {}, "three-walls", "_THREE_WALLS_COMPLETE")
+    click.echo(made.source_template % made.source_vars())  # source() starts a bash to learn its version
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""``three-walls rules``: lists and shows rules, and checks and tests your own."""
+"""``three-walls rules``: lists and shows rules, checks and tests your own. ``three-walls facts``: what they compare."""
 
 from __future__ import annotations
 
@@ -151,3 +151,18 @@ def _files(directory: Path | None) -> tuple[Path, ...]:
     with loading():
         from three_walls.rules.load import rule_files
     return (*rule_files(RULES_DIR), *(rule_files(directory) if directory else ()))
+
+
+@click.command("facts")
+def facts_command() -> None:
+    """List every fact that a report may hold and a rule may compare, with its unit and definition.
+
+    Settings are facts too: config.<key> (keys of tables/config-keys.yaml) and env.<VARIABLE>.
+    """
+    for entry in _list_definitions():
+        click.echo(f"{entry.name} [{entry.unit}]")
+        click.echo(f"    {entry.meaning}")
+        if entry.not_the_same_as:
+            click.echo(f"    Not the same as: {entry.not_the_same_as}")
+        if entry.needs:
+            click.echo(f"    Needs of the trace: {', '.join(entry.needs)}")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from three_walls.cli.analyze import show_progress
-from three_walls.cli.nsys_option import nsys_option
+from three_walls.cli.options import run_options
 from three_walls.cli.signals import loading
-from three_walls.cli.workers_option import choose_threads
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
-from three_walls.model.workers import Workers
+from three_walls.model.run_request import RunRequest
 
 if TYPE_CHECKING:
     from three_walls.model.what_if import Question, WhatIf
@@ -27,7 +25,6 @@ LARGEST_FACTOR = 1_000.0
 
 
 @click.command("whatif")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--set",
     "settings",
@@ -52,33 +49,14 @@ LARGEST_FACTOR = 1_000.0
     help="Leave out the kernels in whose name this is found, and their launches. Repeatable.",
 )
 @click.option("--network-gbs", metavar="N", type=float, help="Bandwidth of the network per GPU and direction, in GB/s.")
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Training log of the same run: its unprofiled steps are what changes. Repeatable.",
-)
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The run's saved run_config.yaml.")
-@click.option("--step-range", metavar="REGEX", help="NVTX ranges that mark training steps, as for analyze.")
-@click.option(
-    "--rules",
-    "rules_dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A directory of your own rules, as for analyze.",
-)
 @click.option("--json", "is_json", is_flag=True, help="Print step_ns, after_ns, because_unknown and budget_after only.")
-@nsys_option
+@run_options("rules")
 def whatif_command(
-    traces: tuple[Path, ...],
+    request: RunRequest,
     settings: tuple[str, ...],
     scales: tuple[str, ...],
     dropped: tuple[str, ...],
     network_gbs: float | None,
-    logs: tuple[Path, ...],
-    config_file: Path | None,
-    step_range: str | None,
-    rules_dir: Path | None,
     is_json: bool,
 ) -> None:
     """Predict the step of TRACES after changes, all taken together.
@@ -99,7 +77,6 @@ def whatif_command(
       4  no CUDA kernels in the traces
       5  the rule base has errors
     """
-    choose_threads(traces)
     with loading():
         from three_walls import pipeline
         from three_walls.report.terminal_report import open_console
@@ -107,15 +84,7 @@ def whatif_command(
         from three_walls.rules.what_if import answer
     question = read_question(settings, scales, dropped, network_gbs)
     with show_progress() as progress:
-        run = pipeline.replay_run(
-            traces,
-            logs=logs,
-            config=config_file,
-            step_range=step_range,
-            rules=rules_dir,
-            workers=Workers.per_core(),
-            progress=progress,
-        )
+        run = pipeline.replay_run(request, progress)
         progress("replaying the step with the changes")
         found = answer(question, run)
     if is_json:

@@ -15,7 +15,6 @@ from three_walls.inputs.config.saved_config import CONFIG_NAME, read_config_file
 from three_walls.inputs.config.sources import CONFIG_FILE, KERNELS, USER, SettingsBuilder, SourceSettings
 from three_walls.inputs.nsys.identity import Rank
 from three_walls.inputs.nsys.reader import Capture, Trace, read_trace
-from three_walls.inputs.nsys.report_export import EXPORTS
 from three_walls.inputs.nsys.source import find_traces, find_unread
 from three_walls.inputs.nsys.spans import Device, StepsToRead
 from three_walls.inputs.nsys.tables import WantedRanges
@@ -24,6 +23,7 @@ from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.errors import InputError, NothingToAnalyzeError
 from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.report import UNREADABLE, ReportWarning
+from three_walls.model.run_request import RunRequest
 from three_walls.model.training_log import ProgressJob, TrainingLog
 from three_walls.tables.kernels import shown_settings
 from three_walls.tables.thresholds import default_log_thresholds, default_rank_thresholds
@@ -35,28 +35,6 @@ ChooseSteps = Callable[[Sequence[Path], int], Mapping[Path, Mapping[Device, Step
 """For those of some captures, of a run with so many, of which not every step is read: which are of their ranks."""
 
 BATCH_SIZE = "global_batch_size"
-
-Paths = str | Path | Iterable[str | Path]
-
-
-@dataclass(frozen=True, slots=True)
-class InputRequest:
-    """What the user hands in."""
-
-    trace: Paths
-    """Exports of Nsight Systems, or directories of them."""
-    logs: Paths = ()
-    """Training logs, or directories of them."""
-    config: str | Path | None = None
-    """A saved configuration (``run_config.yaml``)."""
-    settings: Iterable[str] = ()
-    """``key=value`` each; they take precedence over every other source."""
-    memory_snapshot: Path | None = None
-    """A snapshot of PyTorch's allocator of one rank."""
-    bridge_version: str | None = None
-    """Megatron-Bridge release whose recipes count; by default the run's."""
-    exports: Path = Path(EXPORTS)
-    """Directory of the exports of reports (``.nsys-rep``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +92,24 @@ def read_every_step(_: Sequence[Path], __: int) -> Mapping[Path, Mapping[Device,
 
 
 def read_inputs(
-    request: InputRequest,
+    request: RunRequest,
     ranges: WantedRanges,
     graph_launch: re.Pattern[str],
     progress: Progress,
-    jobs: int = 1,
     choose_steps: ChooseSteps = read_every_step,
 ) -> Inputs:
     """Reads all that ``request`` names. ``ranges`` and ``graph_launch`` are as for :func:`read_trace`.
 
-    ``jobs``: in how many threads traces are read, several at a time; 1: in this thread alone. ``choose_steps``: for the
-    traces of which not every step is read, which are.
+    ``choose_steps``: for the traces of which not every step is read, which are.
 
     Raises InputError for a file that cannot be read, UsageError for a setting that cannot be, and NothingToAnalyzeError
     where no trace has kernels.
     """
-    given = _as_paths(request.trace)
+    given = list(request.traces)
     trace_paths = find_traces(given, request.exports, progress)
-    user_config = _read_user_config(request.config, request.settings)
-    log, snapshot = _read_log(_as_paths(request.logs), progress), _read_snapshot(request.memory_snapshot)
-    traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, jobs, choose_steps)
+    user_config = _read_user_config(request)
+    log, snapshot = _read_log(request.logs, progress), _read_snapshot(request.memory_snapshot)
+    traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, request.workers.jobs, choose_steps)
     first = next(trace for trace in traces if trace.ranks)
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
     stated = (*user_config, *_settings_in(log, without_log))
@@ -205,15 +181,10 @@ def read_kernel_settings(trace: Trace) -> SourceSettings:
     return settings.build()
 
 
-def _as_paths(paths: Paths) -> list[Path]:
-    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-
-
-def _read_user_config(config: str | Path | None, settings: Iterable[str]) -> list[SourceSettings]:
-    words = [settings] if isinstance(settings, str) else list(settings)
-    found = [read_user_settings(words)] if words else []
-    if config is not None:
-        found.append(read_config_file(Path(config)))
+def _read_user_config(request: RunRequest) -> list[SourceSettings]:
+    found = [read_user_settings(request.settings)] if request.settings else []
+    if request.config is not None:
+        found.append(read_config_file(request.config))
     return found
 
 

@@ -187,7 +187,7 @@ def read_in_full(
 ) -> list[Trace]:
     """The captures that hold any of ``ranks`` (indices), and ``first``, which has been read, before them.
 
-    Raises InputError where one cannot be read any more. ``jobs``: as for read_inputs.
+    Raises InputError where one cannot be read any more. ``jobs``: in how many threads they are read.
     """
     wanted, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
     chosen = [

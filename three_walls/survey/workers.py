@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from three_walls.inputs.read_inputs import Progress
-from three_walls.model.workers import Workers
+from three_walls.model.run_request import Workers
 from three_walls.survey.rank_survey import LostCapture, RankSurvey, SurveyTask, join_surveys, survey_captures
 
 _LOST_WORKER = "the process that read it died, which happens if it takes more memory than there is"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.survey.six_ranks import DEADLY, FRAMES, die_at_the_deadly_rank, plan
 from three_walls.model.config import RunConfig
-from three_walls.model.workers import Workers
+from three_walls.model.run_request import Workers
 from three_walls.survey import cluster
 from three_walls.survey.workers import run_tasks
 

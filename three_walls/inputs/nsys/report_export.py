@@ -16,8 +16,6 @@ from three_walls.model.shell import quote_file
 
 NSYS_VARIABLE = "NSYS"
 """Environment variable with the ``nsys`` to call; by default the one on PATH."""
-EXPORTS = "three-walls-exports"
-"""Directory of the exports made here, in the current directory or beside the report."""
 REPORT_SUFFIX = ".nsys-rep"
 _PROGRESS = re.compile(r"\[\d+%[ =]*\]|Processing \d+ events:")
 _LONGEST_COMPLAINT = 300

@@ -22,18 +22,13 @@ import zstandard
 
 from three_walls.inputs import limits
 from three_walls.inputs.given_files import is_directory
-from three_walls.inputs.nsys.report_export import (
-    EXPORTS,
-    REPORT_SUFFIX,
-    describe_export,
-    export_once,
-    find_nsys,
-)
+from three_walls.inputs.nsys.report_export import REPORT_SUFFIX, describe_export, export_once, find_nsys
 from three_walls.inputs.nsys.table_directory import SUFFIXES, hash_tables, is_table_directory
 from three_walls.inputs.threads import check_is_wanted, work_meanwhile
 from three_walls.lib.files import working_directory
 from three_walls.lib.text import in_percent
 from three_walls.model.errors import InputError
+from three_walls.model.run_request import EXPORTS
 from three_walls.model.shell import quote_file
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
