@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from three_walls.lib.expressions import FAILURES
 from three_walls.model.record import dataclass
-from three_walls.overrides.expressions import FAILURES
 from three_walls.overrides.merged_config import (
     COMM_OVERLAP,
     COMM_OVERLAP_CLASS,

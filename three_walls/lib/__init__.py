@@ -1,0 +1,1 @@
+"""Leaves: tools without domain knowledge."""
