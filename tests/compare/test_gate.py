@@ -6,7 +6,7 @@ import pytest
 
 from tests.compare.sample_runs import make_log_run, make_run
 from three_walls.compare.compare import compare_pair
-from three_walls.compare.gate import judge_condition, list_quantities, read_condition
+from three_walls.compare.gate import judge_gate, list_quantities, read_gate
 from three_walls.compare.run import Run
 from three_walls.facts.registry import DEFINITION_BY_NAME
 from three_walls.model.comparison import ConditionOutcome, ConditionResult
@@ -17,8 +17,8 @@ WITHIN, UNKNOWN = ConditionOutcome.WITHIN_SPREAD, ConditionOutcome.UNKNOWN
 
 
 def judge(expression: str, before: Run, after: Run, *, strict: bool = False) -> ConditionResult:
-    condition = read_condition(expression, DEFINITION_BY_NAME)
-    return judge_condition(condition, before, after, compare_pair(before, after), strict=strict)
+    gate = read_gate(expression, DEFINITION_BY_NAME)
+    return judge_gate(gate, before, after, compare_pair(before, after), strict=strict)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_a_relative_change_of_nothing_is_not_known_unless_nothing_changed() -> N
 )
 def test_an_expression_that_cannot_be_read_is_one_line_with_what_was_expected(expression: str, message: str) -> None:
     with pytest.raises(UsageError, match="--fail-if: ") as error:
-        read_condition(expression, DEFINITION_BY_NAME)
+        read_gate(expression, DEFINITION_BY_NAME)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_every_quantity_that_is_offered_can_be_read() -> None:
     for name in list_quantities(DEFINITION_BY_NAME):
-        assert read_condition(f"{name} > +1%", DEFINITION_BY_NAME).is_relative
+        assert read_gate(f"{name} > +1%", DEFINITION_BY_NAME).is_relative

@@ -9,7 +9,6 @@ import pytest
 
 from tests.bridge.cases import RELEASE, recipe_config
 from three_walls.overrides.check import check_overrides
-from three_walls.overrides.expressions import NotKnownError, parse_expression
 from three_walls.overrides.hydra_grammar import parse_override
 from three_walls.overrides.merged_config import MergedConfig, config_of_paths
 from three_walls.overrides.resolve import resolve
@@ -35,17 +34,6 @@ def test_values_are_those_of_hydra(text: str, value: Any) -> None:
 def test_what_hydra_cannot_parse_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_override(text)
-
-
-def test_an_expression_is_unknown_unless_the_rest_decides_it() -> None:
-    def look_up(name: str) -> Any:
-        if name == "known":
-            return 2
-        raise NotKnownError(name)
-
-    assert parse_expression("other > 1 or known == 2").evaluate(look_up)
-    with pytest.raises(NotKnownError):
-        parse_expression("other > 1 and known == 2").evaluate(look_up)
 
 
 @pytest.mark.parametrize("value", ["foo", "[1,2]", "[foo]", "{a:1}"])

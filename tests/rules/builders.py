@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from three_walls.facts.registry import DEFINITIONS
+from three_walls.lib.expressions import Clause
 from three_walls.model.buckets import Wall
-from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactSheet
 from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND, Edit, GainModel, GainTerm, Requirement, Rule
@@ -34,8 +34,8 @@ def rule(
     high: float = 1.0,
     lever: str = "",
     basis: str = "range",
-    applies_to: tuple[Condition, ...] = (),
-    when: tuple[Condition, ...] = (),
+    applies_to: tuple[Clause, ...] = (),
+    when: tuple[Clause, ...] = (),
     requires: tuple[Requirement, ...] = (),
     edits: tuple[Edit, ...] = (),
     shrinks_all_pools: bool = False,
@@ -95,8 +95,8 @@ def frees_memory(identifier: str, cost: float, is_estimated: bool = False) -> Ru
     return replace(rule(identifier), gain=gain)
 
 
-def requirement(name: str, *checks: Condition, confirm: str = "", any_of: bool = False) -> Requirement:
-    return Requirement(name, checks, any_of, confirm, "it must be so", "guide:A guide")
+def requirement(name: str, *checks: Clause, confirm: str = "") -> Requirement:
+    return Requirement(name, checks, confirm, "it must be so", "guide:A guide")
 
 
 def run(**values: ConfigData) -> FactSheet:

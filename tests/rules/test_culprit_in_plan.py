@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.rules.builders import MS, rule, sheet_of
 from three_walls.facts.registry import DEFINITIONS
-from three_walls.model.condition import Condition
+from three_walls.lib.expressions import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Note, Outcome, PlannedEdit
 from three_walls.resources import RULES_DIR
@@ -20,7 +20,7 @@ STARVED = rule(
     low=0.5,
     likely=0.5,
     high=0.5,
-    when=(Condition("launch_starved_fraction", "at_least", 0.15),),
+    when=(Condition("launch_starved_fraction", ">=", 0.15),),
 )
 SLOW_RANK: dict[str, ConfigData] = {
     "step_ns": 1000 * MS,

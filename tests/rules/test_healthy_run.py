@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tests.rules.builders import MS, rule, run, sheet_of
 from three_walls.facts.registry import DEFINITIONS
+from three_walls.lib.expressions import Condition
 from three_walls.model.buckets import SubWall
-from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Outcome
 from three_walls.resources import RULES_DIR
+from three_walls.rules.conditions import list_conditions
 from three_walls.rules.load import load_rules
 from three_walls.rules.plan import make_plan
 from three_walls.rules.verdict import decide_verdict
@@ -57,7 +58,9 @@ MEASURED: dict[str, ConfigData] = {
 def test_without_a_configuration_absent_symptoms_leave_nothing_unknown() -> None:
     rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
     findings, plan = make_plan(rules, sheet_of(MEASURED))
-    of_symptoms = {rule.id for rule in rules if any(condition.fact in MEASURED for condition in rule.when)}
+    of_symptoms = {
+        rule.id for rule in rules if any(condition.name in MEASURED for condition in list_conditions(rule.when))
+    }
     assert {finding.outcome for finding in findings if finding.rule in of_symptoms} == {Outcome.NOT_NEEDED}
     # Rules without a measured symptom look for settings that contradict each other.
     assert {finding.outcome for finding in findings if finding.rule not in of_symptoms} <= {
@@ -68,7 +71,7 @@ def test_without_a_configuration_absent_symptoms_leave_nothing_unknown() -> None
 
 
 def test_what_is_not_known_does_not_matter_where_the_gain_is_too_small_anyway() -> None:
-    here = (Condition("config.here", "equals", True),)
+    here = (Condition("config.here", "==", True),)
     findings, _ = make_plan([rule("tiny", likely=0.049, applies_to=here), rule("big", applies_to=here)], run())
     assert [(finding.outcome, finding.missing) for finding in findings] == [
         (Outcome.UNKNOWN, ("config.here",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.rules.builders import MS, requirement, rule, run, sheet_of
-from three_walls.model.condition import Condition
+from three_walls.lib.expressions import Condition, Junction
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
 from three_walls.model.finding import Outcome
@@ -13,13 +13,13 @@ from three_walls.model.rule import Advice, Edit, Evidence
 from three_walls.rules.judge import judge, judge_all
 from three_walls.rules.verdict import decide_verdict
 
-HERE = Condition("gpu.family", "equals", "H100")
-LATE = Condition("launch_starved_fraction", "at_least", 0.1)
-OFF = Condition("config.offload", "not_equals", True)
+HERE = Condition("gpu.family", "==", "H100")
+LATE = Condition("launch_starved_fraction", ">=", 0.1)
+OFF = Condition("config.offload", "!=", True)
 
 
 def test_a_value_that_misses_a_threshold_by_less_than_a_fifth_is_near_it() -> None:
-    asks = rule("asks", when=(Condition("launch_starved_fraction", "at_least", 0.1),))
+    asks = rule("asks", when=(Condition("launch_starved_fraction", ">=", 0.1),))
 
     def near(fraction: float, **settings: ConfigData) -> str:
         values = {"launch_starved_fraction": fraction, **{f"config.{key}": value for key, value in settings.items()}}
@@ -33,7 +33,7 @@ def test_a_value_that_misses_a_threshold_by_less_than_a_fifth_is_near_it() -> No
 
 
 def test_a_requirement_that_is_missed_by_little_is_blocked_and_near() -> None:
-    memory = Condition("memory_peak_fraction", "at_most", 0.85)
+    memory = Condition("memory_peak_fraction", "<=", 0.85)
     fits = rule("fits", requires=(requirement("headroom", memory),))
 
     def near(peak: float) -> str:
@@ -63,13 +63,13 @@ def test_another_world_decides_before_an_absent_symptom() -> None:
 
 
 def test_everything_that_is_not_known_of_world_and_symptom_is_listed() -> None:
-    lacking = Condition("config.graphs", "equals", False)
+    lacking = Condition("config.graphs", "==", False)
     finding = judge(rule("r", applies_to=(HERE,), when=(lacking, LATE)), run())
     assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("gpu.family", "config.graphs"))
 
 
 def test_an_absent_symptom_beats_an_unknown_one() -> None:
-    lacking = Condition("config.graphs", "equals", False)
+    lacking = Condition("config.graphs", "==", False)
     finding = judge(rule("r", when=(lacking, LATE)), run(launch_starved_ns=99 * MS))
     assert finding.outcome is Outcome.NOT_NEEDED
     assert finding.reason == "Launch-starved time takes 9.9% of the step (threshold 10%)"
@@ -95,7 +95,7 @@ def test_a_requirement_that_cannot_be_checked_is_to_be_confirmed() -> None:
 
 
 def test_one_alternative_that_holds_is_enough() -> None:
-    either = requirement("either", OFF, HERE, any_of=True)
+    either = requirement("either", Junction("or", (OFF, HERE)))
     assert judge(rule("r", requires=(either,)), run(gpu__family="H100")).confirm_first == ()
     finding = judge(rule("r", requires=(either,)), run(config__offload=True, gpu__family="A100"))
     assert finding.outcome is Outcome.BLOCKED
@@ -118,8 +118,8 @@ def test_an_edit_stays_unless_its_condition_is_known_not_to_hold() -> None:
 
 
 def test_of_two_edits_of_a_key_the_one_that_fits_remains() -> None:
-    first = Edit("modules", ("a",), only_if=(Condition("config.x", "equals", 1),))
-    second = Edit("modules", ("b",), only_if=(Condition("config.x", "equals", 2),))
+    first = Edit("modules", ("a",), only_if=(Condition("config.x", "==", 1),))
+    second = Edit("modules", ("b",), only_if=(Condition("config.x", "==", 2),))
     both = rule("r", edits=(first, second))
     assert [edit.to for edit in judge(both, run(config__x=2)).edits] == [("b",)]
     assert [edit.to for edit in judge(both, run()).edits] == [("a",)]  # not known: the first
@@ -128,7 +128,7 @@ def test_of_two_edits_of_a_key_the_one_that_fits_remains() -> None:
 
 def test_a_rule_that_fails_is_a_finding_and_the_others_come_out() -> None:
     twice = rule("twice", edits=(Edit("a", 1), Edit("a", 2)))
-    text = rule("text", when=(Condition("config.n", "at_least", 1),))
+    text = rule("text", when=(Condition("config.n", ">=", 1),))
     findings = judge_all([twice, text, rule("fine")], run(config__n="many"))
     assert [(finding.rule, finding.outcome) for finding in findings] == [
         ("fine", Outcome.RECOMMENDED),
@@ -207,7 +207,7 @@ def test_a_program_without_a_sign_of_megatron_gets_no_edit_and_no_wall() -> None
 
 
 def test_advice_that_fits_the_facts_comes_first() -> None:
-    fits, other = Condition("late_cause", "equals", "gpu"), Condition("late_cause", "equals", "host")
+    fits, other = Condition("late_cause", "==", "gpu"), Condition("late_cause", "==", "host")
     advice = (Advice("Look at the host.", (other,)), Advice("Look at the GPU.", (fits,)), Advice("Capture again."))
     late = replace(rule("r", when=(LATE,)), edits=(), lever="", advice=advice)
     facts: dict[str, ConfigData] = {"launch_starved_fraction": 0.2, "step_ns": 1000 * MS}

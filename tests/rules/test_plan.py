@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.rules.builders import MS, frees_memory, requirement, rule, run, sheet_of, upper_bound
 from three_walls.facts.registry import DEFINITIONS
+from three_walls.lib.expressions import Condition
 from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import Finding, Outcome, PlanStep
 from three_walls.model.rule import Edit, Rule
@@ -59,7 +59,7 @@ def test_a_log_changes_gains_and_not_the_order() -> None:
     """Launch-starved time is 200 ms as traced and 60 ms by the log, so the host edit gains less than the other one."""
     traced = run()
     logged = replace(traced.with_values({"launch_starved_ns": 60 * MS}), before_log={"launch_starved_ns": 200 * MS})
-    symptom = (Condition("launch_starved_ns", "at_least", 100 * MS),)
+    symptom = (Condition("launch_starved_ns", ">=", 100 * MS),)
     rules = [rule("host", likely=0.5, when=symptom), rule("exchange", pool=TRANSFER, likely=0.4)]
     (_, without), (_, steps) = make_plan(rules, traced), make_plan(rules, logged)
     assert names(steps) == names(without) == ["host", "exchange"]
@@ -90,7 +90,7 @@ def test_an_entry_that_the_log_makes_too_small_by_little_is_near() -> None:
 
 def test_an_edit_that_earlier_entries_leave_just_below_its_threshold_stays_in() -> None:
     """Of 20% launch-starved time, 9% is left where the rule asks for 10%, and half of it is worth an entry."""
-    symptom = Condition("launch_starved_fraction", "at_least", 0.1)
+    symptom = Condition("launch_starved_fraction", ">=", 0.1)
     first = rule("first", likely=0.55)
     second = rule("second", likely=0.5, when=(symptom,))
     _, steps = make_plan([first, second], run())
@@ -184,7 +184,7 @@ def test_one_edit_per_lever() -> None:
 
 
 def test_a_blocked_rule_enters_after_the_one_that_unlocks_it() -> None:
-    no_full = requirement("no_full", Condition("config.recompute", "not_equals", "full"))
+    no_full = requirement("no_full", Condition("config.recompute", "!=", "full"))
     locked = rule("locked", pool=TRANSFER, likely=1.0, requires=(no_full,))
     key = rule("key", likely=0.2, edits=(Edit("recompute", None),))
     findings, steps = make_plan([locked, key], run(config__recompute="full"))
@@ -194,7 +194,7 @@ def test_a_blocked_rule_enters_after_the_one_that_unlocks_it() -> None:
 
 
 def test_a_rule_whose_symptom_an_earlier_edit_removed_stays_out() -> None:
-    symptom = Condition("ep_transfer_exposed_fraction", "at_least", 0.1)
+    symptom = Condition("ep_transfer_exposed_fraction", ">=", 0.1)
     cure = rule("cure", pool=TRANSFER, likely=0.9)
     late = rule("late", pool=TRANSFER, likely=0.5, when=(symptom,))
     findings, steps = make_plan([cure, late], run())
@@ -214,7 +214,7 @@ def test_edits_that_contradict_the_plan_stay_out() -> None:
 
 
 def test_edits_that_break_what_the_plan_requires_stay_out() -> None:
-    needs = requirement("no_graphs", Condition("config.graphs", "not_equals", True))
+    needs = requirement("no_graphs", Condition("config.graphs", "!=", True))
     one = rule("one", likely=0.9, requires=(needs,))
     other = rule("other", pool=TRANSFER, likely=0.9, edits=(Edit("graphs", True),))
     findings, steps = make_plan([one, other], run(config__graphs=False))

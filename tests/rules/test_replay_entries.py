@@ -10,7 +10,7 @@ import pytest
 from tests.rules.builders import sheet_of
 from tests.rules.test_rulebase import RULE, complaints, rules_directory
 from three_walls.facts.registry import DEFINITIONS
-from three_walls.model.condition import Condition
+from three_walls.lib.expressions import Condition
 from three_walls.model.transformation import (
     ALL,
     Action,
@@ -34,7 +34,7 @@ ENTRY = """\
       source: guide:A guide
     - host: {one_minus_fact: launch_starved_fraction}
       reason: the host is faster
-      only_if: {config.bf16: {equals: true}}
+      only_if: config.bf16 is True
 """
 
 
@@ -57,7 +57,7 @@ def test_an_entry_is_an_action_a_selection_and_what_remains(tmp_path: Path) -> N
         reason="one kernel",
         source="guide:A guide",
     )
-    assert (host.action, host.only_if) == (Action.HOST, (Condition("config.bf16", "equals", True),))
+    assert (host.action, host.only_if) == (Action.HOST, (Condition("config.bf16", "is", True),))
     assert host.from_facts == (FromFact("host", "launch_starved_fraction", one_minus=True),)
 
 
@@ -190,7 +190,7 @@ def test_a_missing_fact_leaves_nothing_to_predict_and_is_named() -> None:
 
 
 def test_an_entry_is_left_out_where_its_condition_fails() -> None:
-    bf16 = Transformation(Action.HOST, only_if=(Condition("config.bf16", "equals", True),))
+    bf16 = Transformation(Action.HOST, only_if=(Condition("config.bf16", "==", True),))
     assert resolve((bf16,), sheet_of({"config.bf16": False})) == ((), ())
     assert resolve((bf16,), sheet_of({"config.bf16": True})) == ((replace(bf16, only_if=()),), ())
 
@@ -207,11 +207,11 @@ def test_a_rule_is_shown_with_what_it_changes_in_a_replay(tmp_path: Path) -> Non
     assert "\nIn a replay of the step\n  fuse work rope; directions forward, backward\n" in shown
     assert "    time 0.6 at the smallest gain, likely 0.4, 0.15 at the largest\n    host 0.1\n" in shown
     assert "added" not in shown
-    assert "  host if config.bf16 is true\n    host 1 - launch_starved_fraction\n" in shown
+    assert "  host if config.bf16 is True\n    host 1 - launch_starved_fraction\n" in shown
 
 
 def test_of_entries_for_the_same_work_whose_conditions_are_unknown_the_first_counts() -> None:
-    above = Transformation(Action.HOST, reason="a", only_if=(Condition("memory_peak_fraction", "above", 0.8),))
-    below = Transformation(Action.HOST, reason="b", only_if=(Condition("memory_peak_fraction", "at_most", 0.8),))
+    above = Transformation(Action.HOST, reason="a", only_if=(Condition("memory_peak_fraction", ">", 0.8),))
+    below = Transformation(Action.HOST, reason="b", only_if=(Condition("memory_peak_fraction", "<=", 0.8),))
     assert [each.reason for each in resolve((above, below), sheet_of({}))[0]] == ["a"]
     assert [each.reason for each in resolve((above, below), sheet_of({"memory_peak_fraction": 0.5}))[0]] == ["b"]

@@ -10,7 +10,7 @@ import pytest
 from tests.rules.builders import MS, frees_memory, requirement, rule, run, sheet_of, upper_bound
 from tests.rules.fake_predictor import FakePredictor, replayed, saving
 from tests.rules.test_culprit_in_plan import LATE_RANK, SLOW_RANK
-from three_walls.model.condition import Condition
+from three_walls.lib.expressions import Condition
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Bounds, Finding, Note, Outcome, PlannedEdit, PlanStep
 from three_walls.model.rule import Edit, Rule
@@ -203,7 +203,7 @@ def test_rules_of_one_lever_do_not_enter_together() -> None:
 def attention_after_router(**changes: str) -> list[Rule]:
     """Two rules of one lever: the second one applies to runs with graphs only."""
     router = replayed(rule("router", lever="graphs", edits=(Edit("graphs", True),)))
-    with_graphs = (Condition("config.graphs", "equals", True),)
+    with_graphs = (Condition("config.graphs", "==", True),)
     attention = replayed(rule("attention", lever="graphs", edits=(Edit("attention", True),)))
     return [router, replace(attention, applies_to=with_graphs, **changes)]
 
@@ -229,7 +229,7 @@ def test_a_rule_of_the_same_lever_that_continues_nothing_stays_out() -> None:
 
 
 def test_an_unlocked_rule_is_replayed_too() -> None:
-    locked = replayed(rule("locked", requires=(requirement("key", Condition("config.key", "equals", True)),)))
+    locked = replayed(rule("locked", requires=(requirement("key", Condition("config.key", "==", True)),)))
     key = replayed(rule("opens", edits=(Edit("key", True),)))
     _, steps = plan_of([locked, key], saving(locked=50, opens=100), run(config__key=False))
     assert names(steps) == ["opens", "locked"]
@@ -277,8 +277,8 @@ def test_a_later_edit_is_chosen_for_the_kernels_that_are_left(left: float, modul
         rule(
             "recompute",
             edits=(
-                Edit("recompute_modules", "layernorm", only_if=(unfused("at_most"),)),
-                Edit("recompute_modules", "core_attn", only_if=(unfused("above"),)),
+                Edit("recompute_modules", "layernorm", only_if=(unfused("<="),)),
+                Edit("recompute_modules", "core_attn", only_if=(unfused(">"),)),
             ),
         )
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from three_walls.facts.registry import DEFINITIONS
-from three_walls.model.condition import Condition
+from three_walls.lib.expressions import Condition, Junction
 from three_walls.model.errors import RuleBaseError
 from three_walls.rules.cases import load_cases
 from three_walls.rules.load import load_rules
@@ -28,18 +28,18 @@ docs:
   why_it_matters: Time.
   how_to_verify: Again.
 applies_to:
-  gpu.sm: {one_of: [sm_90]}
+  - gpu.sm in ('sm_90',)
 when:
-  launch_starved_fraction: {at_least: 0.1, below: 0.9}
+  - launch_starved_fraction >= 0.1 and launch_starved_fraction < 0.9
 requires:
   no_offload:
-    check: {config.cpu_offloading: {equals: false}}
+    check: config.cpu_offloading is False
     reason: it blocks
     source: mcore:a/b.py:1-2
   either:
-    any_of:
-      - config.bf16: {equals: true}
-      - config.fp16: {equals: true}
+    check:
+      config.bf16 is True
+      or config.fp16 is True
     confirm: half precision is used
     reason: it must
     source: guide:A guide
@@ -78,10 +78,12 @@ def test_a_correct_rule_is_read_in_full(tmp_path: Path) -> None:
     assert rule.id == "late-host"
     assert rule.path == "compute-host/late-host.yaml"
     assert rule.when == (
-        Condition("launch_starved_fraction", "at_least", 0.1),
-        Condition("launch_starved_fraction", "below", 0.9),
+        Condition("launch_starved_fraction", ">=", 0.1),
+        Condition("launch_starved_fraction", "<", 0.9),
     )
-    assert [requirement.any_of for requirement in rule.requires] == [False, True]
+    assert rule.requires[0].checks == (Condition("config.cpu_offloading", "is", False),)
+    bf16, fp16 = Condition("config.bf16", "is", True), Condition("config.fp16", "is", True)
+    assert rule.requires[1].checks == (Junction("or", (bf16, fp16)),)
     assert rule.edits[0].to == ("moe_router",)
     assert (rule.edits[1].kind, rule.edits[1].to_fact) == ("env", "gpus_per_node")
     assert rule.gain.terms[0].likely == pytest.approx(0.4)  # the midpoint, where it is left out
@@ -99,7 +101,7 @@ def test_all_errors_of_a_file_are_reported_at_once_with_their_places(tmp_path: P
     text = (
         RULE.replace("wall: compute_host", "wall: compute-host")
         .replace("title: Launch earlier", "title: no")
-        .replace("launch_starved_fraction: {at_least: 0.1", "launch_straved_fraction: {at_least: 0.1")
+        .replace("launch_starved_fraction >=", "launch_straved_fraction >=")
         .replace("low: 0.2", "low: 1e-3")
         .replace("mcore:a/b.py:3", "mcor:a/b.py:3")
         .replace("lever: launches", "lever: launches\nlever: again\ncolour: red")
@@ -108,7 +110,7 @@ def test_all_errors_of_a_file_are_reported_at_once_with_their_places(tmp_path: P
     assert found == [
         "2:7: expected one of memory, communication, compute_host, found compute-host (did you mean compute_host?)",
         "4:8: no is ambiguous: YAML reads a boolean; quote it, or write true or false",
-        "13:3: unknown fact launch_straved_fraction (did you mean launch_starved_fraction?)",
+        "13:5: unknown fact launch_straved_fraction (did you mean launch_starved_fraction?)",
         "27:1: key lever is repeated (first on line 26)",
         "28:1: unknown key colour",
         "36:38: 1e-3 is ambiguous: YAML reads text, though it looks like a number; quote it, or write it as 1.0e-3 or "
@@ -131,17 +133,28 @@ def test_errors_of_several_files_are_reported_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("{at_least: 0.1, below: 0.9}", "{at_leest: 0.1}", "unknown operator at_leest (did you mean at_least?)"),
-        ("{at_least: 0.1, below: 0.9}", "{at_least: 10}", "a fraction lies between 0 and 1"),
-        ("{at_least: 0.1, below: 0.9}", "{at_least: many}", "at_least takes a number, found text, 'many'"),
-        ("{at_least: 0.1, below: 0.9}", "{}", "expected {operator: operand}"),
-        ("{one_of: [sm_90]}", "{one_of: sm_90}", "one_of takes a list"),
-        ("{one_of: [sm_90]}", "{equals: 90}", "a text fact is compared with text"),
-        ("{one_of: [sm_90]}", "{is_set: maybe}", "is_set takes true or false"),
-        ("gpu.sm: {one_of: [sm_90]}", "ep_spans_nodes: {equals: 1}", "a flag is compared with true or false"),
-        ("gpu.sm: {one_of: [sm_90]}", "env.X: {equals: 1}", "a variable is compared with text"),
-        ("gpu.sm: {one_of: [sm_90]}", "num_microbatches: {equals: two}", "is compared with a number"),
-        ("gpu.sm: {one_of: [sm_90]}", "num_microbatches: {includes: two}", "includes needs a list or text"),
+        (">= 0.1", "=> 0.1", "13:5: expected an expression, found launch_starved_fraction => 0.1 and "),
+        (">= 0.1", "+ 0.1 > 1", "expected a comparison of a fact with a value, such as "),
+        (">= 0.1", ">= 10", "a fraction lies between 0 and 1, found a number, 10"),
+        (">= 0.1", ">= 'many'", "launch_starved_fraction: >= takes a number, found text, 'many'"),
+        (">= 0.1", ">= many", "launch_starved_fraction: expected a value, found many (did you mean 'many'?)"),
+        (">= 0.1", ">= step_ns", "launch_starved_fraction: expected a value, found step_ns, another fact"),
+        (">= 0.1 and launch_starved_fraction < 0.9", "", "expected a comparison of a fact with a value"),
+        ("- launch_starved_fraction >= 0.1", "- {launch_starved_fraction: {at_least: 0.1}} #", "found a mapping"),
+        ("- launch_starved_fraction >= 0.1", "- 3 #", "13:5: expected a condition such as "),
+        ("in ('sm_90',)", "in 'sm_90'", "gpu.sm: in takes a list"),
+        ("in ('sm_90',)", "in ('sm_90', 90)", "a text fact is compared with text"),
+        ("in ('sm_90',)", ">= 90", ">= needs a numeric fact, this fact is text"),
+        ("in ('sm_90',)", "== 90", "a text fact is compared with text"),
+        ("in ('sm_90',)", "is 'sm_90'", "is takes True, False or None; write == or !="),
+        ("gpu.sm in ('sm_90',)", "gpu.smm == 'sm_90'", "11:5: unknown fact gpu.smm (did you mean gpu.sm?)"),
+        ("gpu.sm in ('sm_90',)", "ep_spans_nodes == 1", "a flag is compared with True or False"),
+        ("gpu.sm in ('sm_90',)", "ep_spans_nodes == true", "expected a value, found true (did you mean True?)"),
+        ("gpu.sm in ('sm_90',)", "config.fp8 is not null", "expected a value, found null (did you mean None?)"),
+        ("gpu.sm in ('sm_90',)", "env.X == 1", "a variable is compared with text (quote it) or None"),
+        ("gpu.sm in ('sm_90',)", "num_microbatches == 'two'", "is compared with a number"),
+        ("- gpu.sm in ('sm_90',)", "- >\n   'two' in num_microbatches", "in needs a list or text"),
+        ("- gpu.sm in ('sm_90',)", "- >\n   2 in config.modules", "in takes text"),
         ("mcore:a/b.py:1-2", "mcore:a/b.py", "expected path:line or path:line-line"),
         ("source: guide:A guide", "source: guide:A giude", "unknown name 'A giude' (did you mean A guide?)"),
         ("{set: cuda_graph_scope, to: [moe_router]}", "{to: 1}", "an edit names either set"),
@@ -157,11 +170,12 @@ def test_errors_of_several_files_are_reported_together(tmp_path: Path) -> None:
         ),
         ("sub_wall: host\n", "", "sub_wall is for rules of wall compute_host"),
         ("wall: compute_host\nsub_wall: host", "wall: memory", "a rule of wall memory belongs in memory/"),
-        ("    confirm: half precision is used\n", "    check: {}\n", "check or any_of, not both"),
+        ("check: config.cpu_offloading is False", "check: []", "a requirement needs check or confirm"),
         ("applicability: execution-only", "applicability: risky", "expected one of execution-only"),
         ("  why_it_matters: Time.\n", "", "key why_it_matters is missing"),
         ("edits:\n", "edits: []\nx:\n", "expected at least one edit"),
-        ("- config.bf16: {equals: true}", "- {config.bf16: {equals: true, is_set: true}}", "is one comparison"),
+        ("is True\n      or", "is True\n      xor", "expected an expression, found config.bf16 is True xor "),
+        ("check:\n      config.bf16", "any_of:\n      config.bf16", "unknown key any_of"),
     ],
 )
 def test_each_mistake_has_its_sentence(tmp_path: Path, old: str, new: str, complaint: str) -> None:

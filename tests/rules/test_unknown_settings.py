@@ -12,7 +12,7 @@ from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.paths import SAMPLES
 from tests.rules.builders import MS, rule, sheet_of
 from three_walls import analyze
-from three_walls.model.condition import Condition
+from three_walls.lib.expressions import Condition
 from three_walls.model.config import ConfigValue, RunConfig
 from three_walls.model.fact import GIVE_CONFIG, FactSheet
 from three_walls.model.report import SETTINGS_UNKNOWN
@@ -22,7 +22,7 @@ from three_walls.rules.unknown_settings import warn_of_unknown_settings
 pytestmark = pytest.mark.slow
 
 RULES = tuple(
-    rule(name, applies_to=(Condition(fact, "at_least", 1),))
+    rule(name, applies_to=(Condition(fact, ">=", 1),))
     for name, fact in (
         ("a", "config.num_moe_experts"),
         ("b", "config.num_moe_experts"),

@@ -95,10 +95,10 @@ def test_recompute_of_unknown_length_is_named_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("code: c\nwhen: {step_nss: {above: 0}}\nmessage: m", "2:8: unknown fact step_nss (did you mean step_ns?)"),
-        ("code: c\nwhen: {step_ns: {above: 0}}\nmessage: '{step_nss:ms}'", "3:10: unknown fact step_nss"),
-        ("code: c\nwhen: {step_ns: {above: 0}}\nmessage: '{step_ns:mss}'", "3:10: unknown form mss (did you mean ms?)"),
-        ("code: c\nwhen: {step_ns: {above: 0}}\nmessage: '{step_ns}'", "3:10: expected {fact:form} in braces"),
+        ("code: c\nwhen: step_nss > 0\nmessage: m", "2:7: unknown fact step_nss (did you mean step_ns?)"),
+        ("code: c\nwhen: step_ns > 0\nmessage: '{step_nss:ms}'", "3:10: unknown fact step_nss"),
+        ("code: c\nwhen: step_ns > 0\nmessage: '{step_ns:mss}'", "3:10: unknown form mss (did you mean ms?)"),
+        ("code: c\nwhen: step_ns > 0\nmessage: '{step_ns}'", "3:10: expected {fact:form} in braces"),
     ],
 )
 def test_mistakes_in_a_warning_have_their_place(tmp_path: Path, text: str, complaint: str) -> None:

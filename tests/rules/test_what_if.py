@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.rules.builders import MS, requirement, rule, sheet_of
-from three_walls.model.condition import Condition
+from three_walls.lib.expressions import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet
@@ -108,11 +108,11 @@ def test_an_edit_without_a_replay_is_not_predicted_and_says_so() -> None:
 def test_of_two_rules_with_the_same_lever_the_one_whose_symptom_is_there_counts() -> None:
     for_this = replace(
         sets("b", "moe_token_dispatcher_type", "flex", HIDE, lever="dispatcher"),
-        when=(Condition("ep_exposed_ns", "above", 0),),
+        when=(Condition("ep_exposed_ns", ">", 0),),
     )
     for_others = replace(
         sets("a", "moe_token_dispatcher_type", "flex", FUSE_ROPE, lever="dispatcher"),
-        when=(Condition("ep_exposed_ns", "above", 10),),
+        when=(Condition("ep_exposed_ns", ">", 10),),
     )
     found = find_changes(
         Question({"config.moe_token_dispatcher_type": "flex"}), [for_others, for_this], facts_of(ep_exposed_ns=5)
@@ -121,7 +121,7 @@ def test_of_two_rules_with_the_same_lever_the_one_whose_symptom_is_there_counts(
 
 
 def test_a_rule_for_another_run_does_not_count_where_one_fits() -> None:
-    elsewhere = replace(sets("a", "fp8", "hybrid", FUSE_ROPE), applies_to=(Condition("step_ns", "at_least", 10),))
+    elsewhere = replace(sets("a", "fp8", "hybrid", FUSE_ROPE), applies_to=(Condition("step_ns", ">=", 10),))
     here = sets("b", "fp8", "hybrid", HIDE)
     found = find_changes(Question({"config.fp8": "hybrid"}), [elsewhere, here], facts_of(step_ns=1))
     assert found.transformations == (HIDE,)
@@ -142,7 +142,7 @@ def test_a_rule_that_contradicts_another_asked_setting_does_not_count_where_one_
 def test_two_settings_are_answered_by_the_rule_that_proposes_both() -> None:
     def backend(name: str, family: str, change: Transformation, *more: Edit) -> Rule:
         made = rule(name, lever="dispatcher", edits=(Edit("moe_flex_dispatcher_backend", name), *more))
-        made = replace(made, applies_to=(Condition("gpu.family", "equals", family),))
+        made = replace(made, applies_to=(Condition("gpu.family", "==", family),))
         return replace(made, gain=replace(made.gain, replay=(change,)))
 
     flex = Edit("moe_token_dispatcher_type", "flex")
@@ -159,11 +159,11 @@ def test_two_settings_are_answered_by_the_rule_that_proposes_both() -> None:
 
 
 def test_an_edit_that_the_rule_would_not_propose_here_is_answered_with_a_note() -> None:
-    elsewhere = replace(ROPE, applies_to=(Condition("config.fp16", "equals", True),))
+    elsewhere = replace(ROPE, applies_to=(Condition("config.fp16", "==", True),))
     found = find_changes(Question({"config.apply_rope_fusion": True}), [elsewhere], facts_of(config__fp16=False))
     assert found.transformations == (FUSE_ROPE,)
     assert found.notes[0].startswith("apply_rope_fusion=true is not meant for this run: ")
-    blocked = replace(ROPE, requires=(requirement("fp16", Condition("config.fp16", "equals", True)),))
+    blocked = replace(ROPE, requires=(requirement("fp16", Condition("config.fp16", "==", True)),))
     (note,) = find_changes(Question({"config.apply_rope_fusion": True}), [blocked], facts_of(config__fp16=False)).notes
     assert note.startswith("apply_rope_fusion=true is blocked: ")
 
@@ -304,13 +304,11 @@ def test_the_budget_sums_to_the_likely_step_where_a_log_decides_its_length() -> 
 
 def test_the_rule_for_the_value_that_is_set_now_answers_before_those_for_other_runs() -> None:
     # From nothing, selective recompute adds work; from full recompute it takes work away.
-    adds = replace(
-        sets("adds", "recompute", "selective", HIDE), when=(Condition("config.recompute", "not_equals", "full"),)
-    )
+    adds = replace(sets("adds", "recompute", "selective", HIDE), when=(Condition("config.recompute", "!=", "full"),))
     relaxes = replace(
         sets("relaxes", "recompute", "selective", FUSE_ROPE),
-        when=(Condition("config.recompute", "equals", "full"),),
-        edits=(Edit("recompute", "selective", only_if=(Condition("memory", "above", 1),)), Edit("recompute", None)),
+        when=(Condition("config.recompute", "==", "full"),),
+        edits=(Edit("recompute", "selective", only_if=(Condition("memory", ">", 1),)), Edit("recompute", None)),
     )
     question = Question(settings={"config.recompute": "selective"})
     from_full, from_none = facts_of(config__recompute="full", memory=0), facts_of(config__recompute=None, memory=0)
@@ -323,7 +321,7 @@ def test_who_asks_for_one_of_several_values_takes_it_to_be_the_one_for_the_run(
     asked: ConfigData, expected: Transformation
 ) -> None:
     """Whether the run fits without recompute is not known; the transformations are those of the value asked for."""
-    tight, ample = Condition("memory", "above", 0.8), Condition("memory", "at_most", 0.8)
+    tight, ample = Condition("memory", ">", 0.8), Condition("memory", "<=", 0.8)
     relaxes = replace(
         sets(
             "relaxes", "recompute", "selective", replace(FUSE_ROPE, only_if=(tight,)), replace(HIDE, only_if=(ample,))
@@ -344,8 +342,8 @@ def fuses_loss() -> Rule:
         "fused-loss",
         "loss_fusion",
         True,
-        replace(FUSED_LOSS, time=HALF, only_if=(Condition("config.loss_impl", "not_equals", "te"),)),
-        replace(FUSED_LOSS, time=FIFTH, only_if=(Condition("config.loss_impl", "equals", "te"),)),
+        replace(FUSED_LOSS, time=HALF, only_if=(Condition("config.loss_impl", "!=", "te"),)),
+        replace(FUSED_LOSS, time=FIFTH, only_if=(Condition("config.loss_impl", "==", "te"),)),
     )
     return replace(fuse, gain=replace(fuse.gain, chosen_by=("config.loss_impl",)))
 
@@ -390,7 +388,7 @@ def recomputes(module: str) -> Rule:
     made = replace(
         sets(module, "recompute_modules", (module,), Transformation(Action.REPEAT, Selection(work=(module,)))),
         lever="recompute",
-        when=(Condition("config.recompute_granularity", "not_equals", "full"),),
+        when=(Condition("config.recompute_granularity", "!=", "full"),),
         edits=(
             Edit("recompute_granularity", "selective"),
             Edit("recompute_modules", (module,), operation="add"),
@@ -408,7 +406,7 @@ def relaxes(*modules: str) -> Rule:
     return replace(
         sets("relaxes", "recompute_granularity", to, RECOMPUTES_LESS),
         lever="recompute",
-        when=(Condition("config.recompute_granularity", "equals", "full"),),
+        when=(Condition("config.recompute_granularity", "==", "full"),),
         edits=tuple(edits),
     )
 

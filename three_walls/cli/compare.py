@@ -12,7 +12,7 @@ import click
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.options import Command
 from three_walls.compare.compare import compare
-from three_walls.compare.gate import judge_condition, read_condition
+from three_walls.compare.gate import judge_gate, read_gate
 from three_walls.facts.registry import DEFINITION_BY_NAME
 from three_walls.lib.files import write_texts
 from three_walls.lib.text import show_control_characters
@@ -129,7 +129,7 @@ def compare_command(
       2  usage                          7  the runs are of different models or GPUs
       3  an input cannot be read
     """
-    conditions = [read_condition(expression, DEFINITION_BY_NAME) for expression in expressions]
+    gates = [read_gate(expression, DEFINITION_BY_NAME) for expression in expressions]
     given = name_apart([parse_run(text) for text in (before, *afters, *repetitions)])
     with show_progress() as progress:
         read = {each: read_run(each, progress) for each in dict.fromkeys(given)}  # a run may be given twice
@@ -137,9 +137,9 @@ def compare_command(
     base, others, repeats = runs[0], runs[1 : 1 + len(afters)], runs[1 + len(afters) :]
     comparison = compare(base, others, repeats, force=force)
     results = [
-        judge_condition(condition, base, run, pair, strict=strict)
+        judge_gate(gate, base, run, pair, strict=strict)
         for run, pair in zip(others, comparison.pairs, strict=True)
-        for condition in conditions
+        for gate in gates
     ]
     comparison = replace(comparison, gate=tuple(results))
     _output(comparison, form, table, out_dir, is_full=is_full, quiet=quiet)

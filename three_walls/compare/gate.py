@@ -1,34 +1,29 @@
 """Conditions on a comparison: ``--fail-if 'step > +3%'``.
 
-NAME OP [+-]NUMBER[UNIT]. With a sign, or with ``%``, the change from BEFORE to AFTER is compared; without, AFTER's own
-value.
+NAME OP [+-]NUMBER[UNIT]: an expression as in rules, with a sign and a unit at its number. With a sign, or with ``%``,
+the change from BEFORE to AFTER is compared; without, AFTER's own value.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from three_walls.compare.run import Run
 from three_walls.compare.step_change import saved_ns_of
+from three_walls.lib.expressions import OPERATIONS, ORDERED, Condition, parse_expression
 from three_walls.model.buckets import BUCKETS, COMMUNICATION_CATEGORIES, Group
 from three_walls.model.comparison import ConditionOutcome, ConditionResult, Pair
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactDefinition
 from three_walls.model.report import RankReport, Report
+from three_walls.model.units import NUMERIC
 
-_EXPRESSION = re.compile(
-    r"(?P<name>[A-Za-z_][\w.]*)\s*(?P<operator>>=|<=|>|<)\s*"
-    r"(?:(?P<sign>[+-])\s*)?(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>%|[A-Za-z/]*)"
-)
-_OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    ">": lambda value, limit: value > limit,
-    ">=": lambda value, limit: value >= limit,
-    "<": lambda value, limit: value < limit,
-    "<=": lambda value, limit: value <= limit,
-}
+_AMOUNT = re.compile(r"(?:(?P<sign>[+-])\s*)?(?<![\d.])(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>%|[A-Za-z/]*)$")
+"""How a number ends a condition, in addition to what expressions allow."""
 _UNITS: dict[str, dict[str, float]] = {
     "ns": {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9},
     "bytes": {"B": 1, "MiB": 2**20, "GiB": 2**30, "MB": 1e6, "GB": 1e9},
@@ -39,14 +34,13 @@ _UNITS: dict[str, dict[str, float]] = {
 _PARTS = ("busy", "exposed", "hidden")
 _MEMORY_PEAKS = ("log_peak_memory_bytes", "memory_peak_bytes", "snapshot_peak_allocated_bytes", "driver_peak_bytes")
 """Facts of the memory peak, the most reliable first."""
-_NUMERIC = ("ns", "bytes", "count", "fraction", "ratio", "bytes_per_s", "tflops", "flops", "flops_per_s")
 _EXPECTED = "expected NAME OP [+-]NUMBER[UNIT], as in 'step > +3%', 'ep.exposed_fraction > 0.3' or 'idle > +5 ms'"
 _SHOWN_MATCHES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition that was read."""
+class Gate:
+    """A condition on a comparison that was read."""
 
     expression: str
     name: str
@@ -68,24 +62,22 @@ class _Value:
     spread: float | None = None
 
 
-def read_condition(expression: str, definitions: Mapping[str, FactDefinition]) -> Condition:
+def read_gate(expression: str, definitions: Mapping[str, FactDefinition]) -> Gate:
     """The condition that ``expression`` states. ``definitions``: all facts, by name.
 
     Raises UsageError, which states what was expected, and near names for an unknown one.
     """
-    found = _EXPRESSION.fullmatch(expression.strip())
-    if found is None:
-        raise UsageError(f"--fail-if: {_EXPECTED}, found {expression!r}")
-    name, unit = found["name"], _unit_of(found["name"], definitions)
+    condition, sign, suffix = _parse(expression)
+    name, unit = condition.name, _unit_of(condition.name, definitions)
     if unit is None:
         names = list_quantities(definitions)
         near = get_close_matches(name, names, n=_SHOWN_MATCHES, cutoff=0.5)
         hint = f"near names: {', '.join(near)}" if near else f"as {', '.join(names[:4])}, a bucket or a numeric fact"
         raise UsageError(f"--fail-if: expected the name of a quantity, found {name} ({hint})")
-    is_relative = found["unit"] == "%"
-    number = float(found["number"]) * (-1 if found["sign"] == "-" else 1)
+    assert isinstance(condition.value, float)  # as _parse wrote it
+    is_relative, number = suffix == "%", -condition.value if sign == "-" else condition.value
     if is_relative:
-        if unit == "fraction" and not found["sign"]:
+        if unit == "fraction" and not sign:
             raise UsageError(
                 f"--fail-if: {name} is a fraction: write {number / 100:g} for a share of {number:g}%, +{number:g}% for "
                 f"a relative change, or +{number:g}pp for a change in percentage points; found {expression!r}"
@@ -93,12 +85,23 @@ def read_condition(expression: str, definitions: Mapping[str, FactDefinition]) -
         factor = 0.01
     else:
         factors = _UNITS.get(unit, {"": 1})
-        if found["unit"] not in factors:
+        if suffix not in factors:
             allowed = ", ".join(factor or "no unit" for factor in factors)
             raise UsageError(f"--fail-if: {name} is written with {allowed}, or %; found {expression!r}")
-        factor = factors[found["unit"]]
-    is_change = is_relative or bool(found["sign"])
-    return Condition(expression.strip(), name, unit, found["operator"], number * factor, is_change, is_relative)
+        factor = factors[suffix]
+    is_change = is_relative or bool(sign)
+    return Gate(expression.strip(), name, unit, condition.operator, number * factor, is_change, is_relative)
+
+
+def _parse(expression: str) -> tuple[Condition, str, str]:
+    """The condition without the sign and the unit of its number, and these; raises UsageError."""
+    text = expression.strip()
+    if amount := _AMOUNT.search(text):
+        with suppress(ValueError):
+            condition = parse_expression(f"{text[: amount.start()]} {float(amount['number'])!r}")
+            if isinstance(condition, Condition) and condition.operator in ORDERED:
+                return condition, amount["sign"] or "", amount["unit"]
+    raise UsageError(f"--fail-if: {_EXPECTED}, found {expression!r}")
 
 
 def list_quantities(definitions: Mapping[str, FactDefinition]) -> list[str]:
@@ -106,44 +109,42 @@ def list_quantities(definitions: Mapping[str, FactDefinition]) -> list[str]:
     parts = [f"{name}.{part}" for name in ("ep", *COMMUNICATION_CATEGORIES) for part in (*_PARTS, "exposed_fraction")]
     buckets = [bucket.name for bucket in BUCKETS]
     groups = [group.value for group in Group]
-    facts = [name for name, definition in definitions.items() if definition.unit in _NUMERIC]
+    facts = [name for name, definition in definitions.items() if definition.unit in NUMERIC]
     return ["step", "traced_step", "memory.peak", *groups, *buckets, *parts, *facts]
 
 
-def judge_condition(condition: Condition, before: Run, after: Run, pair: Pair, *, strict: bool) -> ConditionResult:
-    """Whether ``condition`` holds for ``after``. ``strict``: differences within the spread count too."""
-    was, now = _find_values(condition.name, before, after, pair)
-    is_unknown = now.value is None or (condition.is_change and was.value is None)
+def judge_gate(gate: Gate, before: Run, after: Run, pair: Pair, *, strict: bool) -> ConditionResult:
+    """Whether ``gate`` holds for ``after``. ``strict``: differences within the spread count too."""
+    was, now = _find_values(gate.name, before, after, pair)
+    is_unknown = now.value is None or (gate.is_change and was.value is None)
 
     def result(outcome: ConditionOutcome, reason: str) -> ConditionResult:
-        return ConditionResult(
-            condition.expression, pair.after.name, outcome, condition.unit, was.value, now.value, reason
-        )
+        return ConditionResult(gate.expression, pair.after.name, outcome, gate.unit, was.value, now.value, reason)
 
     if is_unknown:
         lacking = [(name, value) for name, value in (("BEFORE", was), ("AFTER", now)) if value.value is None]
-        lacking = lacking if condition.is_change else lacking[-1:]
+        lacking = lacking if gate.is_change else lacking[-1:]
         reasons = "; ".join(f"{name}: {value.reason}" for name, value in lacking)
-        return result(ConditionOutcome.UNKNOWN, f"{condition.name} is not known ({reasons})")
+        return result(ConditionOutcome.UNKNOWN, f"{gate.name} is not known ({reasons})")
     assert now.value is not None
     compared, spread = now.value, None
-    if condition.is_change:
+    if gate.is_change:
         assert was.value is not None
         compared = now.value - was.value
         spread = None if was.spread is None or now.spread is None else was.spread + now.spread
-        if condition.is_relative:
+        if gate.is_relative:
             if not was.value:
                 if compared:
-                    return result(ConditionOutcome.UNKNOWN, f"{condition.name} is 0 in BEFORE: give an absolute change")
+                    return result(ConditionOutcome.UNKNOWN, f"{gate.name} is 0 in BEFORE: give an absolute change")
             else:
                 compared, spread = compared / abs(was.value), None if spread is None else spread / abs(was.value)
-    if not _OPERATORS[condition.operator](compared, condition.limit):
+    if not OPERATIONS[gate.operator](compared, gate.limit):
         return result(ConditionOutcome.DOES_NOT_HOLD, "")
     # A condition that asks for an improvement is not met by a difference that is none.
-    asks_for_change = condition.limit < 0 if condition.operator in (">", ">=") else condition.limit > 0
+    asks_for_change = gate.limit < 0 if gate.operator in (">", ">=") else gate.limit > 0
     if spread is not None and abs(compared) <= spread and not strict and not asks_for_change:
         return result(ConditionOutcome.WITHIN_SPREAD, "the difference is no larger than the spread of the steps")
-    known = "" if spread is not None or not condition.is_change else "its spread is not known"
+    known = "" if spread is not None or not gate.is_change else "its spread is not known"
     return result(ConditionOutcome.HOLDS, known)
 
 
@@ -157,7 +158,7 @@ def _unit_of(name: str, definitions: Mapping[str, FactDefinition]) -> str | None
         return "ns"
     definition = definitions.get(_fact_of(name))
     if definition is not None:
-        return definition.unit if definition.unit in _NUMERIC else None
+        return definition.unit if definition.unit in NUMERIC else None
     subject, _, part = name.partition(".")
     if subject in COMMUNICATION_CATEGORIES and part in _PARTS:
         return "ns"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from three_walls.lib.expressions import Clause
 from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.condition import Condition
 from three_walls.model.fact import FactValue
 from three_walls.model.transformation import Transformation
 
@@ -26,14 +26,10 @@ value, an upper bound of which nobody measured how much an edit saves, memory in
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What must hold for the edits to be safe. Without ``checks`` a person must ``confirm`` it.
-
-    With ``any_of`` at least one of the checks must hold, else all of them.
-    """
+    """What must hold for the edits to be safe. Without ``checks`` a person must ``confirm`` it."""
 
     name: str
-    checks: tuple[Condition, ...]
-    any_of: bool
+    checks: tuple[Clause, ...]
     confirm: str
     reason: str
     source: str
@@ -52,7 +48,7 @@ class Edit:
     key: str
     to: FactValue
     kind: str = "config"
-    only_if: tuple[Condition, ...] = ()
+    only_if: tuple[Clause, ...] = ()
     """The edit is left out where these are known not to hold."""
     changes_numerics: bool = False
     reason: str = ""
@@ -129,7 +125,7 @@ class Advice:
     """What to look at or do. Where ``when`` holds it comes first; without ``when`` it always applies."""
 
     text: str
-    when: tuple[Condition, ...] = ()
+    when: tuple[Clause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +141,8 @@ class Rule:
     what_it_looks_for: str
     why_it_matters: str
     how_to_verify: str
-    applies_to: tuple[Condition, ...]
-    when: tuple[Condition, ...]
+    applies_to: tuple[Clause, ...]
+    when: tuple[Clause, ...]
     requires: tuple[Requirement, ...]
     lever: str
     """What the edits change. A plan has at most one rule per lever, and those that continue it."""
@@ -170,8 +166,8 @@ class WarningRule:
     """A warning that depends on facts: given where all of ``when`` hold and not all of ``unless``."""
 
     code: str
-    when: tuple[Condition, ...]
-    unless: tuple[Condition, ...]
+    when: tuple[Clause, ...]
+    unless: tuple[Clause, ...]
     message: str
     """Sentences with placeholders ``{fact:form}``; ``rules/warnings.py`` lists the forms."""
     per_straggler: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from three_walls.lib.expressions import Clause
 from three_walls.model.buckets import (
     COMMUNICATION_CATEGORIES,
     COMPUTE_CATEGORIES,
@@ -14,7 +15,6 @@ from three_walls.model.buckets import (
     Group,
     categories_of,
 )
-from three_walls.model.condition import Condition
 
 
 class Action(StrEnum):
@@ -169,7 +169,7 @@ class Transformation:
     reason: str = ""
     """Where the parameters come from."""
     source: str = ""
-    only_if: tuple[Condition, ...] = ()
+    only_if: tuple[Clause, ...] = ()
     """It is left out where these are known not to hold. Empty once the rule is judged."""
     from_facts: tuple[FromFact, ...] = ()
     """Parameters that facts give. Empty once the rule is judged: a predictor sees numbers alone."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from three_walls.lib.expressions import Truth
 from three_walls.model.config import RunConfig
 from three_walls.model.finding import FailureMode, Note, PlannedEdit
 from three_walls.overrides.constraints import constraint_table, failure_mode_of, judge_constraints, judge_values, show
@@ -34,7 +35,6 @@ from three_walls.overrides.merged_config import (
     values_by_path,
 )
 from three_walls.overrides.spell import NEWEST_BRIDGE, spell
-from three_walls.rules.conditions import Truth
 from three_walls.tables.bridge import (
     BridgeSchema,
     FieldType,

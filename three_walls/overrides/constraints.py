@@ -7,12 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from three_walls.lib.expressions import FAILURES, Truth, evaluate, list_names, parse_expression
 from three_walls.model.finding import FailureMode, Note
-from three_walls.overrides.expressions import FAILURES, Expression, NotKnownError, parse_expression
 from three_walls.overrides.merged_config import MergedConfig, values_by_path
 from three_walls.overrides.resolve import DERIVED_NAMES, Resolved, resolve
 from three_walls.resources import RULES_DIR, TABLES_DIR
-from three_walls.rules.conditions import Truth
 from three_walls.rules.sources import Pointer, load_sources
 from three_walls.tables.bridge import bridge_schema, known_releases, release_number
 from three_walls.tables.loader import Row, Text, load_table, suggest
@@ -25,10 +24,13 @@ CONSTRAINTS_FILE = TABLES_DIR / "bridge-constraints.yaml"
 ENVIRONMENT, PLATFORM, DERIVED, BEFORE = "env.", "platform.", "derived.", "before."
 """Prefixes of names that are no settings of the final configuration."""
 
+_parse = cache(parse_expression)
+"""A plan judges every constraint dozens of times."""
+
 
 def _check_expression(text: str, info: ValidationInfo) -> str:
     known = (info.context or {})["names"]
-    for name in parse_expression(text).names:
+    for name in list_names(_parse(text)):
         if not name.startswith(ENVIRONMENT) and name.removeprefix(BEFORE) not in known:
             raise ValueError(f"unknown name {name}{suggest(name, known)}")
     return text
@@ -59,22 +61,24 @@ class Constraint(Row):
 
     def judge(self, settings: Settings) -> tuple[Truth, str]:
         """Whether the configuration keeps it, and what is wrong where it does not."""
-        applies: bool | None = True
+        applies = Truth.HOLDS
         try:
             if self.when is not None:
-                applies = _evaluate(parse_expression(self.when), settings)
-            if applies is False:
+                applies = Truth.of(evaluate(_parse(self.when), settings.find))
+            if applies is Truth.FAILS:
                 return Truth.HOLDS, ""
-            needs = parse_expression(self.needs)
-            kept = _evaluate(needs, settings)
+            needs = _parse(self.needs)
+            kept = Truth.of(evaluate(needs, settings.find))
         except FAILURES as error:
-            if applies is None:
+            if applies is Truth.UNKNOWN:
                 return Truth.UNKNOWN, ""
             return Truth.FAILS, f"{type(error).__name__}: {error}"
-        if kept or (kept is None or applies is None):
-            return (Truth.HOLDS if kept else Truth.UNKNOWN), ""
-        found = [f"{name} is {show(settings.find(name))}" for name in needs.names if settings.knows(name)]
-        return Truth.FAILS, ", ".join(found)
+        if kept is not Truth.FAILS or applies is Truth.UNKNOWN:
+            return (Truth.HOLDS if kept is Truth.HOLDS else Truth.UNKNOWN), ""
+        values = [(name, settings.find(name)) for name in list_names(needs)]
+        return Truth.FAILS, ", ".join(
+            f"{name} is {show(value)}" for name, value in values if value is not Truth.UNKNOWN
+        )
 
 
 class ConstraintTable(Row):
@@ -92,28 +96,20 @@ class Settings:
         self._config, self._resolved, self._sections = config, resolved, sections
 
     def find(self, name: str) -> Any:
-        """The value of ``name``; raises NotKnownError."""
+        """The value of ``name``; ``Truth.UNKNOWN`` where it is not known."""
         if name.startswith(ENVIRONMENT):
             variable = name.removeprefix(ENVIRONMENT)
             if variable not in self._config.environment and not self._config.environment_is_known:
-                raise NotKnownError(name)
+                return Truth.UNKNOWN
             value = self._config.environment.get(variable)
             return "" if value is None else value
         if name.startswith(PLATFORM):
-            return _look_up(self._config.platform, name.removeprefix(PLATFORM))
+            return self._config.platform.get(name.removeprefix(PLATFORM), Truth.UNKNOWN)
         if name.startswith(DERIVED):
-            return _look_up(self._resolved.derived, name.removeprefix(DERIVED))
+            return self._resolved.derived.get(name.removeprefix(DERIVED), Truth.UNKNOWN)
         values = self._resolved.before_overlap if name.startswith(BEFORE) else self._resolved.final
         name = name.removeprefix(BEFORE)
-        return _look_up(values, name if "." in name or name in self._sections else f"model.{name}")
-
-    def knows(self, name: str) -> bool:
-        """Whether ``name`` has a known value."""
-        try:
-            self.find(name)
-        except NotKnownError:
-            return False
-        return True
+        return values.get(name if "." in name or name in self._sections else f"model.{name}", Truth.UNKNOWN)
 
 
 @cache
@@ -180,7 +176,7 @@ def failure_mode_of(name: str) -> FailureMode:
 def compared_names() -> frozenset[str]:
     """Every name that some constraint compares."""
     texts = [text for row in constraint_table().constraints.values() for text in (row.when, row.needs) if text]
-    return frozenset(name for text in texts for name in parse_expression(text).names)
+    return frozenset(name for text in texts for name in list_names(_parse(text)))
 
 
 def show(value: Any) -> str:
@@ -188,17 +184,3 @@ def show(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{','.join(map(show, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _evaluate(expression: Expression, settings: Settings) -> bool | None:
-    """Whether it is true; None where that is not known."""
-    try:
-        return bool(expression.evaluate(settings.find))
-    except NotKnownError:
-        return None
-
-
-def _look_up(values: Mapping[str, Any], name: str) -> Any:
-    if name not in values:
-        raise NotKnownError(name)
-    return values[name]

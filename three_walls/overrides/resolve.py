@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from three_walls.overrides.expressions import FAILURES
+from three_walls.lib.expressions import FAILURES
 from three_walls.overrides.merged_config import (
     COMM_OVERLAP,
     COMM_OVERLAP_CLASS,

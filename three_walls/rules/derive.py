@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from three_walls.model.condition import Condition
+from three_walls.lib.expressions import ORDERED, Clause, Condition, Junction
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Outcome
 from three_walls.model.rule import Edit, Requirement, Rule
 from three_walls.rules.cases import Case, Expectation, RuleCases
-from three_walls.rules.conditions import ORDERED, is_number, same
+from three_walls.rules.conditions import is_number, list_conditions, same
 from three_walls.rules.judge import judge_with_size
 from three_walls.rules.load import rule_file
 from three_walls.rules.scaffold import list_todos
@@ -63,7 +63,7 @@ def _unknown_keys(rule: Rule) -> Iterator[str]:
     """A sentence for each config key of the rule that no run can have."""
     known = config_keys().keys
     keys = [edit.key for edit in _edits_of(rule) if edit.kind == "config"]
-    facts = [condition.fact for condition, _, _ in _conditions_of(rule)]
+    facts = [condition.name for condition, _, _ in _conditions_of(rule)]
     keys += [fact.removeprefix("config.") for fact in facts if fact.startswith("config.")]
     for key in dict.fromkeys(keys):
         if key not in known:
@@ -82,7 +82,9 @@ def derive_cases(rule: Rule, cases: RuleCases) -> tuple[tuple[Case, ...], list[s
         elif not search.is_noticed(mutant):
             gaps.append(f"no case shows that {mutant.name} matters: write a case in which it alone decides")
     alternatives = (
-        requirement for requirement in rule.requires if rule.edits and requirement.any_of and not requirement.fix
+        requirement
+        for requirement in rule.requires
+        if rule.edits and not requirement.fix and any(isinstance(check, Junction) for check in requirement.checks)
     )
     derived += [blocked for requirement in alternatives if (blocked := search.block(requirement))]
     if small := _small_gain_case(rule, cases, search.bases[0]):
@@ -99,7 +101,7 @@ class Mutant:
     rule: Rule
     condition: Condition
     siblings: tuple[Condition, ...] = ()
-    """The other alternatives of an ``any_of``: they have to fail for this one to decide."""
+    """The alternatives that ``or`` joins with it: they have to fail for this one to decide."""
     outcome: Outcome | None = None
     """The outcome of the original where the condition fails; None where it varies."""
 
@@ -107,27 +109,34 @@ class Mutant:
 def mutants_of_conditions(rule: Rule) -> Iterator[Mutant]:
     """The rule with each condition left out in turn, and with each limit moved a little up and down."""
     for condition, siblings, outcome in _conditions_of(rule):
-        name = f"{condition.fact} {condition.operator} {condition.operand}"
-        yield Mutant(name, _swap(rule, condition, None), condition, siblings, outcome)
+        yield Mutant(str(condition), _swap(rule, condition, None), condition, siblings, outcome)
         for limit in _nearby_limits(condition):
-            moved = replace(condition, operand=limit)
-            yield Mutant(f"{name}, not {limit:g}", _swap(rule, condition, moved), condition, siblings)
+            moved = replace(condition, value=limit)
+            yield Mutant(f"{condition}, not {limit:g}", _swap(rule, condition, moved), condition, siblings)
 
 
 def _conditions_of(rule: Rule) -> Iterator[tuple[Condition, tuple[Condition, ...], Outcome | None]]:
     """Each condition with its alternatives and the outcome where it fails."""
-    for condition in rule.applies_to:
-        yield condition, (), Outcome.NOT_APPLICABLE
-    for condition in rule.when:
-        yield condition, (), Outcome.NOT_NEEDED
-    for requirement in rule.requires:
-        blocks = bool(rule.edits) and not requirement.fix and not requirement.any_of
-        for condition in requirement.checks:
-            siblings = tuple(other for other in requirement.checks if other is not condition)
-            yield condition, siblings if requirement.any_of else (), Outcome.BLOCKED if blocks else None
-    for edit in _edits_of(rule):
-        for condition in edit.only_if:
-            yield condition, (), None
+    parts: list[tuple[tuple[Clause, ...], Outcome | None]] = [
+        (rule.applies_to, Outcome.NOT_APPLICABLE),
+        (rule.when, Outcome.NOT_NEEDED),
+        *((one.checks, Outcome.BLOCKED if rule.edits and not one.fix else None) for one in rule.requires),
+        *((edit.only_if, None) for edit in _edits_of(rule)),
+    ]
+    for clauses, outcome in parts:
+        for condition, siblings in _with_alternatives(Junction("and", clauses)):
+            yield condition, siblings, None if siblings else outcome
+
+
+def _with_alternatives(junction: Junction) -> Iterator[tuple[Condition, tuple[Condition, ...]]]:
+    """Each condition with those that ``or`` joins with it."""
+    for part in junction.parts:
+        rest = [other for other in junction.parts if other is not part] if junction.word == "or" else []
+        siblings = tuple(list_conditions(rest))
+        if isinstance(part, Condition):
+            yield part, siblings
+        else:
+            yield from ((condition, (*inner, *siblings)) for condition, inner in _with_alternatives(part))
 
 
 def _edits_of(rule: Rule) -> tuple[Edit, ...]:
@@ -135,18 +144,21 @@ def _edits_of(rule: Rule) -> tuple[Edit, ...]:
 
 
 def _nearby_limits(condition: Condition) -> tuple[int | float, ...]:
-    operand = condition.operand
-    if condition.operator not in ORDERED or not isinstance(operand, int | float):
+    limit = condition.value
+    if condition.operator not in ORDERED or not isinstance(limit, int | float):
         return ()
-    return (operand + 1, operand - 1) if isinstance(operand, int) else (operand * 1.02, operand * 0.98)
+    return (limit + 1, limit - 1) if isinstance(limit, int) else (limit * 1.02, limit * 0.98)
 
 
 def _swap(rule: Rule, old: Condition, new: Condition | None) -> Rule:
-    """``rule`` with one condition replaced or left out, wherever it occurs."""
+    """``rule`` with one condition replaced or left out. The same words in another place are another condition."""
 
-    def swap(conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
-        swapped = (new if condition is old else condition for condition in conditions)
-        return tuple(condition for condition in swapped if condition is not None)
+    def swap(clauses: tuple[Clause, ...]) -> tuple[Clause, ...]:
+        swapped = (new if clause is old else swap_parts(clause) for clause in clauses)
+        return tuple(clause for clause in swapped if clause is not None)
+
+    def swap_parts(clause: Clause) -> Clause:
+        return replace(clause, parts=swap(clause.parts)) if isinstance(clause, Junction) else clause
 
     def swap_edits(edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
         return tuple(replace(edit, only_if=swap(edit.only_if)) for edit in edits)
@@ -189,7 +201,8 @@ class _Search:
     def block(self, requirement: Requirement) -> Case | None:
         """A positive case changed so that every alternative of ``requirement`` fails, which blocks the rule."""
         for base in self.bases:
-            for changes in _failing_together(requirement.checks, {**self.cases.workload, **base.given}):
+            conditions = tuple(list_conditions(requirement.checks))
+            for changes in _failing_together(conditions, {**self.cases.workload, **base.given}):
                 case = replace(base, given={**base.given, **changes})
                 finding = judge_with_size(self.rule, self.cases.facts_of(case))
                 if requirement.name in [note.name for note in finding.blocked_by]:
@@ -208,8 +221,8 @@ class _Search:
         """Values of facts to try, starting next to the limit."""
         known = {**self.cases.workload, **base.given}
         for sibling_values in _failing_together(mutant.siblings, known):
-            for value in _values_near(mutant.condition, known.get(mutant.condition.fact)):
-                yield {**sibling_values, mutant.condition.fact: value}
+            for value in _values_near(mutant.condition, known.get(mutant.condition.name)):
+                yield {**sibling_values, mutant.condition.name: value}
 
 
 def _failing_together(
@@ -221,26 +234,22 @@ def _failing_together(
         return
     first, rest = conditions[0], conditions[1:]
     for others in _failing_together(rest, known):
-        current = others.get(first.fact, known.get(first.fact))
+        current = others.get(first.name, known.get(first.name))
         for value in (current, *_values_near(first, current)):
-            yield {**others, first.fact: value}
+            yield {**others, first.name: value}
 
 
 def _values_near(condition: Condition, current: ConfigData) -> Iterator[ConfigData]:
     """Values for which the condition holds and values for which it fails, starting next to its limit."""
-    operand = condition.operand
+    value = condition.value
     match condition.operator:
-        case "at_least" | "at_most" | "above" | "below" if isinstance(operand, int | float):
-            step = 1 if isinstance(operand, int) else operand * 0.01
-            yield from (operand, operand - step, operand + step)
-        case "includes" | "excludes":
-            yield from _lists_around(operand, current)
-        case "within" if isinstance(operand, tuple):
-            yield from ((*operand, _OTHER), operand)
-        case "is_set":
-            yield from (None, 1, True, _OTHER)
+        case ">=" | "<=" | ">" | "<" if isinstance(value, int | float):
+            step = 1 if isinstance(value, int) else value * 0.01
+            yield from (value, value - step, value + step)
+        case "contains" | "lacks":
+            yield from _lists_around(value, current)
         case _:
-            listed = operand if isinstance(operand, tuple) else (operand,)
+            listed = value if isinstance(value, tuple) else (value,)
             yield from listed
             yield from _others(listed)
 
@@ -266,15 +275,16 @@ def _others(listed: tuple[ConfigData, ...]) -> Iterator[ConfigData]:
     if any(isinstance(value, str) for value in listed):
         yield _OTHER
     if None in listed:
-        yield from (_OTHER, True, 1)
+        yield from (1, True, _OTHER)
     else:
         yield None
 
 
 def _missing_fact_cases(rule: Rule, bases: tuple[Case, ...]) -> Iterator[Case]:
-    """Without a fact of ``applies_to`` or ``when`` the rule is unknown."""
+    """Without a fact of ``applies_to`` or ``when`` the rule is unknown, unless an alternative may decide."""
     base = bases[0]
-    for fact in dict.fromkeys(condition.fact for condition in (*rule.applies_to, *rule.when)):
+    conditions = (condition for condition in (*rule.applies_to, *rule.when) if isinstance(condition, Condition))
+    for fact in dict.fromkeys(condition.name for condition in conditions):
         if fact in base.without:
             continue
         yield Case(

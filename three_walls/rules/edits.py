@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from three_walls.lib.expressions import Truth
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import FactSheet, FactValue
 from three_walls.model.finding import PlannedEdit
 from three_walls.model.rule import Edit
-from three_walls.rules.conditions import Truth, evaluate_all, same
+from three_walls.rules.conditions import evaluate_all, same
 
 
 def plan_edits(edits: Iterable[Edit], facts: FactSheet) -> tuple[PlannedEdit, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from three_walls.lib.expressions import ORDERED, Clause, Junction, Truth, list_names
 from three_walls.lib.text import in_ms
-from three_walls.model.condition import Condition
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Finding, Gain, Note, Outcome, PlannedEdit
 from three_walls.model.rule import Evidence, Requirement, Rule
-from three_walls.rules.conditions import ORDERED, Truth, evaluate_all, evaluate_any, that_are, unit_of_setting
+from three_walls.rules.conditions import evaluate_all, list_conditions, that_are, unit_of_setting
 from three_walls.rules.edits import fact_of, missing_targets, plan_edits
 from three_walls.rules.gain import estimate, no_estimate
 from three_walls.rules.wording import confirmation, describe_missing, explain, list_labels
@@ -46,7 +46,7 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
         return _unknown(rule, unknown, facts)
     if not rule.edits:
         return replace(
-            _finding(rule, Outcome.FOUND, explain(rule.when, facts)),
+            _finding(rule, Outcome.FOUND, explain(that_are(Truth.HOLDS, rule.when, facts), facts)),
             advice=_order_advice(rule, facts),
             gain_ns=estimate(rule.gain, facts),
             confirm_first=_notes_to_confirm(rule, facts),
@@ -64,7 +64,7 @@ def lacking_signs(facts: FactSheet) -> tuple[str, ...]:
     )
 
 
-def is_near(rule: Rule, failing: Sequence[Condition], facts: FactSheet) -> bool:
+def is_near(rule: Rule, failing: Sequence[Clause], facts: FactSheet) -> bool:
     """Whether each of the ``failing`` conditions is a threshold that a measured value misses by little.
 
     A rule whose edits are already made, or that a requirement blocks, is not near.
@@ -74,23 +74,28 @@ def is_near(rule: Rule, failing: Sequence[Condition], facts: FactSheet) -> bool:
     return not failing_requirements(rule, facts) and (not rule.edits or bool(plan_edits(rule.edits, facts)))
 
 
-def _misses_by_little(condition: Condition, facts: FactSheet) -> bool:
+def _misses_by_little(condition: Clause, facts: FactSheet) -> bool:
     """Whether ``condition``, which fails, is a threshold that is missed by less than the nearness of its size.
 
     The size of a ratio is its distance from 1, which is no symptom; that of a fraction is the smaller of its two parts:
     a limit of 85% of memory leaves 15%, and a peak of 100% is not near it.
     """
-    value, limit, unit = facts.number(condition.fact), condition.operand, facts.get(condition.fact).unit
+    if isinstance(condition, Junction):
+        enough = any if condition.word == "or" else all
+        return enough(_misses_by_little(part, facts) for part in condition.parts)
+    value, limit, unit = facts.number(condition.name), condition.value, facts.get(condition.name).unit
     if not is_threshold(condition) or value is None or not isinstance(limit, int | float):
         return False
     size = {"ratio": abs(limit - 1), "fraction": min(abs(limit), abs(1 - limit))}.get(unit, abs(limit))
     return abs(value - limit) < default_thresholds().near_threshold_fraction * size
 
 
-def is_threshold(condition: Condition) -> bool:
+def is_threshold(condition: Clause) -> bool:
     """Whether ``condition`` compares something measured with a limit; sizes and settings have no gradual limits."""
-    fractional = isinstance(condition.operand, float)
-    return condition.operator in ORDERED and fractional and not unit_of_setting(condition.fact)
+    return any(
+        part.operator in ORDERED and isinstance(part.value, float) and not unit_of_setting(part.name)
+        for part in list_conditions((condition,))
+    )
 
 
 def failing_requirements(rule: Rule, facts: FactSheet) -> tuple[Requirement, ...]:
@@ -147,7 +152,7 @@ def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
         return _finding(rule, Outcome.NOT_NEEDED, "Every setting already has the recommended value")
     fixes = {requirement.name: _fix(requirement, facts) for requirement in failing_requirements(rule, facts)}
     failing = tuple(requirement for requirement in rule.requires if fixes.get(requirement.name) == ())
-    reason = explain(rule.when, facts)
+    reason = explain(that_are(Truth.HOLDS, rule.when, facts), facts)
     near = ""
     if failing:
         reason = "; ".join(_explain_requirement(requirement, facts) for requirement in failing)
@@ -165,8 +170,7 @@ def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
 def _is_nearly_met(requirement: Requirement, facts: FactSheet) -> bool:
     """Whether ``requirement``, which fails, does so by thresholds that are missed by little."""
     failing = that_are(Truth.FAILS, requirement.checks, facts)
-    enough = any if requirement.any_of else all
-    return enough(_misses_by_little(condition, facts) for condition in failing)
+    return all(_misses_by_little(condition, facts) for condition in failing)
 
 
 def _fix(requirement: Requirement, facts: FactSheet) -> tuple[PlannedEdit, ...]:
@@ -179,15 +183,12 @@ def _fix(requirement: Requirement, facts: FactSheet) -> tuple[PlannedEdit, ...]:
 
 
 def _is_met(requirement: Requirement, facts: FactSheet) -> Truth:
-    if not requirement.checks:
-        return Truth.UNKNOWN
-    evaluate = evaluate_any if requirement.any_of else evaluate_all
-    return evaluate(requirement.checks, facts)
+    return evaluate_all(requirement.checks, facts) if requirement.checks else Truth.UNKNOWN
 
 
 def _explain_requirement(requirement: Requirement, facts: FactSheet) -> str:
     failing = that_are(Truth.FAILS, requirement.checks, facts)
-    return explain(failing, facts, joined_by=", or " if requirement.any_of else " and ")
+    return explain(failing, facts, joined_by=" and ")
 
 
 def _blocking_note(requirement: Requirement, facts: FactSheet) -> Note:
@@ -208,17 +209,16 @@ def _confirmation(requirement: Requirement, facts: FactSheet) -> str:
     if requirement.confirm:
         named = f" (unknown: {list_labels(_names(unknown), facts)})" if unknown else ""
         return f"Confirm that {requirement.confirm}{named}: {requirement.reason}"
-    joined_by = " or that " if requirement.any_of else " and that "
-    wanted = joined_by.join(confirmation(condition, facts) for condition in unknown)
+    wanted = " and that ".join(confirmation(condition, facts) for condition in unknown)
     return f"Confirm that {wanted}: {requirement.reason}"
 
 
-def _unknown(rule: Rule, conditions: Sequence[Condition], facts: FactSheet) -> Finding:
+def _unknown(rule: Rule, conditions: Sequence[Clause], facts: FactSheet) -> Finding:
     return replace(_finding(rule, Outcome.UNKNOWN, explain(conditions, facts)), missing=_names(conditions))
 
 
-def _names(conditions: Iterable[Condition]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(condition.fact for condition in conditions))
+def _names(conditions: Iterable[Clause]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for condition in conditions for name in list_names(condition)))
 
 
 def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:

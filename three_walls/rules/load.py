@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag, ValidationInfo
 
+from three_walls.lib.expressions import list_names
 from three_walls.model.buckets import SubWall, Wall
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactDefinition
@@ -30,7 +31,7 @@ from three_walls.model.rule import (
 )
 from three_walls.model.shell import is_variable
 from three_walls.resources import WARNINGS_FOLDER
-from three_walls.rules.conditions import Alternatives, Conditions, KnownFacts
+from three_walls.rules.conditions import Conditions, KnownFacts
 from three_walls.rules.fields import AnyFact, Fraction, OneMinusFact, Prose, TimeFact
 from three_walls.rules.replay_entries import ReplayEntry
 from three_walls.rules.sources import Pointer, Source, read_sources
@@ -185,10 +186,9 @@ Edits = Annotated[tuple[EditEntry, ...], AfterValidator(_check_edits)]
 
 
 class RequirementEntry(Row):
-    """``check`` (all must hold), ``any_of`` (one must hold), or ``confirm`` (the reader checks)."""
+    """``check`` (all must hold), or ``confirm`` (the reader checks)."""
 
-    check: Conditions | None = None
-    any_of: Alternatives | None = None
+    check: Conditions = ()
     confirm: Prose = ""
     reason: Prose
     source: Pointer
@@ -196,17 +196,14 @@ class RequirementEntry(Row):
 
     @checked
     def _check(self) -> RequirementEntry:
-        if self.check is not None and self.any_of is not None:
-            raise ValueError("a requirement has check or any_of, not both: make it two requirements")
-        if self.check is None and self.any_of is None and not self.confirm:
-            raise ValueError("a requirement needs check, any_of or confirm: found none of them")
+        if not self.check and not self.confirm:
+            raise ValueError("a requirement needs check or confirm: found none of them")
         return self
 
     def to_requirement(self, name: str) -> Requirement:
         return Requirement(
             name=name,
-            checks=self.check or self.any_of or (),
-            any_of=self.any_of is not None,
+            checks=self.check,
             confirm=self.confirm,
             reason=self.reason,
             source=self.source,
@@ -259,7 +256,7 @@ class GainEntry(Row):
     def _check(self) -> GainEntry:
         if self.replay and self.no_replay:
             raise ValueError("no_replay states why there is no replay: give one of them")
-        compared = {condition.fact for entry in self.replay for condition in entry.only_if}
+        compared = {name for entry in self.replay for condition in entry.only_if for name in list_names(condition)}
         if unused := [name for name in self.chosen_by if name not in compared]:
             raise ValueError(f"chosen_by names settings that an only_if of replay compares, found {unused[0]}")
         if bool(self.terms) == (self.basis in (FREES_MEMORY, NO_BASIS)):
@@ -316,7 +313,7 @@ class AdviceEntry(Row):
 
 def _as_entries(value: Any) -> Any:
     if isinstance(value, str):
-        return ({"when": {}, "text": value},)
+        return ({"when": [], "text": value},)
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from three_walls.lib.expressions import Truth, list_names
 from three_walls.lib.text import capitalize
 from three_walls.model.fact import FactSheet
 from three_walls.model.finding import Gain
@@ -24,7 +25,7 @@ from three_walls.model.transformation import (
     Selection,
     Transformation,
 )
-from three_walls.rules.conditions import Truth, evaluate_all
+from three_walls.rules.conditions import evaluate_all
 from three_walls.rules.wording import list_labels
 
 Transformations = tuple[Transformation, ...]
@@ -75,7 +76,7 @@ class Replays:
         reasons = [self.explain(transformation) for transformation in found]
         if all(reasons):  # also where none is left
             reason = reasons[0] if reasons else "none of its transformations applies to this run"
-            symptoms = (facts.get(condition.fact) for condition in rule.when)
+            symptoms = (facts.get(name) for condition in rule.when for name in list_names(condition))
             missing = next((fact.missing_reason for fact in symptoms if fact.missing_reason), "")
             return (), f"{reason}: {missing}" if missing else reason
         return found, ""

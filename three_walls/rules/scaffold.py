@@ -32,13 +32,13 @@ docs:
     TODO what happens on the GPU or the host, and what the edits change about it.
   how_to_verify: >
     TODO what the next profile and the log show if the edits worked.
-applies_to:  # which runs the rule is about; {{}} stands for every run
-  config.num_moe_experts: {{at_least: 2}}  # TODO
+applies_to:  # which runs the rule is about; [] stands for every run
+  - config.num_moe_experts >= 2  # TODO
 when:  # the symptom; `three-walls facts` lists the facts
-  {fact}: {{at_least: {threshold}}}  # TODO
+  - {fact} >= {threshold}  # TODO
 requires:  # what the edits need; a rule that needs nothing has no such section
   no_cpu_offloading:  # TODO
-    check: {{config.cpu_offloading: {{not_equals: true}}}}
+    check: config.cpu_offloading is not True
     reason: TODO why, such as "CUDA graphs do not support CPU offloading"
     source: guide:MoE Training Optimization Workflow  # TODO where that is stated, by a prefix of sources.yaml
 lever: {lever}  # what the edits change; a plan has one rule of a lever, and those that continue it

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from three_walls.lib.expressions import Truth
 from three_walls.lib.text import UNKNOWN, capitalize, format_count, in_ms, in_percent
 from three_walls.model.fact import Fact, FactDefinition, FactSheet
 from three_walls.model.report import ReportWarning, Straggler
 from three_walls.model.rule import WarningRule
 from three_walls.resources import WARNINGS_FOLDER
-from three_walls.rules.conditions import Conditions, KnownFacts, Truth, evaluate_all
+from three_walls.rules.conditions import Conditions, KnownFacts, evaluate_all
 from three_walls.rules.fields import Prose
 from three_walls.tables.loader import Problem, Row, Text, raise_problems, read_table, suggest
 from three_walls.tables.rows import AfterValidator

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import inf, nextafter
 
+from three_walls.lib.expressions import Condition, Truth, list_names
 from three_walls.model.buckets import (
     CATEGORIES,
     COMMUNICATION_CATEGORIES,
 )
-from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.errors import UsageError
 from three_walls.model.fact import FactSheet, FactValue
@@ -33,7 +33,7 @@ from three_walls.model.transformation import (
     Transformation,
 )
 from three_walls.model.what_if import Changes, Question, ReplayedRun, WhatIf
-from three_walls.rules.conditions import Truth, evaluate_all, same, that_are
+from three_walls.rules.conditions import evaluate_all, list_conditions, same, that_are
 from three_walls.rules.edits import fact_of, target_of
 from three_walls.rules.judge import failing_requirements
 from three_walls.rules.recomputed_layers import GRANULARITY, change_recomputed_layers
@@ -238,19 +238,18 @@ def _assume(rule: Rule, settings: Mapping[str, ConfigData], facts: FactSheet) ->
             continue
         if len([other for other in rule.edits if fact_of(other) == name]) < 2:
             continue
-        for condition in that_are(Truth.UNKNOWN, edit.only_if, facts):
+        for condition in list_conditions(that_are(Truth.UNKNOWN, edit.only_if, facts)):
             if (value := _satisfy(condition)) is not None:
-                assumed[condition.fact] = value
+                assumed[condition.name] = value
     return facts.with_values(assumed) if assumed else facts
 
 
 def _satisfy(condition: Condition) -> FactValue | None:
     """A value with which ``condition`` holds; None where its operator names none."""
-    operand = condition.operand
-    if condition.operator in ("equals", "at_least", "at_most"):
-        return operand
-    if condition.operator in ("above", "below") and isinstance(operand, int | float):
-        return nextafter(operand, inf if condition.operator == "above" else -inf)
+    if condition.operator in ("==", "is", ">=", "<="):
+        return condition.value
+    if condition.operator in (">", "<") and isinstance(condition.value, int | float):
+        return nextafter(condition.value, inf if condition.operator == ">" else -inf)
     return None
 
 
@@ -259,7 +258,7 @@ def _needs_another(rule: Rule, name: str, facts: FactSheet) -> bool:
 
     What its edit changes there it does not change here: from full recompute, selective recompute takes away work.
     """
-    of_setting = [part for part in (*rule.applies_to, *rule.when) if isinstance(part, Condition) and part.fact == name]
+    of_setting = [condition for condition in (*rule.applies_to, *rule.when) if list_names(condition) == (name,)]
     return evaluate_all(of_setting, facts) is Truth.FAILS
 
 

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from three_walls.lib.expressions import ORDERED, Clause, Condition, Junction, Truth, list_names
 from three_walls.lib.text import UNSET, capitalize, format_name, join_words, write_rounded
-from three_walls.model.condition import Condition
 from three_walls.model.config import ConfigData
 from three_walls.model.fact import Fact, FactSheet
-from three_walls.rules.conditions import ORDERED, Truth, evaluate, unit_of_setting
+from three_walls.rules.conditions import evaluate, unit_of_setting
 
-_LIMITS = {"at_least": "threshold", "at_most": "limit", "above": "must be more than", "below": "must be less than"}
+_LIMITS = {">=": "threshold", "<=": "limit", ">": "must be more than", "<": "must be less than"}
 """How a limit of something measured is written. Settings have to be ``at least 2``."""
-_COMPARED = {"at_least": "at least", "at_most": "at most", "above": "more than", "below": "less than"}
+_COMPARED = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
 
-def explain(conditions: Iterable[Condition], facts: FactSheet, joined_by: str = "; ") -> str:
+def explain(conditions: Iterable[Clause], facts: FactSheet, joined_by: str = "; ") -> str:
     """What was found and what is needed, for several conditions."""
-    explained = [(explain_one(condition, facts), facts.get(condition.fact).label) for condition in conditions]
+    explained = [(explain_one(condition, facts), facts.get(list_names(condition)[0]).label) for condition in conditions]
     rest = [_lower_first(sentence, label) for sentence, label in explained[1:]]
     return joined_by.join([sentence for sentence, _ in explained[:1]] + rest)
 
 
-def explain_one(condition: Condition, facts: FactSheet) -> str:
+def explain_one(condition: Clause, facts: FactSheet) -> str:
     """What was found, and what is needed unless a setting is as it should be."""
-    fact = facts.get(condition.fact)
+    if isinstance(condition, Junction):
+        return explain(condition.parts, facts, joined_by=", or " if condition.word == "or" else " and ")
+    fact = facts.get(condition.name)
     if fact.is_missing:
         missing = describe_missing(fact.name, facts)
         return f"{missing} ({_requirement(condition, fact.unit)})" if unit_of_setting(fact.name) else missing
@@ -60,13 +62,15 @@ def state(fact: Fact) -> str:
     return f"{_upper_first(fact)} {_verb(fact)} {format_value(fact.value, fact.unit)}{_of_whole(fact)}"
 
 
-def confirmation(condition: Condition, facts: FactSheet) -> str:
+def confirmation(condition: Clause, facts: FactSheet) -> str:
     """What a person is to confirm of a fact that is not known: ``cpu_offloading is off (not recorded)``."""
-    fact = facts.get(condition.fact)
-    wanted = condition.operand if condition.operator == "equals" else None
+    if isinstance(condition, Junction):
+        return f" {condition.word} that ".join(confirmation(part, facts) for part in condition.parts)
+    fact = facts.get(condition.name)
+    wanted = condition.value if condition.operator in ("==", "is") else None
     if answer := _answer(fact, wanted):
         return f"{_lower_first(answer, fact.label)} (unknown)"
-    missing = "not recorded" if unit_of_setting(condition.fact) else "unknown"
+    missing = "not recorded" if unit_of_setting(condition.name) else "unknown"
     predicate = _predicate(condition, fact.unit, _verb(fact))
     return f"{fact.label} {predicate}{_of_whole(fact)} ({missing})"
 
@@ -104,32 +108,30 @@ def format_value(value: ConfigData, unit: str = "") -> str:
 
 def _requirement(condition: Condition, unit: str) -> str:
     """What is needed, in brackets behind what was found: ``threshold 5%``, ``must be off``."""
-    if condition.operator in ORDERED and not unit_of_setting(condition.fact):
-        return f"{_LIMITS[condition.operator]} {format_value(condition.operand, unit)}"
+    if condition.operator in ORDERED and not unit_of_setting(condition.name):
+        return f"{_LIMITS[condition.operator]} {format_value(condition.value, unit)}"
     predicate = _predicate(condition, unit, "be")
     return f"must {predicate}"
 
 
 def _predicate(condition: Condition, unit: str, verb: str) -> str:
     """What a condition asks of its fact, after ``is`` (or ``takes``), or after ``must``, then with ``be``."""
-    operand = condition.operand
-    listed = [format_value(part, unit) for part in (operand if isinstance(operand, tuple) else (operand,))]
+    value = condition.value
+    listed = [format_value(part, unit) for part in (value if isinstance(value, tuple) else (value,))]
     any_of = join_words(listed, "or")
     must = verb == "be"
     match condition.operator:
-        case "is_set":
-            return f"{verb} {'set' if operand else 'unset'}"
-        case "not_equals" if isinstance(operand, bool):
-            return f"{verb} {format_value(not operand)}"
-        case "equals" | "one_of":
+        case "!=" | "is not" if value is None:
+            return f"{verb} set"
+        case "!=" | "is not" if isinstance(value, bool):
+            return f"{verb} {format_value(not value)}"
+        case "==" | "is" | "in":
             return f"{verb} {any_of}"
-        case "not_equals" | "none_of":
+        case "!=" | "not in":
             return f"not be {any_of}" if must else f"is not {any_of}"
-        case "within":
-            return f"{'contain' if must else 'contains'} nothing but {', '.join(listed)}"
-        case "includes":
+        case "contains":
             return f"{'include' if must else 'includes'} {any_of}"
-        case "excludes":
+        case "lacks":
             return f"not include {any_of}" if must else f"does not include {any_of}"
         case operator:
             return f"{verb} {_COMPARED[operator]} {any_of}"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from three_walls.lib.expressions import Truth
 from three_walls.overrides.check import OverrideCheck, check_overrides
 from three_walls.overrides.merged_config import MergedConfig, config_of_paths
 from three_walls.overrides.spell import NEWEST_BRIDGE
-from three_walls.rules.conditions import Truth
 from three_walls.tables.bridge import bridge_schema
 
 RUNNER = Path(__file__).with_name("bridge_runner.py")
