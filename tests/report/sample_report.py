@@ -266,7 +266,6 @@ def _facts() -> FactSheet:
             _fact("ep_exposed_fraction", 150 / 640, "fraction"),
             _fact("ep_hidden_ns", 21 * MS, "ns"),
             _fact("ep_transfer_exposed_ns", 119 * MS, "ns"),
-            _fact("host_idle_fraction", 45 / 640, "fraction"),
             _fact("ep_spans_nodes", True, "flag"),
             _fact("ep_within_nvlink_domain", None, "flag", "the GPUs of the second host were not captured"),
             _fact("ep_internode_unique_copies_fraction", 0.25, "fraction"),
