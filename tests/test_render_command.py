@@ -22,8 +22,8 @@ from three_walls.report.json_report import render_json
 from three_walls.report.render import FORMATS, render
 from three_walls.report.write import write_report
 
-OLDER = "tests/report/report-2.3.json.xz"
-"""The sample report as release 0.1.0 wrote it with schema 2.3."""
+FIRST = "tests/report/report-3.0.json.xz"
+"""The sample report as it was written with schema 3.0."""
 FILES = ["overrides.txt", "report.html", "report.json"]
 
 
@@ -102,10 +102,10 @@ def test_the_report_that_is_read_is_never_replaced_by_another_format(written: Pa
     assert json.loads((tmp_path / "report.json").read_text())["schema_version"]
 
 
-def test_a_report_of_an_older_minor_version_renders(tmp_path: Path) -> None:
-    """That of 2.3 is kept as it was written: fields that later versions add need defaults, nested ones too."""
-    (tmp_path / "report.json").write_bytes(lzma.decompress((REPOSITORY / OLDER).read_bytes()))
-    assert json.loads((tmp_path / "report.json").read_text())["schema_version"] == "2.3"
+def test_a_report_of_the_first_minor_version_renders(tmp_path: Path) -> None:
+    """That of 3.0 is kept as it was written: fields that later versions add need defaults, nested ones too."""
+    (tmp_path / "report.json").write_bytes(lzma.decompress((REPOSITORY / FIRST).read_bytes()))
+    assert json.loads((tmp_path / "report.json").read_text())["schema_version"] == "3.0"
     for form in FORMATS:
         done = run(tmp_path, "--format", form, *(["--table", "budget"] if form == "csv" else []))
         assert done.exit_code == 0, done.exception

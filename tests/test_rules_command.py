@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 CASES = """\
 rule: late-host
-workload: {gpu.sm: sm_90, launch_starved_fraction: 0.5, gpus_per_node: 8}
+workload: {gpu.sm: sm_90, launch_starved_fraction: 0.5, world_size: 8}
 cases:
   recommends where the host is late:
     expect: {outcome: OUTCOME}
@@ -47,7 +47,7 @@ def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path
     assert "late-host: Launch earlier" in shown
     assert "launch_starved_fraction >= 0.1" in shown
     assert "set cuda_graph_scope to [moe_router]" in shown
-    assert "set SOME_VARIABLE to the value of gpus_per_node" in shown
+    assert "set SOME_VARIABLE to the value of world_size" in shown
     assert "20% to 60% of launch_starved_ns, likely 40%" in shown
     assert "Evidence for\n  it helped (mcore:a/b.py:3)" in shown
 

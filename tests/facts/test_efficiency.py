@@ -46,8 +46,6 @@ def test_large_copies_are_held_against_the_link_and_small_ones_are_not(tmp_path:
     assert (row.copy_class, row.calls, row.large_calls, row.bytes_moved) == ("copy_h2d_pinned", 2, 1, 4 * MIB + 64)
     assert row.bytes_per_s == pytest.approx(4 * MIB / 100e-6)
     assert row.limit_bytes_per_s == 64_000_000_000
-    assert report.facts.number("h2d_achieved_bytes_per_s") == row.bytes_per_s
-    assert "1 MiB" in str(report.facts.get("d2h_achieved_bytes_per_s").missing_reason)
 
 
 def test_an_unknown_gpu_has_no_limits(tmp_path: Path) -> None:

@@ -189,6 +189,7 @@ def test_without_element_size_or_shapes_the_bandwidth_is_unknown(name: int, text
 
 
 def test_an_exchange_beyond_the_host_is_compared_with_the_network() -> None:
-    found = measure(exchange=90e9, ep=16)
-    assert found["nvlink_achieved_fraction"][0] is None
-    assert found["network_achieved_fraction"] == (0.2, None)
+    slow, fast = (measure(exchange=rate, ep=16, NCCL_IB_DISABLE="1", WORLD_SIZE="16") for rate in (90e9, 360e9))
+    assert slow["nvlink_achieved_fraction"][0] is None
+    assert slow["nccl_transport_disabled"] == (True, None)  # it reaches a fifth of the network's bandwidth
+    assert fast["nccl_transport_disabled"] == (False, None)

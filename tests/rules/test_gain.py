@@ -133,7 +133,6 @@ def test_dropping_recompute_shrinks_everything_by_the_same_share() -> None:
     assert number(facts, "recompute_ns") == number(facts, "memory_recoverable_ns") == 100 * MS
     assert number(facts, "ep_transfer_exposed_ns") == 135 * MS
     assert number(facts, "ep_transfer_exposed_fraction") == pytest.approx(0.15)
-    assert number(facts, "recompute_fraction") == pytest.approx(1 / 9)
 
 
 def test_an_unknown_gain_still_sets_what_the_edits_set() -> None:

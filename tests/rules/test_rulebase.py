@@ -46,7 +46,7 @@ requires:
 lever: launches
 edits:
   - {set: cuda_graph_scope, to: [moe_router]}
-  - {env: SOME_VARIABLE, to: {fact: gpus_per_node}}
+  - {env: SOME_VARIABLE, to: {fact: world_size}}
 side_effects:
   - {effect: more memory, source: "guide:A guide"}
 gain:
@@ -85,7 +85,7 @@ def test_a_correct_rule_is_read_in_full(tmp_path: Path) -> None:
     bf16, fp16 = Condition("config.bf16", "is", True), Condition("config.fp16", "is", True)
     assert rule.requires[1].checks == (Junction("or", (bf16, fp16)),)
     assert rule.edits[0].to == ("moe_router",)
-    assert (rule.edits[1].kind, rule.edits[1].to_fact) == ("env", "gpus_per_node")
+    assert (rule.edits[1].kind, rule.edits[1].to_fact) == ("env", "world_size")
     assert rule.gain.terms[0].likely == pytest.approx(0.4)  # the midpoint, where it is left out
     assert rule.side_effects == ("more memory (guide:A guide)",)
 
@@ -159,7 +159,7 @@ def test_errors_of_several_files_are_reported_together(tmp_path: Path) -> None:
         ("source: guide:A guide", "source: guide:A giude", "unknown name 'A giude' (did you mean A guide?)"),
         ("{set: cuda_graph_scope, to: [moe_router]}", "{to: 1}", "an edit names either set"),
         ("{set: cuda_graph_scope, to: [moe_router]}", "{env: X, to: 1}", "a variable is set to text"),
-        ("{fact: gpus_per_node}", "{fact: gpus}", "unknown fact gpus"),
+        ("{fact: world_size}", "{fact: gpus}", "unknown fact gpus"),
         ("pool: launch_starved_ns", "pool: launch_starved_fraction", "expected a fact in ns"),
         ("low: 0.2, high: 0.6", "low: 0.7, high: 0.6", "expected low <= likely <= high"),
         ("low: 0.2, high: 0.6", "low: 0.2, high: 1.6", "expected a number from 0 to 1, found 1.6"),

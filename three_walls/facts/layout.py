@@ -49,24 +49,11 @@ WORLD_SIZE = facts.fact(
     "Ranks of the run: WORLD_SIZE, what its log or config states, or what the micro-batches of a step show.",
 )
 DATA_PARALLEL_SIZE = facts.fact("data_parallel_size", "count", "the data-parallel size", "World size / (TP x PP x CP).")
-EXPERT_DATA_PARALLEL_SIZE = facts.fact(
-    "expert_data_parallel_size", "count", "the expert-data-parallel size", "World size / (ETP x EP x PP)."
-)
 EXPERTS_PER_RANK = facts.fact(
     "experts_per_rank_count",
     "count",
     "the number of experts per rank",
     "Experts of a layer on one rank: experts / EP.",
-)
-TOKENS_PER_EXPERT = facts.fact(
-    "tokens_per_expert_count",
-    "count",
-    "the number of tokens per expert",
-    "Tokens per expert and micro-batch, with uniform routing and no drops: sequence x MBS x top-k x EP x ETP / "
-    "(CP x TP x experts).",
-)
-GPUS_PER_NODE = facts.fact(
-    "gpus_per_node", "count", "the number of ranks per node", "Ranks on one host (LOCAL_WORLD_SIZE)."
 )
 EP_SPANS_NODES = facts.flag(
     "ep_spans_nodes",
@@ -215,15 +202,8 @@ def measure_layout(run: RunView) -> Measurements:
     return {
         WORLD_SIZE: known_or_missing(layout.world, f"neither WORLD_SIZE nor a log or config states it {GIVE_CONFIG}"),
         DATA_PARALLEL_SIZE: _known_or_needs(layout.data, "WORLD_SIZE and the parallel sizes"),
-        EXPERT_DATA_PARALLEL_SIZE: _known_or_needs(layout.expert_data, "WORLD_SIZE and the expert-parallel sizes"),
         EXPERTS_PER_RANK: _known_or_needs(
             _experts_per_rank(config, layout), "the number of experts and their parallel size"
-        ),
-        TOKENS_PER_EXPERT: _known_or_needs(
-            _tokens_per_expert(config, layout), "sequence length, micro-batch, experts, top-k and the parallel sizes"
-        ),
-        GPUS_PER_NODE: known_or_missing(
-            layout.ranks_per_node, "LOCAL_WORLD_SIZE is not in the trace's environment (profile the launched command)"
         ),
         NUM_MICROBATCHES: _known_or_needs(
             layout.microbatches, "micro and global batch size and the data-parallel size"
@@ -406,21 +386,6 @@ def _dp_spans_nodes(config: RunConfig, layout: ParallelLayout) -> bool | None:
 def _experts_per_rank(config: RunConfig, layout: ParallelLayout) -> int | None:
     experts = config.whole_number("num_moe_experts")
     return experts // layout.expert if experts and layout.expert and experts % layout.expert == 0 else None
-
-
-def _tokens_per_expert(config: RunConfig, layout: ParallelLayout) -> float | None:
-    """Tokens of the ETP x EP ranks that share the experts, times top-k, over the experts.
-
-    A rank holds sequence x micro-batch / CP / TP tokens: with tensor parallelism MoE layers need sequence parallelism.
-    """
-    keys = ("seq_length", "micro_batch_size", "moe_router_topk", "num_moe_experts")
-    sequence, micro_batch, top_k, experts = (config.whole_number(key) for key in keys)
-    if not (sequence and micro_batch and top_k and experts):
-        return None
-    if not (layout.expert and layout.expert_tensor and layout.context and layout.tensor):
-        return None
-    tokens = sequence * micro_batch / (layout.context * layout.tensor) * layout.expert * layout.expert_tensor
-    return tokens * top_k / experts
 
 
 def _unique_copies(run: RunView) -> Measurement[float]:

@@ -61,7 +61,6 @@ RECOMPUTE_TIME = facts.duration(
     "the first of its backward pass. Where the kernels do not show that, it is the number of replayed layers times the "
     "median spacing of forward layers.",
     "Busy time: waiting and idle time inside a replay count, for they go when the replay goes.",
-    share="recomputing forward work",
     pool=Pool(part_of=("memory_recoverable_ns",), is_device_busy=False),
 )
 

@@ -86,7 +86,6 @@ HOST_IDLE = facts.duration(
     "host_idle_ns",
     "GPU time per step waiting for the host",
     "Time per step in which the GPU waits for the host: launch-starved and host-blocked time together.",
-    share="waiting for the host",
     needs=HOST_LAUNCHES,
 )
 IDLE_OTHER = facts.duration(
@@ -96,11 +95,12 @@ IDLE_OTHER = facts.duration(
     share="unexplained GPU idle time",
     needs=_DEVICE,
 )
-CUDA_GRAPH = facts.duration(
-    "cuda_graph_ns",
-    "CUDA graph time without recorded kernels",
-    "Time per step in which CUDA graphs run whose kernels were not recorded.",
-    share="time in CUDA graphs without recorded kernels",
+CUDA_GRAPH = facts.fact(
+    "cuda_graph_fraction",
+    "fraction",
+    "time in CUDA graphs without recorded kernels",
+    "Fraction of the step in which CUDA graphs run whose kernels were not recorded.",
+    whole="the step",
 )
 ATTENTION_UNFUSED = facts.duration(
     "attention_unfused_ns",
@@ -138,7 +138,6 @@ ELEMENTWISE = facts.duration(
     "elementwise_ns",
     "pointwise kernel time per step",
     "Time per step that pointwise and reduction kernels take: activations, rotary embedding, loss, sums.",
-    share="pointwise work",
     pool=_COMPUTE,
 )
 UNCLASSIFIED = facts.duration(
@@ -176,7 +175,9 @@ def measure_step(step: StepView) -> Measurements:
         HOST_BLOCKED: known(step.owned_ns("host_blocked")),
         HOST_IDLE: known(step.owned_ns("launch_starved", "host_blocked")),
         IDLE_OTHER: known(step.owned_ns("idle_other")),
-        CUDA_GRAPH: known(step.owned_ns("cuda_graph")),
+        CUDA_GRAPH: known(step.owned_ns("cuda_graph") / step.step_ns)
+        if step.step_ns
+        else missing(f"{STEP.label} is zero"),
         ATTENTION_UNFUSED: known(step.owned_ns("attention_unfused")),
         ATTENTION_FELL_BACK: known(_has_fallen_back(step)),
         ATTENTION: known(step.owned_ns("attention")),

@@ -47,14 +47,6 @@ NVLINK_ACHIEVED = facts.fact(
     "NVLink utilization: one call is enough to show that the path is used.",
     whole="NVLink's bandwidth in one direction",
 )
-NETWORK_ACHIEVED = facts.fact(
-    "network_achieved_fraction",
-    "fraction",
-    "network bandwidth reached",
-    "Fraction of what the network adapters of the GPU's own server can carry that the fastest token exchange beyond an "
-    "NVLink domain reaches.",
-    whole="the network's bandwidth",
-)
 TRANSPORT_CAUSE = facts.fact(
     "nccl_disabled_transport",
     "text",
@@ -133,9 +125,6 @@ def measure_transport(
             "no communication within one NVLink domain whose bytes are known (from the config, or shapes recorded with "
             "the operators), or the GPU's NVLink bandwidth is not known"
         ),
-        NETWORK_ACHIEVED: known(network_fraction)
-        if network_fraction is not None
-        else missing("no token exchange between NVLink domains whose bytes and link are known"),
         **_measure_variables(run, fractions),
         **_measure_gpu_order(run),
     }

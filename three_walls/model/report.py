@@ -18,8 +18,8 @@ from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.model.memory_snapshot import MemorySnapshot
 from three_walls.model.training_log import TimerKind
 
-SCHEMA_VERSION = "2.6"
-"""Version of report.json: the minor grows when fields are added, the major when one is renamed or changes meaning."""
+SCHEMA_VERSION = "3.0"
+"""Version of report.json: the minor grows when fields are added, the major when one goes, or is another one."""
 
 
 @dataclass(frozen=True, slots=True)

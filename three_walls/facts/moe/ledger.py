@@ -38,7 +38,7 @@ from three_walls.facts.step_view import StepView
 from three_walls.inputs.config.parallel_layout import has_uneven_stages
 from three_walls.model.buckets import GEMM_CATEGORIES
 from three_walls.model.config import RunConfig
-from three_walls.model.fact import GIVE_CONFIG, FactGroup, Measurement, Measurements, known, missing, unstated
+from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing, unstated
 from three_walls.model.report import MoePart, ReportWarning
 from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 
@@ -58,9 +58,6 @@ DISPATCH_BACKWARD_EXPOSED_TIME = facts.duration(
     "exposed backward dispatch time per step",
     "Time per step in which the backward pass of the dispatch (the exchange of what leaves the experts) runs and no "
     "compute kernel does, waiting included.",
-)
-MOE_LAYERS = facts.fact(
-    "moe_layers_count", "count", "the number of separated MoE layers", "MoE layers of the step that could be separated."
 )
 
 _DIRECTIONS = (FORWARD, RECOMPUTE, BACKWARD)
@@ -97,7 +94,7 @@ def measure_moe_layers(
     shared_experts = find_shared_experts(step.started, found.passes, streams, step.config)
     operations = [found.operations] if shared_experts.value is None else [found.operations, shared_experts.value]
     microbatches = step.layout.microbatches
-    passes, layers = _number_layers(found.passes, step.config, microbatches)
+    passes = _number_layers(found.passes, step.config, microbatches)
     of_rank = arrivals.filter(pl.col("rank_index") == step.rank_index)
     rates = measure_rates(
         found.exchanges.join(found.passes.select("pass", "direction"), on="pass"), of_rank, step.config
@@ -113,7 +110,6 @@ def measure_moe_layers(
         EXPERT_BACKWARD_GEMM_TIME: known(sum(row.ns for row in backward if row.part == EXPERT_GEMM)),
         # In a backward pass combine follows the expert GEMMs: it reverses the dispatch of the forward pass.
         DISPATCH_BACKWARD_EXPOSED_TIME: known(sum(row.exposed_ns for row in backward if row.part == COMBINE)),
-        MOE_LAYERS: layers,
         **rates.facts,
     }
     mismatch = _find_mismatch(passes, step.config, microbatches)
@@ -180,25 +176,17 @@ def _with_rate(row: MoePart, passes: pl.DataFrame, rates: ExchangeRates, link: f
     )
 
 
-def _number_layers(
-    passes: pl.DataFrame, config: RunConfig, microbatches: int | None
-) -> tuple[pl.DataFrame, Measurement[int]]:
-    """``passes`` with ``layer`` (from 0; null throughout where unknown), and the number of MoE layers.
+def _number_layers(passes: pl.DataFrame, config: RunConfig, microbatches: int | None) -> pl.DataFrame:
+    """``passes`` with ``layer`` (from 0; null throughout where that is not certain).
 
     Micro-batches run one after the other: each goes forward through the layers in order and back in reverse.
     """
     without_layer = passes.with_columns(layer=pl.lit(None, dtype=pl.Int64))
     layers = _moe_layers_of_rank(config)
-    if layers.value is None:
-        return without_layer, missing(str(layers.missing_reason))
-    if microbatches is None:
-        return without_layer, missing(f"the number of micro-batches is not known {GIVE_CONFIG}")
-    if reason := _find_mismatch(passes, config, microbatches):
-        return without_layer, missing(reason)
-    numbered = _assign_layers(passes, layers.value)
-    if numbered["layer"].null_count():
-        return without_layer, missing("a pass of an MoE layer cannot be joined to its forward pass")
-    return numbered, known(len(layers.value))
+    if layers is None or microbatches is None or _find_mismatch(passes, config, microbatches):
+        return without_layer
+    numbered = _assign_layers(passes, layers)
+    return without_layer if numbered["layer"].null_count() else numbered  # some pass has no forward pass
 
 
 def _find_mismatch(passes: pl.DataFrame, config: RunConfig, microbatches: int | None) -> str | None:
@@ -223,7 +211,7 @@ def _count_layers_of_rank(config: RunConfig) -> int | None:
     """How many MoE layers a rank runs; None where the config does not state it or stages differ."""
     stages = config.whole_number("pipeline_model_parallel_size")
     if stages == 1:
-        layers = _moe_layers_of_rank(config).value
+        layers = _moe_layers_of_rank(config)
         return None if layers is None else len(layers)
     count = config.whole_number("num_layers")
     has_dense = config.knows("moe_layer_freq") and config.get("moe_layer_freq") != 1
@@ -233,17 +221,16 @@ def _count_layers_of_rank(config: RunConfig) -> int | None:
     return count // stages
 
 
-def _moe_layers_of_rank(config: RunConfig) -> Measurement[list[int]]:
-    """Numbers (from 0) of the MoE layers that a rank holds, in order; missing with more than one pipeline stage."""
+def _moe_layers_of_rank(config: RunConfig) -> list[int] | None:
+    """Numbers (from 0) of the MoE layers that a rank holds, in order; None with more than one pipeline stage.
+
+    None with multi-token prediction too: the step then runs more layers than the model's.
+    """
     count = config.whole_number("num_layers")
-    if not count:
-        return unstated("num_layers")
-    if config.whole_number("pipeline_model_parallel_size") != 1:
-        return missing("with several pipeline stages, or an unknown number, the layers of a rank are not known")
-    if config.get("mtp_num_layers"):
-        return missing("with multi-token prediction the step runs more layers than the model's")
-    layers = find_moe_layers(config, count)
-    return missing(str(layers.missing_reason)) if layers.value is None else known(sorted(layers.value))
+    if not count or config.whole_number("pipeline_model_parallel_size") != 1 or config.get("mtp_num_layers"):
+        return None
+    layers = find_moe_layers(config, count).value
+    return None if layers is None else sorted(layers)
 
 
 def _assign_layers(passes: pl.DataFrame, layers: list[int]) -> pl.DataFrame:
