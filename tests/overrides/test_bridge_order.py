@@ -9,31 +9,9 @@ import pytest
 
 from tests.bridge.cases import RELEASE, recipe_config
 from three_walls.overrides.check import check_overrides
-from three_walls.overrides.hydra_grammar import parse_override
 from three_walls.overrides.merged_config import MergedConfig, config_of_paths
 from three_walls.overrides.resolve import resolve
 from three_walls.tables.bridge import bridge_schema
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("a=4_096", 4096),
-        ("a='[b,c]'", "[b,c]"),
-        ("a=[b,'c']", ("b", "c")),
-        ("a=1e3", 1000.0),
-        ("a=08", "08"),
-        ("a=", ""),
-    ],
-)
-def test_values_are_those_of_hydra(text: str, value: Any) -> None:
-    assert parse_override(text).value == value
-
-
-@pytest.mark.parametrize("text", ["a=[b", "a=[b,]", " a=b", "--a=b", "a", "a=#b", "a=b=c", ""])
-def test_what_hydra_cannot_parse_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        parse_override(text)
 
 
 @pytest.mark.parametrize("value", ["foo", "[1,2]", "[foo]", "{a:1}"])

@@ -11,6 +11,8 @@ ConfigData = ConfigScalar | tuple[ConfigScalar, ...]
 
 NOT_SHOWN = "value of an unexpected form, not shown"
 """Ends the source of a withheld value: a value of an unexpected form may be a secret."""
+BUILDS_COMM_OVERLAP = "derived: comm_overlap._target_"
+"""Source of a ``comm_overlap`` that the command line itself builds: the fields it does not give have to be appended."""
 
 
 @dataclass(frozen=True, slots=True)

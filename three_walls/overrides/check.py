@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from three_walls.lib.expressions import Truth
+from three_walls.lib.hydra import Override, Reference, Sweep, parse_override
 from three_walls.model.config import RunConfig
 from three_walls.model.finding import FailureMode, Note, PlannedEdit
 from three_walls.overrides.constraints import constraint_table, failure_mode_of, judge_constraints, judge_values, show
 from three_walls.overrides.field_values import ACTIVATIONS_NAMED_SINCE, FieldValues, describe_field
-from three_walls.overrides.hydra_grammar import ParsedOverride, Reference, Sweep, parse_override
 from three_walls.overrides.merged_config import (
     COMM_OVERLAP,
     COMM_OVERLAP_CLASS,
@@ -161,7 +161,7 @@ class _Placed:
     """One override, and what is wrong with its form or its place; ``parsed`` is None where Hydra cannot read it."""
 
     text: str
-    parsed: ParsedOverride | None
+    parsed: Override | None
     failure: _Failure | None = None
     doubt: str = ""
 
@@ -207,7 +207,7 @@ class _Checker:
             return CheckedOverride(placed.text, Truth.FAILS, message, failure.mode)
         return CheckedOverride(placed.text, Truth.UNKNOWN if placed.doubt else Truth.HOLDS, placed.doubt)
 
-    def _find_misplacement(self, override: ParsedOverride) -> _Failure | None:
+    def _find_misplacement(self, override: Override) -> _Failure | None:
         """Why the override cannot be merged, or is skipped; None where it has a place."""
         section, _, field = override.path.partition(".")
         if override.package or "/" in section:
@@ -226,7 +226,7 @@ class _Checker:
             return _Failure(f"Could not override '{override.path}': an override before it removes it")
         return self._check_place(override, section, field) if field else self._check_whole(override, section)
 
-    def _find_doubt(self, override: ParsedOverride) -> str:
+    def _find_doubt(self, override: Override) -> str:
         """What has to be known of the recipe to decide whether the override applies; empty if nothing."""
         section, _, field = override.path.partition(".")
         if section in OBJECT_CLASSES and field and not override.prefix and section not in self.current:
@@ -241,7 +241,7 @@ class _Checker:
         """Whether a reference in the setting ``by`` has a target."""
         return path != by and (path in self.current or (not self.complete and bool(path)))
 
-    def _check_variable(self, override: ParsedOverride, name: str) -> _Failure | None:
+    def _check_variable(self, override: Override, name: str) -> _Failure | None:
         is_there = override.path in self.current
         if name and override.prefix not in ("+", "++") and not is_there:
             problem = f"Could not override '{override.path}': the recipe may not have it; write ++{override.path}"
@@ -257,7 +257,7 @@ class _Checker:
             return _Failure(f"Could not override 'env_vars.{missing[0]}'; write ++env_vars") if missing else None
         return None
 
-    def _check_removal(self, override: ParsedOverride) -> _Failure:
+    def _check_removal(self, override: Override) -> _Failure:
         """What is removed from the overrides' view of the configuration keeps its value."""
         present = self.current.get(override.path)
         section = override.path.partition(".")[0]
@@ -273,7 +273,7 @@ class _Checker:
             return _Failure(f"Could not delete from config. The value of '{override.path}' is {show(present)}.")
         return _Failure(f"{override.path} cannot be removed: it is a field of a class", FailureMode.IGNORED)
 
-    def _check_place(self, override: ParsedOverride, section: str, field: str) -> _Failure | None:
+    def _check_place(self, override: Override, section: str, field: str) -> _Failure | None:
         """Whether the field has a place, as far as that is known."""
         state = self.view.state(section, _UNKNOWN)
         outer, _, inner = field.partition(".")
@@ -303,7 +303,7 @@ class _Checker:
         holds_object = field is None or any(kind.startswith(("object", "dict", "any")) for kind in field.kinds)
         return holds_object and isinstance(self.current[place], str)
 
-    def _has_undumped(self, override: ParsedOverride, section: str) -> bool:
+    def _has_undumped(self, override: Override, section: str) -> bool:
         """Whether the field exists though the configuration does not show it.
 
         Fields that are calculated later are not saved. Up to 0.5 the dataset has its length under another name too,
@@ -325,7 +325,7 @@ class _Checker:
         is_callable = field is not None and "callable" in field.kinds
         return is_callable and isinstance(self.current.get(path), str) and path in self.before and not is_named
 
-    def _check_merge(self, override: ParsedOverride) -> _Failure | None:
+    def _check_merge(self, override: Override) -> _Failure | None:
         """Whether OmegaConf merges the value into what is there: a list and an object do not merge."""
         if self._is_function(override.path):
             problem = f"Could not override '{override.path}': it holds a function"
@@ -359,7 +359,7 @@ class _Checker:
         """Whether every configuration has the section of ``path``, with one class."""
         return path.partition(".")[0] not in (*OBJECT_CLASSES, *_OPEN_SECTIONS)
 
-    def _check_whole(self, override: ParsedOverride, section: str) -> _Failure | None:
+    def _check_whole(self, override: Override, section: str) -> _Failure | None:
         """A section that is set as a whole: a mapping is merged into an object field by field."""
         value, is_object = override.value, self.view.is_object(section)
         is_known = section in self.current
@@ -379,7 +379,7 @@ class _Checker:
             return f"Megatron-Bridge {self.schema.release} has no env_vars and skips it; export the variable instead"
         return f"Megatron-Bridge {self.schema.release} has no section {section}{suggest(section, self.schema.sections)}"
 
-    def _fail_missing(self, problem: str, override: ParsedOverride) -> _Failure:
+    def _fail_missing(self, problem: str, override: Override) -> _Failure:
         """A section or field that the classes lack: a plain override of it fails, an appended one is skipped."""
         return _Failure(problem, FailureMode.IGNORED if override.prefix in ("+", "++") else FailureMode.REFUSED)
 
@@ -398,7 +398,7 @@ class _Checker:
         known = self.schema.sections[section].fields
         return f"{holder} has no {path}{skipped}{suggest(field, known)}"
 
-    def _check_settings(self, override: ParsedOverride) -> _Failure | None:
+    def _check_settings(self, override: Override) -> _Failure | None:
         """The first setting of the override that fails, if any."""
         value = override.value
         if isinstance(value, dict) and "." not in override.path:
@@ -413,7 +413,7 @@ class _Checker:
                 return failure
         return None
 
-    def _check_setting(self, override: ParsedOverride, path: str, value: Any) -> _Failure | None:
+    def _check_setting(self, override: Override, path: str, value: Any) -> _Failure | None:
         field = self.schema.find(path)
         if field is None:
             is_known = path in self.before or override.path == "dataset.seq_length"

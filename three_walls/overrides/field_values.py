@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from three_walls.lib.hydra import Sweep
 from three_walls.model.config import ConfigData
 from three_walls.model.finding import FailureMode
 from three_walls.overrides.constraints import compared_names, show
-from three_walls.overrides.hydra_grammar import Sweep
 from three_walls.overrides.merged_config import MIXED_PRECISION, read_dtype
 from three_walls.tables.bridge import (
     BridgeSchema,

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from three_walls.lib.hydra import Override, Reference
 from three_walls.model.config import ConfigData, RunConfig
-from three_walls.overrides.hydra_grammar import ParsedOverride, Reference
 from three_walls.tables.bridge import BridgeSchema, bridge_releases, bridge_schema, precision_recipe, release_number
 from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_path
 
@@ -131,7 +131,7 @@ class OverriddenConfig:
         is_there = f"{section}.{name}" in self.paths
         return is_there and (name != "_target_" or name in self._touched.get(section, ()))
 
-    def merge(self, override: ParsedOverride) -> None:
+    def merge(self, override: Override) -> None:
         """Merge one override that applies. What ``~`` removes keeps the value that it had before all overrides."""
         section, _, name = override.path.partition(".")
         if override.prefix == "~":

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from three_walls.model.config import ConfigData, ConfigScalar, RunConfig
+from three_walls.model.config import BUILDS_COMM_OVERLAP, ConfigData, ConfigScalar, RunConfig
 from three_walls.model.finding import PlannedEdit
 from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, MIXED_PRECISION, MIXED_PRECISION_CLASS
 from three_walls.tables.bridge import bridge_schema, release_number
 from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys
-from three_walls.tables.hydra_overrides import BUILDS_COMM_OVERLAP
 
 _PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*", re.ASCII)
 _CONSTANTS = {"null", "true", "false", "nan", "inf"}

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from three_walls.inputs.config.command_line import read_command_line
 from three_walls.inputs.config.launchers import find_program
 from three_walls.inputs.config.merge import merge_sources
-from three_walls.model.config import RunConfig
-from three_walls.tables.hydra_overrides import BUILDS_COMM_OVERLAP
+from three_walls.model.config import BUILDS_COMM_OVERLAP, RunConfig
 
 COMMON = shlex.split(
     "--use-mcore-models --transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion "

@@ -11,11 +11,11 @@ from three_walls.inputs.config.command_line import VARIABLE_PREFIX, find_dialect
 from three_walls.inputs.config.launchers import Program, find_program
 from three_walls.inputs.config.sources import shown_value, shown_words
 from three_walls.inputs.config.written_values import read_overrides
+from three_walls.lib.hydra import Override
 from three_walls.model.config import ConfigData
 from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_flag, keys_by_path
 from three_walls.tables.config_values import takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.hydra_overrides import Override
 
 REMOVED = "removed"
 """Replaces values of an unexpected form. It has no setting's form itself, so analysis withholds it too."""

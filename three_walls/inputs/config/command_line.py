@@ -13,12 +13,12 @@ from functools import cache
 from three_walls.inputs.config.launchers import Program, find_program
 from three_walls.inputs.config.sources import USER, SettingsBuilder, SourceSettings
 from three_walls.inputs.config.written_values import read_overrides
-from three_walls.model.config import ConfigValue
+from three_walls.lib.hydra import Override, read_override
+from three_walls.model.config import BUILDS_COMM_OVERLAP, ConfigValue
 from three_walls.model.errors import UsageError
 from three_walls.tables.config_keys import ConfigKey, config_keys, is_allowed, keys_by_flag, keys_by_path
 from three_walls.tables.config_values import fit, takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.hydra_overrides import BUILDS_COMM_OVERLAP, Override, read_override
 from three_walls.tables.loader import suggest
 from three_walls.tables.megatron_signs import megatron_signs
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from three_walls.lib.hydra import Override, read_override
 from three_walls.model.config import ConfigData, ConfigScalar
 from three_walls.tables.config_keys import ConfigKey, config_keys
-from three_walls.tables.hydra_overrides import Override, read_override
 
 # <CudaGraphScope.attn: 2> as Python's repr has it, AttnBackend.unfused as its str.
 _MEMBER = re.compile(r"<?(?P<enum>[A-Za-z_]\w*)\.(?P<member>\w+)(: .*>)?")

@@ -22,7 +22,6 @@ from three_walls.model.training_log import (
     TrainingLog,
 )
 from three_walls.model.units import NS_PER_MS
-from three_walls.tables.hydra_overrides import split_at_commas
 from three_walls.tables.log_lines import EVENT_KINDS
 
 _GOLDEN = 0.6180339887498949
@@ -291,8 +290,22 @@ def _read_fields(text: str) -> tuple[tuple[str, str], ...]:
 
     ``text`` is what the object's parentheses enclose. What is not ``name=value`` is left out.
     """
-    parts, is_complete = split_at_commas(text, brackets=("([{<", ")]}>"))
-    matches = (_FIELD.fullmatch(part) for part in parts if is_complete)
+    parts, start, depth, quote = [], 0, 0, ""
+    for index, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in "([{<":
+            depth += 1
+        elif character in ")]}>":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:index])
+            start = index + 1
+    if depth or quote:
+        return ()
+    matches = map(_FIELD.fullmatch, [*parts, text[start:]])
     return tuple((match[1], match[2].strip()) for match in matches if match)
 
 

@@ -1,15 +1,18 @@
-"""Hydra's grammar of overrides, as strict as Hydra: what it cannot parse, a launch refuses.
+"""Hydra's grammar of overrides: ``model.x=1``, ``+x=[1,2]``, ``++x={a:'b'}``, ``~x``.
 
 Values become plain data: text, numbers, true, false and null, lists as tuples, mappings by name. What only a sweep over
 several runs uses (``a,b``, ``choice(a,b)``) is a :class:`Sweep`, and ``${model.seq_length}`` a :class:`Reference`.
-``three_walls/tables/hydra_overrides.py`` reads the same words leniently, for what a run was started with.
+
+:func:`parse_override` is as strict as Hydra: what it cannot parse, a launch refuses. :func:`read_override` reads what a
+run was started with, or what a user states.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 _KEY = re.compile(
@@ -20,37 +23,36 @@ _KEY = re.compile(
     re.DOTALL | re.ASCII,
 )
 _WHOLE = r"(?:0|[1-9](?:_?\d)*)"
+_END = r"(?![\w-])"
 _POINT = rf"(?:{_WHOLE}?\.\d(?:_?\d)*|{_WHOLE}\.)"
-_TOKENS = tuple(
-    (name, re.compile(pattern, re.DOTALL | re.ASCII))
-    for name, pattern in (
-        ("popen", r"[ \t]*\([ \t]*"),
-        ("comma", r"[ \t]*,[ \t]*"),
-        ("pclose", r"[ \t]*\)"),
-        ("open", r"\[[ \t]*"),
-        ("close", r"[ \t]*\]"),
-        ("brace_open", r"\{[ \t]*"),
-        ("brace_close", r"[ \t]*\}"),
-        ("colon", r"[ \t]*:[ \t]*"),
-        ("equal", r"[ \t]*=[ \t]*"),
-        (
-            "float",
-            rf"[+-]?(?:(?:{_POINT}|{_WHOLE})[eE][+-]?\d(?:_?\d)*|{_POINT}|[Ii][Nn][Ff]|[Nn][Aa][Nn])",
-        ),
-        ("int", rf"[+-]?{_WHOLE}"),
-        ("bool", r"[Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]"),
-        ("null", r"[Nn][Uu][Ll][Ll]"),
-        ("character", r"[/\-\\+.$%*@?|]"),
-        ("id", r"[A-Za-z_][\w-]*"),
-        ("escape", r"(?:\\[\\()\[\]{}:=, \t])+"),
-        ("space", r"[ \t]+"),
-        ("quoted", r'"(?:(?:\\\\)*|.*?[^\\](?:\\\\)*)"' + r"|'(?:(?:\\\\)*|.*?[^\\](?:\\\\)*)'"),
-        ("reference", r"\$\{[^}]+\}"),
-    )
-)
-"""The longest match wins, the first of equal ones."""
+_TOKENS = {
+    "popen": r"[ \t]*\([ \t]*",
+    "comma": r"[ \t]*,[ \t]*",
+    "pclose": r"[ \t]*\)",
+    "open": r"\[[ \t]*",
+    "close": r"[ \t]*\]",
+    "brace_open": r"\{[ \t]*",
+    "brace_close": r"[ \t]*\}",
+    "colon": r"[ \t]*:[ \t]*",
+    "equal": r"[ \t]*=[ \t]*",
+    "float": rf"[+-]?(?:(?:{_POINT}|{_WHOLE})[eE][+-]?\d(?:_?\d)*|{_POINT})|[+-](?i:inf|nan)|(?i:inf|nan){_END}",
+    "int": rf"[+-]?{_WHOLE}",
+    "bool": rf"(?i:true|false){_END}",
+    "null": rf"(?i:null){_END}",
+    "id": r"[A-Za-z_][\w-]*",
+    "escape": r"(?:\\[\\()\[\]{}:=, \t])+",
+    "quoted": r'"(?:(?:\\\\)*|.*?[^\\](?:\\\\)*)"' + r"|'(?:(?:\\\\)*|.*?[^\\](?:\\\\)*)'",
+    "reference": r"\$\{[^}]+\}",
+    "character": r"[/\-\\+.$%*@?|]",
+    "space": r"[ \t]+",
+}
+_TOKEN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _TOKENS.items()), re.DOTALL | re.ASCII)
+"""One token: the longest that there is, because no later kind takes more than an earlier one."""
 _SCALARS = ("id", "null", "int", "float", "bool", "reference", "character", "colon", "escape", "space")
 _CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
+_LONGEST_PATH = 400
+"""In characters; no setting has a longer one."""
+_LARGEST_INTEGER = 10**18 - 1
 _SWEEPS = ("choice", "range", "interval", "glob", "sort", "shuffle", "tag", "extend_list")
 
 
@@ -67,55 +69,94 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedOverride:
-    """One override as Hydra parses it."""
+class Override:
+    """One override."""
 
-    text: str
     prefix: str
-    """Empty, ``+``, ``++`` or ``~``."""
+    """Empty, ``+``, ``++`` or ``~`` (remove)."""
     path: str
-    package: str
-    """What follows ``@``."""
     value: Any
-    has_value: bool
+    text: str = ""
+    """The whole override, as it was written."""
+    package: str = ""
+    """What follows ``@``."""
 
 
-def parse_override(text: str) -> ParsedOverride:
+def parse_override(text: str) -> Override:
     """``text`` parsed; ValueError with a phrase that names what Hydra cannot read."""
+    override, value = _split(text)
+    if value is None:
+        return override
+    return replace(override, value=_Parser(value).parse())
+
+
+def read_override(word: str) -> list[Override]:
+    """What ``word`` sets, each entry of a mapping by itself; nothing if it is no override.
+
+    Text stands for what is no value of a single setting: what Hydra cannot parse, sweeps, references, lists within
+    lists, numbers that 64 bits do not hold.
+    """
+    try:
+        override, text = _split(word)
+    except ValueError:
+        return []
+    if override.package or not override.path or "/" in override.path:
+        return []
+    text = (text or "").strip()
+    try:
+        value = _Parser(text, is_lenient=True).parse()
+    except ValueError:
+        value = text
+    settings = _flatten(override.path, text if isinstance(value, Sweep) else value)
+    return [replace(override, path=path, value=value) for path, value in settings]
+
+
+def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """``p={a:1,b:{c:2}}`` is p.a=1 and p.b.c=2; anything else is one setting."""
+    if not isinstance(value, dict):
+        yield path, value
+    elif len(path) > _LONGEST_PATH:  # it is no setting, and writing it out for each entry takes time
+        yield path, None
+    else:
+        for name, inner in value.items():
+            yield from _flatten(f"{path}.{name}", inner)
+
+
+def _split(text: str) -> tuple[Override, str | None]:
+    """The override without its value, and the text of the value; ValueError if ``text`` is no override."""
     match = _KEY.fullmatch(text)
-    if match is None:
+    if match is None or (match["value"] is None and match["prefix"] != "~"):
         raise ValueError("expected key=value")
-    prefix, value = match["prefix"] or "", match["value"]
-    if value is None and prefix != "~":
-        raise ValueError("expected key=value")
-    parsed = _Parser(_tokenize(value[1:].lstrip(" \t"))).parse() if value is not None else None
-    return ParsedOverride(text, prefix, match["path"] or "", (match["package"] or "")[1:], parsed, value is not None)
+    override = Override(match["prefix"] or "", match["path"] or "", None, text, (match["package"] or "")[1:])
+    return override, None if match["value"] is None else match["value"][1:].lstrip(" \t")
 
 
 def _tokenize(text: str) -> list[tuple[str, str]]:
     tokens: list[tuple[str, str]] = []
     position = 0
     while position < len(text):
-        found = [(name, match) for name, pattern in _TOKENS if (match := pattern.match(text, position)) and match[0]]
-        if not found:
+        match = _TOKEN.match(text, position)
+        if match is None:
             raise ValueError(f"{text[position]} is not allowed outside of quotes")
-        name, match = max(found, key=lambda token: token[1].end())
-        tokens.append((name, match[0]))
+        tokens.append((str(match.lastgroup), match[0]))
         position = match.end()
     return tokens
 
 
 class _Parser:
-    """Reads one value from tokens."""
+    """Reads one value from tokens. A lenient one leaves as text what is no value of a single setting."""
 
-    def __init__(self, tokens: list[tuple[str, str]]) -> None:
-        self._tokens, self._position = tokens, 0
+    def __init__(self, text: str, is_lenient: bool = False) -> None:
+        self._tokens, self._position, self._is_lenient = _tokenize(text), 0, is_lenient
 
     def parse(self) -> Any:
         """The whole value; an empty one is an empty text."""
         if not self._tokens:
             return ""
-        value = self._element()
+        try:
+            value = self._element()
+        except RecursionError as error:
+            raise ValueError("brackets are nested too deeply") from error
         if self._next() == "comma":
             value = Sweep()
             while self._next() == "comma":
@@ -135,7 +176,13 @@ class _Parser:
         self._position += 1
         return self._tokens[self._position - 1][1]
 
-    def _element(self) -> Any:
+    def _element(self, is_in_list: bool = False) -> Any:
+        start, value = self._position, self._value()
+        if self._is_lenient and not _is_setting(value, is_in_list):
+            return "".join(text for _, text in self._tokens[start : self._position]).strip()
+        return value
+
+    def _value(self) -> Any:
         if self._next() == "open":
             return self._list()
         if self._next() == "brace_open":
@@ -152,7 +199,7 @@ class _Parser:
         while self._next() != "close":
             if elements:
                 self._take("comma")
-            elements.append(self._element())
+            elements.append(self._element(is_in_list=True))
         self._take("close")
         return tuple(elements)
 
@@ -201,6 +248,18 @@ class _Parser:
         if any(name == "reference" for name, _ in tokens):
             return Reference("")
         return "".join(_unescape(text) if name == "escape" else text for name, text in tokens)
+
+
+def _is_setting(value: Any, is_in_list: bool) -> bool:
+    """Whether ``value`` can be that of a single setting, or an element of its list."""
+    match value:
+        case int():
+            return abs(value) <= _LARGEST_INTEGER
+        case float():
+            return math.isfinite(value)
+        case Sweep() | Reference():
+            return False
+    return not (is_in_list and isinstance(value, tuple | dict))
 
 
 def _read_token(name: str, text: str) -> Any:
