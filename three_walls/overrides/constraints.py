@@ -103,7 +103,7 @@ class Settings:
             return _look_up(self._config.platform, name.removeprefix(PLATFORM))
         if name.startswith(DERIVED):
             return _look_up(self._resolved.derived, name.removeprefix(DERIVED))
-        values = self._resolved.before_overlap if name.startswith(BEFORE) else self._resolved.final
+        values = self._resolved.before_overlap if name.startswith(BEFORE) else self._resolved.values
         name = name.removeprefix(BEFORE)
         return _look_up(values, name if "." in name or name in self._sections else f"model.{name}")
 
