@@ -19,7 +19,7 @@ from three_walls.tables.config_values import is_of_type, read_words
 from three_walls.tables.loader import load_table
 
 KEYS = list(config_keys().keys.values())
-FRAME = "shorthands: {}\ndefaults_unknown_with: []\nbridge_scripts: {recipe: [], options: {}}\nprecision_recipes: {}\n"
+FRAME = "shorthands: {}\ndefaults_unknown_with: []\nbridge_scripts: {recipe: [], options: {}}\ndtypes: {}\n"
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)

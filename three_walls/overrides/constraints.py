@@ -107,7 +107,7 @@ class Settings:
             return self._config.platform.get(name.removeprefix(PLATFORM), Truth.UNKNOWN)
         if name.startswith(DERIVED):
             return self._resolved.derived.get(name.removeprefix(DERIVED), Truth.UNKNOWN)
-        values = self._resolved.before_overlap if name.startswith(BEFORE) else self._resolved.final
+        values = self._resolved.before_overlap if name.startswith(BEFORE) else self._resolved.values
         name = name.removeprefix(BEFORE)
         return values.get(name if "." in name or name in self._sections else f"model.{name}", Truth.UNKNOWN)
 

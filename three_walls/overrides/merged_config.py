@@ -12,7 +12,14 @@ from typing import Any
 
 from three_walls.lib.hydra import Override, Reference
 from three_walls.model.config import ConfigData, RunConfig
-from three_walls.tables.bridge import BridgeSchema, bridge_releases, bridge_schema, precision_recipe, release_number
+from three_walls.tables.bridge import (
+    BridgeSchema,
+    bridge_releases,
+    bridge_schema,
+    precision_recipe,
+    precision_settings,
+    release_number,
+)
 from three_walls.tables.config_keys import ConfigKey, config_keys, keys_by_path
 
 COMM_OVERLAP, COMM_OVERLAP_CLASS = "comm_overlap", "CommOverlapConfig"
@@ -72,7 +79,8 @@ def config_of_paths(values: Mapping[str, Any]) -> MergedConfig:
     for section in OBJECT_CLASSES:
         by_key.setdefault(section, None)
         paths.setdefault(section, None)
-    by_key |= _settings_of_precision(by_key[MIXED_PRECISION])
+    if isinstance(by_key[MIXED_PRECISION], str):
+        by_key |= precision_settings(by_key[MIXED_PRECISION])
     return MergedConfig(by_key, paths=paths)
 
 
@@ -254,11 +262,6 @@ def _values_of_keys(paths: Mapping[str, Any]) -> dict[str, Any]:
         if given:
             found[name] = next((value for value in given if value is not None), None)
     return found
-
-
-def _settings_of_precision(name: ConfigData) -> Mapping[str, ConfigData]:
-    """What Megatron-Bridge sets for a precision recipe that is given by its name; both spellings are registered."""
-    return config_keys().precision_recipes.get(name.replace("-", "_"), {}) if isinstance(name, str) else {}
 
 
 def _expand_precision(paths: PathValues, stated: Mapping[str, Any], schema: BridgeSchema) -> None:

@@ -8,19 +8,26 @@ judged on the result, those of the CommOverlapConfig on the configuration before
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from three_walls.lib.expressions import FAILURES
+from three_walls.megatron.derive import (
+    UNKNOWN,
+    KnownSettings,
+    UnknownSettingError,
+    count_split_layers,
+    derive_bridge,
+    list_recomputed_modules,
+    overlaps_tensor_parallelism,
+)
+from three_walls.megatron.pipeline_layout import read_layout
 from three_walls.overrides.merged_config import (
     COMM_OVERLAP,
     COMM_OVERLAP_CLASS,
     MIXED_PRECISION,
     MIXED_PRECISION_CLASS,
-    PathValues,
     freeze,
 )
-from three_walls.overrides.pipeline_layout import read_layout
 from three_walls.tables.bridge import BridgeSchema, precision_recipe, release_number
 
 COPIED_TO = ("model", "optimizer", "ddp")
@@ -29,20 +36,22 @@ SEQUENCE_DATASETS = ("GPTDatasetConfig", "MockGPTDatasetConfig", "GPTFIMDatasetC
 SEQUENCE_DATASETS_SINCE_0_6 = ("GPTSFTDatasetConfig", "DirectHFSFTDatasetConfig", "EnergonDatasetConfig")
 """Datasets whose sequence length Bridge compares with the model's."""
 _BUCKET_SIZE = 128 * 1024 * 1024
-_UNKNOWN = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """Values by Bridge path at three points, what follows from them, and what cannot be calculated."""
+class Resolved(KnownSettings):
+    """The settings by Bridge path, what follows from them, and what cannot be calculated."""
 
-    before_overlap: Mapping[str, Any]
-    """After the mixed-precision recipe, before the CommOverlapConfig is copied."""
-    final: Mapping[str, Any]
-    derived: Mapping[str, Any]
-    """By the names in ``DERIVED_NAMES``, as far as known."""
-    problems: tuple[str, ...]
-    """Errors that values of a wrong kind raise on the way."""
+    def __init__(self, paths: Mapping[str, Any], world_size: Any, schema: BridgeSchema, version: str) -> None:
+        """``world_size``: GPUs of the run, or None where that is not known."""
+        super().__init__(dict(paths), model="model.")
+        self.world_size, self.schema, self.version = world_size, schema, version
+        self.release = release_number(version)
+        self.before_overlap: Mapping[str, Any] = {}
+        """The settings after the mixed-precision recipe, before the CommOverlapConfig is copied."""
+        self.derived: dict[str, Any] = {}
+        """By the names in ``DERIVED_NAMES``, as far as known."""
+        self.problems: list[str] = []
+        """Errors that values of a wrong kind raise on the way."""
 
 
 DERIVED_NAMES = {
@@ -75,56 +84,20 @@ DERIVED_NAMES = {
 
 def resolve(paths: Mapping[str, Any], world_size: Any, schema: BridgeSchema, version: str) -> Resolved:
     """``paths`` after Bridge's copies and defaults; ``world_size``: GPUs, or None where that is not known."""
-    state = _State(dict(paths), {}, schema, version, world_size)
-    problems: list[str] = []
-    before: PathValues = {}
+    state = Resolved(paths, world_size, schema, version)
     for step in _STEPS:
         if step is _copy_overlap:
-            before = dict(state.values)
+            state.before_overlap = dict(state.values)
         try:
             step(state)
         except FAILURES as error:
-            problems.append(f"{type(error).__name__}: {error}")
-        except _MissingError:
+            state.problems.append(f"{type(error).__name__}: {error}")
+        except UnknownSettingError:
             continue
-    return Resolved(before, state.values, state.derived, tuple(problems))
+    return state
 
 
-class _MissingError(Exception):
-    """A setting that a step needs is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """The settings by path, what follows from them, and the release."""
-
-    values: PathValues
-    derived: dict[str, Any]
-    schema: BridgeSchema
-    version: str
-    world_size: Any
-    """GPUs of the run; None where that is not known."""
-
-    @property
-    def release(self) -> tuple[int, int]:
-        return release_number(self.version)
-
-    def get(self, path: str) -> Any:
-        """The value; raises _MissingError where it is not known."""
-        if path not in self.values:
-            raise _MissingError(path)
-        return self.values[path]
-
-    def model(self, name: str) -> Any:
-        """A field of the model."""
-        return self.get(f"model.{name}")
-
-    def optional(self, path: str, default: Any = None) -> Any:
-        """The value, or ``default`` where it is not known."""
-        return self.values.get(path, default)
-
-
-def _copy_precision(state: _State) -> None:
+def _copy_precision(state: Resolved) -> None:
     values, schema = state.values, state.schema
     held = values.get(MIXED_PRECISION)
     if isinstance(held, str) and held != MIXED_PRECISION_CLASS:
@@ -141,52 +114,49 @@ def _copy_precision(state: _State) -> None:
             values[f"{MIXED_PRECISION}.{name}_param"] = values[f"{MIXED_PRECISION}.{name}_param_gather"]
     for name in schema.sections[MIXED_PRECISION].fields:
         for section in COPIED_TO:
-            if schema.find(f"{section}.{name}") is None:
-                continue
-            if f"{MIXED_PRECISION}.{name}" in values:
-                values[f"{section}.{name}"] = values[f"{MIXED_PRECISION}.{name}"]
-            else:
-                values.pop(f"{section}.{name}", None)
+            if schema.find(f"{section}.{name}") is not None:
+                state.put(f"{section}.{name}", state.look_up(f"{MIXED_PRECISION}.{name}"))
 
 
-def _derive_data_parallel_size(state: _State) -> None:
+def _derive_data_parallel_size(state: Resolved) -> None:
     if state.world_size is None:
-        raise _MissingError("world_size")
+        raise UnknownSettingError("world_size")
     names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-    tensor, pipeline, context = (state.model(name) for name in names)
+    tensor, pipeline, context = (state.get(name) for name in names)
     state.derived["data_parallel_size"] = state.world_size // (tensor * pipeline * context)
 
 
-def _copy_overlap(state: _State) -> None:
+def _copy_overlap(state: Resolved) -> None:
     values, schema = state.values, state.schema
     if values.get(COMM_OVERLAP) != COMM_OVERLAP_CLASS:
         return
     fields = schema.sections[COMM_OVERLAP].fields
-    chosen = {name: values.get(f"{COMM_OVERLAP}.{name}", _UNKNOWN) for name in fields}
-    stages = values.get("model.pipeline_model_parallel_size", _UNKNOWN)
-    virtual = values.get("model.virtual_pipeline_model_parallel_size", _UNKNOWN)
-    has_stages = _UNKNOWN if stages is _UNKNOWN else stages > 1
+    chosen = {name: state.look_up(f"{COMM_OVERLAP}.{name}") for name in fields}
+    stages, virtual = (state.look_up(f"{kind}pipeline_model_parallel_size") for kind in ("", "virtual_"))
+    has_stages = UNKNOWN if stages is UNKNOWN else stages > 1
     interleaves: Any = has_stages
     if has_stages is True:
-        interleaves = _UNKNOWN if virtual is _UNKNOWN else virtual is not None and virtual > 1
+        interleaves = UNKNOWN if virtual is UNKNOWN else virtual is not None and virtual > 1
     defaults: dict[str, Any] = {
         "defer_embedding_wgrad_compute": False,
         "wgrad_deferral_limit": -1,
         "overlap_moe_expert_parallel_comm": False,
         "delay_wgrad_compute": False,
         "overlap_p2p_comm": interleaves,
-        "batch_p2p_comm": _UNKNOWN if interleaves is _UNKNOWN else has_stages and not interleaves,
+        "batch_p2p_comm": UNKNOWN if interleaves is UNKNOWN else has_stages and not interleaves,
         "tp_comm_overlap": False,
     }
-    tensor, sequence = values.get("model.tensor_model_parallel_size"), values.get("model.sequence_parallel")
-    if chosen["tp_comm_overlap"] is True and ((tensor is not None and tensor < 2) or sequence is False):
-        chosen["tp_comm_overlap"] = False
+    if chosen["tp_comm_overlap"] is True:
+        try:
+            chosen["tp_comm_overlap"] = overlaps_tensor_parallelism(state)
+        except UnknownSettingError:
+            chosen["tp_comm_overlap"] = UNKNOWN
     for name, default in defaults.items():
-        _write_chosen(values, f"model.{name}", chosen.get(name), default)
+        state.put(name, _choose(chosen, name, default))
     if not values.get("ddp.use_distributed_optimizer", False):
         return
     copies = state.derived.get("data_parallel_size")
-    is_parallel: Any = _UNKNOWN if copies is None else copies > 1
+    is_parallel: Any = UNKNOWN if copies is None else copies > 1
     shared: dict[str, Any] = {
         "bucket_size": _BUCKET_SIZE if is_parallel is True else is_parallel or None,
         "overlap_grad_reduce": is_parallel,
@@ -197,57 +167,37 @@ def _copy_overlap(state: _State) -> None:
     for name, default in shared.items():
         for section in ("optimizer", "ddp"):
             if schema.find(f"{section}.{name}") is not None:
-                _write_chosen(values, f"{section}.{name}", chosen.get(name), default)
+                state.put(f"{section}.{name}", _choose(chosen, name, default))
 
 
-def _write_chosen(values: PathValues, path: str, chosen: Any, default: Any) -> None:
-    """What the CommOverlapConfig sets, else Bridge's default; nothing is known where either is not."""
-    value = default if chosen is None else chosen
-    if value is _UNKNOWN:
-        values.pop(path, None)
-    else:
-        values[path] = value
+def _choose(chosen: Mapping[str, Any], name: str, default: Any) -> Any:
+    """What the CommOverlapConfig sets, else Bridge's default."""
+    return default if chosen.get(name) is None else chosen[name]
 
 
-def _finalize_model(state: _State) -> None:
-    """Defaults that Bridge's model fills in before Megatron Core's checks, and Core before it compares them."""
-    values, release = state.values, state.release
-    tensor = values.get("model.tensor_model_parallel_size", _UNKNOWN)
-    if values.get("model.pipeline_dtype", _UNKNOWN) is None and "model.params_dtype" in values:
-        values["model.pipeline_dtype"] = values["model.params_dtype"]
-    if release >= (0, 4) and values.get("model.sequence_parallel") and tensor is not _UNKNOWN and tensor <= 1:
-        values["model.sequence_parallel"] = False
-    if values.get("model.expert_tensor_parallel_size", _UNKNOWN) is None and tensor is not _UNKNOWN:
-        experts = state.model("expert_model_parallel_size")
-        values["model.expert_tensor_parallel_size"] = 1 if release >= (0, 6) and experts > 1 else tensor
-    if values.get("model.num_query_groups", _UNKNOWN) is None and "model.num_attention_heads" in values:
-        values["model.num_query_groups"] = values["model.num_attention_heads"]
+def _derive_recompute(state: Resolved) -> None:
+    state.derived["recompute_modules"] = list_recomputed_modules(state)
 
 
-def _derive_recompute(state: _State) -> None:
-    modules = state.model("recompute_modules")
-    modules = ("core_attn",) if modules is None else modules
-    if state.optional("model.moe_layer_recompute") and state.optional("model.recompute_granularity") != "full":
-        state.values["model.recompute_granularity"] = "selective"
-        modules = modules if "moe" in modules else (*modules, "moe")
-    state.derived["recompute_modules"] = modules
+def _finalize_model(state: Resolved) -> None:
+    """What Bridge's model and Megatron Core fill in before Core's checks."""
+    derive_bridge(state, state.release)
 
 
-def _derive_backend(state: _State) -> None:
-    values = state.values
-    if values.get("model.moe_enable_deepep") and values.get("model.moe_flex_dispatcher_backend", "") != "hybridep":
-        values["model.moe_flex_dispatcher_backend"] = "deepep"
-    if values.get("model.moe_router_padding_for_fp8"):
-        values["model.moe_router_padding_for_quantization"] = True
-    capacity = values.get("model.moe_expert_capacity_factor")
+def _derive_backend(state: Resolved) -> None:
+    if state.optional("moe_enable_deepep") and state.optional("moe_flex_dispatcher_backend") != "hybridep":
+        state.put("moe_flex_dispatcher_backend", "deepep")
+    if state.optional("moe_router_padding_for_fp8"):
+        state.put("moe_router_padding_for_quantization", True)
+    capacity = state.optional("moe_expert_capacity_factor")
     if capacity is not None and capacity < 0:
-        values["model.moe_expert_capacity_factor"] = None
+        state.put("moe_expert_capacity_factor", None)
 
 
-def _derive_graphs(state: _State) -> None:
+def _derive_graphs(state: Resolved) -> None:
     """The graphed modules: up to 0.4 one list names them, from 0.5 on the older list is moved to the newer one."""
     values, release = state.values, state.release
-    implementation = state.model("cuda_graph_impl")
+    implementation = state.get("cuda_graph_impl")
     if release >= (0, 6) and implementation == "none":  # the lists are emptied before they are checked
         values["model.cuda_graph_scope"] = None
         values["model.cuda_graph_modules"] = ()
@@ -258,12 +208,12 @@ def _derive_graphs(state: _State) -> None:
         implementation = "transformer_engine"
     values["model.cuda_graph_impl"] = implementation
     if release >= (0, 5):
-        modules = state.model("cuda_graph_modules")
+        modules = state.get("cuda_graph_modules")
         scope = values.get("model.cuda_graph_scope")
         names = modules if scope is None else scope
         known = tuple(state.schema.enums["CudaGraphModule"].members)
     else:
-        names, known = state.model("cuda_graph_scope"), tuple(state.schema.enums["CudaGraphScope"].members)
+        names, known = state.get("cuda_graph_scope"), tuple(state.schema.enums["CudaGraphScope"].members)
     graphed, problem = _normalize_modules(names, known, release)
     migrated = [name for name in graphed if name not in known]
     if release >= (0, 5) and not problem and migrated:
@@ -310,9 +260,9 @@ def _normalize_modules(names: Any, known: tuple[str, ...], release: tuple[int, i
     return (listed, "") if not unknown else ((), f"unknown modules {', '.join(unknown)}")
 
 
-def _migrate(state: _State, migrated: list[Any], implementation: Any) -> str:
+def _migrate(state: Resolved, migrated: list[Any], implementation: Any) -> str:
     """Move a scope that is an implementation from 0.5 on; what is wrong with that, or nothing."""
-    inference = state.optional("model.inference_cuda_graph_scope")
+    inference = state.optional("inference_cuda_graph_scope")
     if len(set(migrated)) > 1:
         return "the list cannot contain multiple deprecated values at the same time"
     if migrated[0] == "full_iteration":
@@ -326,10 +276,10 @@ def _migrate(state: _State, migrated: list[Any], implementation: Any) -> str:
     return ""
 
 
-def _derive_modules_before_overlap(state: _State) -> None:
+def _derive_modules_before_overlap(state: Resolved) -> None:
     """Names in both lists as Bridge reads them for the checks of delayed weight gradients."""
     found: list[str] = []
-    for listed in (state.model("cuda_graph_scope"), state.optional("model.cuda_graph_modules", ())):
+    for listed in (state.get("cuda_graph_scope"), state.optional("cuda_graph_modules", ())):
         if isinstance(listed, str):
             listed = tuple(listed.split(","))
         found += (
@@ -338,44 +288,42 @@ def _derive_modules_before_overlap(state: _State) -> None:
     state.derived["graphed_before_overlap"] = tuple(found)
 
 
-def _derive_stages(state: _State) -> None:
+def _derive_stages(state: Resolved) -> None:
     values = state.values
     patterns = (values.get("model.hybrid_override_pattern"), values.get("model.hybrid_layer_pattern"))
     pattern = next((found for found in patterns if isinstance(found, str)), None)
     if pattern is not None and state.release >= (0, 4):
         state.derived["hybrid_layers"] = len(pattern.partition("/")[0].replace("|", ""))
-    layers, stages = state.model("num_layers"), state.model("pipeline_model_parallel_size")
+    layers, stages = state.get("num_layers"), state.get("pipeline_model_parallel_size")
     layout = values.get("model.pipeline_model_parallel_layout")
     if layout is not None:
         problem, virtual = read_layout(layout, stages, layers, values.get("model.mtp_num_layers"))
         state.derived["layout_problem"] = problem
         if virtual is not None:
             state.derived["layout_virtual_stages"] = virtual
-            if values.get("model.virtual_pipeline_model_parallel_size", _UNKNOWN) is None and virtual > 1:
-                values["model.virtual_pipeline_model_parallel_size"] = virtual
     first = values.get("model.num_layers_in_first_pipeline_stage")
     last = values.get("model.num_layers_in_last_pipeline_stage")
     given = [size for size in (first, last) if size is not None]
     if given:
         state.derived["middle_layers"] = layers - sum(given)
         state.derived["middle_stages"] = stages - len(given)
-    counted = [bool(values.get(f"model.account_for_{part}_in_pipeline_split")) for part in ("embedding", "loss")]
-    if any(counted):
-        state.derived["counted_layers"] = layers + sum(counted)
+    counted = count_split_layers(state)
+    if counted != layers:
+        state.derived["counted_layers"] = counted
 
 
-def _derive_sequence(state: _State) -> None:
-    kind = state.optional("dataset")
+def _derive_sequence(state: Resolved) -> None:
+    kind = state.values.get("dataset")
     compared = SEQUENCE_DATASETS + (SEQUENCE_DATASETS_SINCE_0_6 if state.release >= (0, 6) else ())
     if isinstance(kind, str) and kind not in compared:
         return
     names = ("dataset.seq_length", "dataset.sequence_length")
-    found = next((state.values[name] for name in names if name in state.values), _UNKNOWN)
-    if found is not _UNKNOWN:
+    found = next((state.values[name] for name in names if name in state.values), UNKNOWN)
+    if found is not UNKNOWN:
         state.derived["dataset_sequence_length"] = found
 
 
-def _derive_schedule(state: _State) -> None:
+def _derive_schedule(state: Resolved) -> None:
     scheduler = {
         name: state.get(f"scheduler.{name}") for name in ("lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters")
     }
@@ -409,12 +357,12 @@ def _counts(values: Mapping[str, Any], warmup: str) -> bool:
     return any(value != 0 if name == warmup else value is not None for name, value in values.items())
 
 
-def _derive_activation(state: _State) -> None:
+def _derive_activation(state: Resolved) -> None:
     """``torch.nn.functional.silu``, ``<function silu at 0x7f>`` and ``<built-in function silu>`` are silu.
 
     What is no function equals none of those that constraints name.
     """
-    found = state.model("activation_func")
+    found = state.get("activation_func")
     if isinstance(found, str):
         name = found.strip("<>").removeprefix("built-in ").removeprefix("function ")
         state.derived["activation"] = name.partition(" at ")[0].rpartition(".")[2]
@@ -422,16 +370,16 @@ def _derive_activation(state: _State) -> None:
         state.derived["activation"] = str(found)
 
 
-def _derive_switches(state: _State) -> None:
+def _derive_switches(state: Resolved) -> None:
     values = state.values
     for name, field, sections in (
         ("distributed_optimizer", "use_distributed_optimizer", ("ddp", "optimizer")),
         ("megatron_fsdp", "use_megatron_fsdp", ("dist", "ddp")),
     ):
-        found = [values.get(f"{section}.{field}", _UNKNOWN) for section in sections]
-        if any(value is not _UNKNOWN and value for value in found):
+        found = [values.get(f"{section}.{field}", UNKNOWN) for section in sections]
+        if any(value is not UNKNOWN and value for value in found):
             state.derived[name] = True
-        elif _UNKNOWN not in found:
+        elif UNKNOWN not in found:
             state.derived[name] = False
     if state.derived.get("megatron_fsdp"):
         state.derived["distributed_optimizer"] = True
@@ -439,13 +387,13 @@ def _derive_switches(state: _State) -> None:
         values["rng.te_rng_tracker"] = values["model.use_te_rng_tracker"] = True
 
 
-def _derive_evaluation(state: _State) -> None:
+def _derive_evaluation(state: Resolved) -> None:
     context = state.optional("dist.eval_context_parallel_size") if state.release >= (0, 6) else None
     if "data_parallel_size" not in state.derived:
-        raise _MissingError("world_size")
+        raise UnknownSettingError("world_size")
     state.derived["eval_data_parallel_size"] = state.derived["data_parallel_size"]
     if context is not None:
-        copies = state.model("tensor_model_parallel_size") * state.model("pipeline_model_parallel_size") * context
+        copies = state.get("tensor_model_parallel_size") * state.get("pipeline_model_parallel_size") * context
         state.derived["eval_data_parallel_size"] = state.world_size // copies
     for name in ("global_batch_size", "micro_batch_size"):
         found = state.get(f"validation.eval_{name}")
@@ -457,10 +405,10 @@ _STEPS = (
     _derive_data_parallel_size,
     _derive_modules_before_overlap,
     _copy_overlap,
+    _derive_recompute,
     _finalize_model,
     _derive_backend,
     _derive_stages,
-    _derive_recompute,
     _derive_graphs,
     _derive_sequence,
     _derive_activation,

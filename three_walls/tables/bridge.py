@@ -211,6 +211,19 @@ def precision_recipe(version: str, name: str) -> Mapping[str, Value] | None:
     return {field: kind.default for field, kind in fields.items() if kind.has_default} | dict(values)
 
 
+_PRECISION = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe")
+
+
+@cache
+def precision_settings(name: str) -> Mapping[str, Value]:
+    """The formats of numbers that the precision recipe ``name`` sets in every release, by key; empty for others."""
+    recipe = precision_recipe(MAIN, name)
+    if recipe is None:
+        return {}
+    is_on = {key: recipe[key.removesuffix("_recipe")] for key in _PRECISION}
+    return {key: recipe[key] for key in _PRECISION if is_on[key] or key in ("fp8", "fp4")}
+
+
 @cache
 def bridge_releases() -> tuple[BridgeRelease, ...]:
     """The releases that can be recognized by the keys of a configuration, oldest first."""

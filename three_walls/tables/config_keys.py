@@ -165,8 +165,6 @@ class ConfigKeyTable(Row):
     defaults_unknown_with: frozenset[Text]
     """Flags that read settings from a file, so that an absent flag does not mean its default."""
     bridge_scripts: BridgeScripts
-    precision_recipes: Mapping[str, Settings]
-    """Megatron-Bridge precision recipe -> values of keys that it sets."""
     keys: ByName[ConfigKey]
     argument_names: Mapping[str, tuple[Text, ...]] = Field(default={})
     """Name in Megatron-LM's arguments block that is neither a key nor a flag of one -> the keys it sets."""
@@ -185,7 +183,6 @@ class ConfigKeyTable(Row):
         for loc, rows in (
             (("shorthands",), self.shorthands),
             (("bridge_scripts", "implied"), self.bridge_scripts.implied),
-            (("precision_recipes",), self.precision_recipes),
         ):
             for name, settings in rows.items():
                 yield from contradictions_of_settings(settings, (*loc, name), self.keys)

@@ -115,9 +115,11 @@ def test_flags_mean_what_megatron_lm_makes_of_them(flags: str, key: str, value: 
     assert values(["pretrain_gpt.py", *shape.split(), *flags.split()])[key] == value
 
 
-def test_a_layout_leaves_the_number_of_virtual_stages_unknown() -> None:
-    found = values(["pretrain_gpt.py", *COMMON, "--pipeline-model-parallel-layout", "Et|t|t|tL"])
-    assert "virtual_pipeline_model_parallel_size" not in found
+@pytest.mark.parametrize(("layout", "stages"), [("Et|t|t|tL", 2), ("Ettt|tL", None), ("Et|t|tL", None)])
+def test_a_layout_gives_the_number_of_virtual_stages(layout: str, stages: int | None) -> None:
+    words = ["pretrain_gpt.py", *COMMON, "--pipeline-model-parallel-size", "2"]
+    found = values([*words, "--pipeline-model-parallel-layout", layout])
+    assert found["virtual_pipeline_model_parallel_size"] == stages
 
 
 @pytest.mark.parametrize("flag", ["--yaml-cfg", "--config-file", "--use-checkpoint-args"])

@@ -16,6 +16,7 @@ from three_walls.inputs.config.written_values import read_overrides
 from three_walls.lib.hydra import Override, read_override
 from three_walls.model.config import BUILDS_COMM_OVERLAP, ConfigValue
 from three_walls.model.errors import UsageError
+from three_walls.tables.bridge import precision_settings
 from three_walls.tables.config_keys import ConfigKey, config_keys, is_allowed, keys_by_flag, keys_by_path
 from three_walls.tables.config_values import fit, takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
@@ -210,7 +211,7 @@ def _read_bridge_setting(override: Override, settings: SettingsBuilder) -> None:
 def set_precision_recipe(name: object, settings: SettingsBuilder) -> None:
     """Sets the values of the precision recipe ``name``; an unknown name sets nothing."""
     recipe = str(name).replace("-", "_")
-    for key, value in config_keys().precision_recipes.get(recipe, {}).items():
+    for key, value in precision_settings(recipe).items():
         settings.set(key, value, f"derived: mixed_precision={recipe}")
 
 

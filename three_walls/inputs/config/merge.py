@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from three_walls.inputs.config.sources import LOG_LAYOUT, LOG_OBJECTS, SourceSettings
-from three_walls.model.config import ConfigConflict, ConfigData, ConfigValue, RunConfig, as_whole_number
-from three_walls.tables.bridge import bridge_schema, known_releases, recipe_overlaps
+from three_walls.megatron.derive import (
+    KnownSettings,
+    UnknownSettingError,
+    derive_bridge,
+    derive_core,
+    derive_megatron_lm,
+    overlaps_tensor_parallelism,
+)
+from three_walls.model.config import (
+    LARGEST_WHOLE_NUMBER,
+    ConfigConflict,
+    ConfigData,
+    ConfigValue,
+    RunConfig,
+)
+from three_walls.tables.bridge import bridge_schema, known_releases, recipe_overlaps, release_number
 from three_walls.tables.config_keys import config_keys, keys_by_path
 
 MEGATRON_LM_DEFAULT = "Megatron-LM default"
@@ -30,22 +44,20 @@ def merge_sources(sources: Sequence[SourceSettings], recipe_release: str | None 
     sizes, size_conflicts = _merge_values(sources, lambda source: source.sizes)
     # The source of lowest precedence that knows the launcher counts: the command line, if it was recorded.
     dialect = next((source.dialect for source in reversed(sources) if source.dialect != "unknown"), "unknown")
-    settings = _MergedSettings(values, frozenset(_settled_keys(sources)))
-    if dialect == "megatron_lm":
-        if any(source.leaves_out_defaults for source in sources):
-            _fill_megatron_defaults(settings)
-        if any(source.leaves_out_defaults or source.is_settled for source in sources):
-            _derive_megatron_settings(settings)
-    elif any(source.leaves_out_defaults for source in sources if source.dialect == "bridge"):
-        _fill_core_defaults(settings)
-    _derive_settings(settings)
     with_release = next((source for source in sources if source.bridge_version is not None), None)
+    release = recipe_release or (with_release.bridge_version if with_release else None)
+    _fill_defaults(values, dialect, sources)
+    settings = _derive(values, _settled_keys(sources), dialect, release)
     recipe = next((source.recipe for source in sources if source.recipe is not None), None)
-    if recipe is not None:
-        found = with_release.bridge_version if with_release else None
-        _derive_overlaps(settings, recipe, recipe_release or found)
+    if recipe is not None and _OVERLAPS not in values:
+        _derive_overlaps(settings, recipe, release)
+    for name, reason in settings.reasons.items():
+        if name in settings.values:
+            values[name] = ConfigValue(settings.values[name], f"derived: {reason}")
+        elif not values[name].is_stated:
+            del values[name]
     return RunConfig(
-        values=MappingProxyType(_shown(settings.values)),
+        values=MappingProxyType(_shown(values)),
         environment=MappingProxyType(dict(sorted(_shown(environment).items()))),
         dialect=dialect,
         bridge_version=with_release.bridge_version if with_release else None,
@@ -54,7 +66,7 @@ def merge_sources(sources: Sequence[SourceSettings], recipe_release: str | None 
             (source.megatron_core_version for source in sources if source.megatron_core_version), None
         ),
         sizes=MappingProxyType(sizes),
-        withheld_values=MappingProxyType(_withheld(settings.values)),
+        withheld_values=MappingProxyType(_withheld(values)),
         withheld_environment=MappingProxyType(_withheld(environment)),
         conflicts=(*conflicts, *size_conflicts, *environment_conflicts),
     )
@@ -122,162 +134,79 @@ def _settled_keys(sources: Sequence[SourceSettings]) -> set[str]:
     return settled
 
 
-@dataclass(slots=True)
-class _MergedSettings:
-    """The merged values while defaults and derived settings are added. Nothing is derived for a ``settled`` key."""
+def _fill_defaults(values: dict[str, ConfigValue], dialect: str, sources: Sequence[SourceSettings]) -> None:
+    """Gives keys that a source is known to leave out their defaults.
 
-    values: dict[str, ConfigValue]
-    settled: frozenset[str]
-
-    def get(self, key: str) -> ConfigData:
-        found = self.values.get(key)
-        return None if found is None else found.value
-
-    def whole_number(self, key: str) -> int | None:
-        return as_whole_number(self.get(key))
-
-    def is_unset(self, key: str) -> bool:
-        found = self.values.get(key)
-        return found is None or (found.value is None and not found.is_withheld)
-
-    def set(self, key: str, value: ConfigData, source: str) -> None:
-        self.values[key] = ConfigValue(value, source)
-
-    def derive(self, key: str, value: ConfigData, reason: str) -> None:
-        """Sets ``key`` to what follows from other settings, unless its value is settled or withheld."""
-        found = self.values.get(key)
-        if found is not None and found.is_withheld:
-            return
-        if key in self.settled and found is not None and found.value is not None:
-            return
-        if found is None or not found.is_stated or found.value != value:
-            self.set(key, value, f"derived: {reason}")
-
-
-def _fill_megatron_defaults(settings: _MergedSettings) -> None:
-    """Gives every key whose flag is absent its default, where that is the same in all releases."""
-    for key in config_keys().keys.values():
-        spelling = key.megatron_lm
-        if spelling is not None and spelling.has_default and key.name not in settings.values:
-            settings.set(key.name, spelling.default, MEGATRON_LM_DEFAULT)
-
-
-def _fill_core_defaults(settings: _MergedSettings) -> None:
-    """Adds what Bridge's summary leaves out because it is Megatron Core's default."""
-    for key in config_keys().keys.values():
-        if key.bridge is not None and key.bridge.has_core_default and key.name not in settings.values:
-            settings.set(key.name, key.bridge.core_default, MEGATRON_CORE_DEFAULT)
-
-
-def _derive_settings(settings: _MergedSettings) -> None:
-    """Replaces unset and default values that the launcher itself replaces."""
-    _derive_experts(settings)
-    _derive_graph_scope(settings)
-    _follow(settings, "expert_tensor_parallel_size", "tensor_model_parallel_size")
-
-
-def _derive_megatron_settings(settings: _MergedSettings) -> None:
-    """Derives what only a complete Megatron-LM command line determines; call it before :func:`_derive_settings`."""
-    _derive_widths(settings)
-    _derive_sequence_parallel(settings)
-    _derive_pipeline(settings)
-    _derive_precision(settings)
-    _derive_recompute(settings)
-    if settings.get("add_bias_linear") is False:
-        settings.derive("bias_gelu_fusion", False, "no bias in linear layers")
-
-
-def _derive_experts(settings: _MergedSettings) -> None:
-    if settings.whole_number("num_moe_experts") == 0:  # how Megatron-LM also writes a dense model
-        settings.set("num_moe_experts", None, settings.values["num_moe_experts"].source)
-    if settings.whole_number("num_moe_experts") is not None:
-        _follow(settings, "moe_ffn_hidden_size", "ffn_hidden_size")
-
-
-def _derive_graph_scope(settings: _MergedSettings) -> None:
-    given = settings.values.get("cuda_graph_modules")
-    scope = settings.values.get("cuda_graph_scope")
-    if given is not None and given.value and (scope is None or not scope.value):
-        settings.derive("cuda_graph_scope", given.value, "cuda_graph_modules")
-
-
-def _derive_widths(settings: _MergedSettings) -> None:
-    hidden, heads = settings.whole_number("hidden_size"), settings.whole_number("num_attention_heads")
-    if hidden is not None and settings.is_unset("ffn_hidden_size"):
-        # A gated unit has two input matrices: 2/3 of the width keeps the number of parameters, in whole tiles of 64.
-        gated = bool(settings.get("swiglu"))
-        settings.derive("ffn_hidden_size", hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden, "hidden_size")
-    if hidden is not None and heads and settings.is_unset("kv_channels"):
-        settings.derive("kv_channels", hidden // heads, "hidden_size / num_attention_heads")
-    if heads is not None and settings.get("group_query_attention") is False:
-        # Without grouped-query attention, Megatron-LM ignores the number of groups.
-        settings.set("num_query_groups", heads, "derived: num_attention_heads (no --group-query-attention)")
-
-
-def _derive_sequence_parallel(settings: _MergedSettings) -> None:
-    if settings.whole_number("tensor_model_parallel_size") == 1 and settings.get("sequence_parallel") is True:
-        settings.derive("sequence_parallel", False, "tensor_model_parallel_size")
-
-
-def _derive_pipeline(settings: _MergedSettings) -> None:
-    if not settings.is_unset("pipeline_model_parallel_layout"):
-        # The layout string determines the number of virtual stages. Nothing here parses it, so the number is unknown.
-        if "virtual_pipeline_model_parallel_size" not in settings.settled:
-            settings.values.pop("virtual_pipeline_model_parallel_size", None)
+    Those of Megatron-LM's flags where they are the same in all releases; else those of Megatron Core, which Bridge's
+    summary leaves out.
+    """
+    if not any(source.leaves_out_defaults for source in sources if source.dialect == dialect):
         return
-    layers = settings.whole_number("num_layers")
-    per_stage = settings.whole_number("num_layers_per_virtual_pipeline_stage")
-    stages = settings.whole_number("pipeline_model_parallel_size")
-    if per_stage and layers is not None and stages:
-        size = layers // stages // per_stage
-        settings.derive("virtual_pipeline_model_parallel_size", size, "num_layers_per_virtual_pipeline_stage")
-    if settings.whole_number("virtual_pipeline_model_parallel_size") == 1:
-        settings.derive("virtual_pipeline_model_parallel_size", None, "one stage is none")
-    if settings.is_unset("virtual_pipeline_model_parallel_size"):
-        for name in ("overlap_p2p_comm", "align_param_gather"):
-            settings.derive(name, False, "no interleaved pipeline stages")
+    for key in config_keys().keys.values():
+        if key.name in values:
+            continue
+        if dialect == "megatron_lm" and key.megatron_lm is not None and key.megatron_lm.has_default:
+            values[key.name] = ConfigValue(key.megatron_lm.default, MEGATRON_LM_DEFAULT)
+        elif dialect == "bridge" and key.bridge is not None and key.bridge.has_core_default:
+            values[key.name] = ConfigValue(key.bridge.core_default, MEGATRON_CORE_DEFAULT)
 
 
-def _derive_precision(settings: _MergedSettings) -> None:
-    source = settings.values.get("grad_reduce_in_fp32")
-    given = source is not None and source.source != MEGATRON_LM_DEFAULT
-    if not given and settings.get("bf16") is True and settings.get("main_grads_dtype") == "fp32":
-        settings.derive("grad_reduce_in_fp32", True, "bf16")
+def _derive(
+    values: dict[str, ConfigValue], settled: Collection[str], dialect: str, release: str | None
+) -> KnownSettings:
+    """The values with what the launcher, and then Megatron Core, make of them.
+
+    Nothing is derived for a value that is withheld, or that a source of final values states.
+    """
+    if values.get("num_moe_experts", _UNSET).value == 0:  # how Megatron-LM also writes a dense model
+        values["num_moe_experts"] = replace(values["num_moe_experts"], value=None)
+    groups = values.get("group_query_attention", _UNSET)
+    if dialect == "megatron_lm" and groups.value is False:  # then Megatron-LM ignores the number of groups
+        values["num_query_groups"] = ConfigValue(None, groups.source)
+    known = {name: found.value for name, found in values.items() if not found.is_withheld and not _is_mistake(found)}
+    fixed = {name for name in values if name not in known or (name in settled and known[name] is not None)}
+    settings = KnownSettings(known, fixed)
+    if dialect == "megatron_lm":
+        reduces = values.get("grad_reduce_in_fp32", _UNSET)
+        if not reduces.is_stated and known.get("bf16") is True and known.get("main_grads_dtype") == "fp32":
+            settings.put("grad_reduce_in_fp32", True, "bf16")
+        derive_megatron_lm(settings)
+    elif dialect == "bridge":
+        derive_bridge(settings, release_number(release) if release is not None else None)
+    else:
+        derive_core(settings)
+    if known.get("cuda_graph_modules") and not known.get("cuda_graph_scope"):
+        settings.put("cuda_graph_scope", known["cuda_graph_modules"], "cuda_graph_modules")
+    return settings
 
 
-def _derive_recompute(settings: _MergedSettings) -> None:
-    if settings.get("recompute_granularity") == "selective" and settings.is_unset("recompute_modules"):
-        settings.derive("recompute_modules", ("core_attn",), "recompute_granularity")
+_UNSET = ConfigValue(None, "default")
 
 
-def _derive_overlaps(settings: _MergedSettings, recipe: str, release: str | None) -> None:
+def _is_mistake(value: ConfigValue) -> bool:
+    return isinstance(value.value, int) and abs(value.value) > LARGEST_WHOLE_NUMBER
+
+
+def _derive_overlaps(settings: KnownSettings, recipe: str, release: str | None) -> None:
     """Gives the run the recipe's comm_overlap section where no source shows one, as far as it is known.
 
     Where the release is not known, only what all releases of the recipe have in common counts. Of the fields those are
-    known that Bridge copies to the model as they are; ``tp_comm_overlap`` also needs tensor and sequence parallelism.
+    known that Bridge copies to the model; ``tp_comm_overlap`` is turned off without tensor and sequence parallelism.
     """
-    if _OVERLAPS in settings.values:
-        return
     releases = [release] if release is not None else list(known_releases())
     sections = [recipe_overlaps(name)[recipe] for name in releases if recipe in recipe_overlaps(name)]
     if not sections or len({section is None for section in sections}) > 1:
         return
-    source = f"derived: recipe {recipe}"
-    settings.set(_OVERLAPS, None if sections[0] is None else _OVERLAPS_CLASS, source)
+    reason = f"recipe {recipe}"
+    settings.put(_OVERLAPS, None if sections[0] is None else _OVERLAPS_CLASS, reason)
     for name, value in (sections[0] or {}).items():
-        path = f"{_OVERLAPS}.{name}"
-        key = keys_by_path().get(path)
+        key = keys_by_path().get(f"{_OVERLAPS}.{name}")
         is_common = all(section is not None and section.get(name) == value for section in sections)
         is_copied = bridge_schema(releases[-1]).find(f"model.{name}") is not None
-        if name == "tp_comm_overlap" and value:
-            is_copied = settings.get("sequence_parallel") is True and (
-                (settings.whole_number("tensor_model_parallel_size") or 1) > 1
-            )
-        if key is not None and is_common and is_copied and key.name not in settings.values:
-            settings.set(key.name, value, source)
-
-
-def _follow(settings: _MergedSettings, name: str, other: str) -> None:
-    """Gives an unset ``name`` the value of ``other``."""
-    if name in settings.values and settings.is_unset(name) and settings.get(other) is not None:
-        settings.derive(name, settings.values[other].value, other)
+        if key is None or key.name in settings.values or not is_common or not is_copied:
+            continue
+        try:
+            kept = value and overlaps_tensor_parallelism(settings) if name == "tp_comm_overlap" else value
+        except UnknownSettingError:
+            continue
+        settings.put(key.name, kept, reason)

@@ -17,16 +17,26 @@ def read_layout(layout: Any, stages: int, layers: int, prediction_layers: Any) -
 
     ``prediction_layers``: those of multi-token prediction, or None.
     """
-    rows: list[list[Any]] = []
     try:
-        rows = _unroll(layout) if isinstance(layout, str) else [_read_row(row) for row in layout]
+        virtual = count_virtual_stages(layout, stages)
     except ValueError as error:
         return str(error), None
-    if len(rows) % stages:
-        return f"{len(rows)} stages do not divide over {stages} pipeline ranks", None
+    rows = _read_rows(layout)
     names = [name for row in rows for name in row]
-    problems = _find_problems(rows, names, stages, layers, prediction_layers)
-    return next(problems, ""), len(rows) // stages
+    return next(_find_problems(rows, names, stages, layers, prediction_layers), ""), virtual
+
+
+def count_virtual_stages(layout: Any, stages: int) -> int:
+    """The virtual stages of each of ``stages``; ValueError where ``layout`` is none, or has no whole number of them."""
+    rows = _read_rows(layout)
+    if len(rows) % stages:
+        raise ValueError(f"{len(rows)} stages do not divide over {stages} pipeline ranks")
+    return len(rows) // stages
+
+
+def _read_rows(layout: Any) -> list[list[Any]]:
+    """The layers of every stage."""
+    return _unroll(layout) if isinstance(layout, str) else [_read_row(row) for row in layout]
 
 
 def _unroll(text: str) -> list[list[Any]]:

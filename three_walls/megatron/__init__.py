@@ -1,0 +1,1 @@
+"""What is known of Megatron without a trace: what follows from its settings."""
