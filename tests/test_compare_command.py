@@ -18,9 +18,9 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.compare.sample_runs import make_run
-from tests.compare.test_settings import DEEPEP
 from tests.paths import REPOSITORY
+from tests.runs.sample_runs import make_run
+from tests.runs.test_settings import DEEPEP
 from three_walls.cli.main import main
 from three_walls.report.json_report import render_json
 

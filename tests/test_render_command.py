@@ -16,11 +16,11 @@ from tests.report.sample_report import sample_report
 from three_walls import pipeline
 from three_walls.cli.analyze import analyze_command
 from three_walls.cli.render import render_command
-from three_walls.model.errors import UsageError
-from three_walls.model.report import SCHEMA_VERSION, Report
+from three_walls.lib.errors import UsageError
 from three_walls.report.json_report import render_json
-from three_walls.report.render import FORMATS, render
-from three_walls.report.write import write_report
+from three_walls.report.render_report import FORMATS, render
+from three_walls.report.report import SCHEMA_VERSION, Report
+from three_walls.report.write_report import write_report
 
 FIRST = "tests/report/report-3.0.json.xz"
 """The sample report as it was written with schema 3.0."""

@@ -11,18 +11,18 @@ import pytest
 import yaml
 
 from tests.paths import REPOSITORY
+from three_walls.advice.format.conditions import KnownFacts, list_conditions
+from three_walls.advice.format.load_rules import cases_file, load_rules, rule_files
+from three_walls.advice.format.rule import NO_BASIS, UPPER_BOUND, Edit, GainModel, GainTerm, Rule
+from three_walls.advice.format.rule_sources import check_pointer, load_sources
+from three_walls.advice.judge import judge_with_size
+from three_walls.advice.judge_warnings import load_warnings
+from three_walls.advice.testing.derive_cases import derive_cases
+from three_walls.advice.testing.rule_cases import Case, load_cases
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.lib.expressions import ORDERED, Clause, Condition, Junction
-from three_walls.model.fact import FactSheet
-from three_walls.model.rule import NO_BASIS, UPPER_BOUND, Edit, GainModel, GainTerm, Rule
-from three_walls.resources import RULES_DIR, TABLES_DIR
-from three_walls.rules.cases import Case, load_cases
-from three_walls.rules.conditions import KnownFacts, list_conditions
-from three_walls.rules.derive import derive_cases
-from three_walls.rules.judge import judge_with_size
-from three_walls.rules.load import cases_file, load_rules, rule_files
-from three_walls.rules.sources import check_pointer, load_sources
-from three_walls.rules.warnings import load_warnings
+from three_walls.lib.fact import FactSheet
+from three_walls.lib.resources import RULES_DIR, TABLES_DIR
 from tools.generate_rules_index import INDEX, index_of
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.rules.test_rulebase import RULE, rules_directory
+from tests.advice.test_rulebase import RULE, rules_directory
 from three_walls.cli.main import cli
-from three_walls.model.errors import RuleBaseError, UsageError
+from three_walls.lib.errors import RuleBaseError, UsageError
 
 pytestmark = pytest.mark.slow
 

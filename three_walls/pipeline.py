@@ -2,15 +2,15 @@
 
 Each stage is made from the ones before it, and the docstring of its module lists what it works out:
 
-- ``inputs/read_inputs.py``: what is read.
-- ``timeline/timeline.py``: every operation with its category, and where steps come from.
-- ``ranks/matched_ranks.py``: the calls of the ranks matched, and their clocks aligned.
-- ``attribution/attribution.py``: the budget, exposed communication, why no compute ran, stragglers.
-- ``survey/rank_survey.py``: a run of many ranks, of which only some are read in full.
+- ``trace/read_inputs.py``: what is read.
+- ``step/build_timeline.py``: every operation with its category, and where steps come from.
+- ``step/ranks/matched_ranks.py``: the calls of the ranks matched, and their clocks aligned.
+- ``step/attribute_steps.py``: the budget, exposed communication, why no compute ran, stragglers.
+- ``step/survey/rank_survey.py``: a run of many ranks, of which only some are read in full.
 - ``facts/measure.py``: the fact sheet.
-- ``replay/run.py``: the replay of the step, which predicts what edits give back.
-- ``rules/plan.py`` and ``rules/verdict.py``: findings, the plan, the wall.
-- ``overrides/spell.py``: the plan as overrides of a launcher; ``overrides/entries.py``: each entry alone.
+- ``replay/replay_steps.py``: the replay of the step, which predicts what edits give back.
+- ``advice/plan/make_plan.py`` and ``advice/decide_verdict.py``: findings, the plan, the wall.
+- ``bridge/render_overrides.py``: the plan as overrides of a launcher; ``bridge/render_entries.py``: each entry alone.
 - ``export/drill_down.py``: the kernels of the step, the host's time by place, the timeline.
 - ``export/step_tracks.py``: the step for trace viewers.
 """
@@ -25,25 +25,49 @@ from pathlib import Path
 
 import polars as pl
 
-from three_walls.attribution.attribution import Attribution, attribute
-from three_walls.attribution.stragglers import find_late_ranks
+from three_walls.advice.answer_what_if import answer
+from three_walls.advice.decide_verdict import decide_verdict
+from three_walls.advice.finding import Finding, FirstTrial, Overrides, PlanStep
+from three_walls.advice.format.rule_base import RuleBase, load_rule_base
+from three_walls.advice.judge_warnings import judge_warnings
+from three_walls.advice.plan.locate import name_places
+from three_walls.advice.plan.make_plan import choose_first_trial, make_validated_plan
+from three_walls.advice.unknown_settings import warn_of_unknown_settings
+from three_walls.advice.verdict_rows import Verdict
+from three_walls.advice.what_if import ReplayedRun
+from three_walls.bridge.check_overrides import find_problems
+from three_walls.bridge.nearest_recipe import find_nearest_recipe
+from three_walls.bridge.recipe_rows import KnownGoodRecipe
+from three_walls.bridge.render_entries import spell_entries
+from three_walls.bridge.render_overrides import spell
 from three_walls.export.drill_down import DrilledDown, drill_down
 from three_walls.export.step_tracks import MeasuredStep, list_step_tracks
 from three_walls.export.tracks import StepTracks
 from three_walls.facts.counted_world import add_counted_world
+from three_walls.facts.input_warnings import collect_warnings
 from three_walls.facts.measure import Details, measure_facts
 from three_walls.facts.registry import DEFINITIONS
-from three_walls.facts.step_view import NO_STEP, StepView
-from three_walls.facts.summary import (
-    list_unclassified,
-    summarize_budget,
-    summarize_ranks,
-    summarize_steps,
-)
-from three_walls.facts.warnings import collect_warnings
-from three_walls.inputs.nsys.reader import list_steps_to_read
-from three_walls.inputs.nsys.source import keep_unpacked
-from three_walls.inputs.read_inputs import (
+from three_walls.facts.summarize_step import list_unclassified, summarize_budget, summarize_ranks, summarize_steps
+from three_walls.lib.errors import InputError
+from three_walls.lib.fact import FactDefinition, FactSheet
+from three_walls.lib.report_warning import ReportWarning
+from three_walls.lib.version import VERSION
+from three_walls.replay.predictor import StepReplay
+from three_walls.replay.replay_steps import RunReplay, replay_steps
+from three_walls.report.live_report import LiveReport
+from three_walls.step.attribute_steps import Attribution, attribute
+from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
+from three_walls.step.find_steps import STEP
+from three_walls.step.ranks.attributed_steps import UnreadStepError, check_are_kept, choose_steps
+from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
+from three_walls.step.ranks.steps_to_read import choose_steps_to_read, outline_run, sample_steps
+from three_walls.step.selected_steps import excerpt_trace
+from three_walls.step.step_view import NO_STEP, StepView
+from three_walls.step.stragglers import find_late_ranks
+from three_walls.step.survey.survey_rows import Survey
+from three_walls.tables.bridge_releases import check_release
+from three_walls.tables.kernel_names import load_api_patterns, union_of
+from three_walls.trace.read_inputs import (
     ChooseSteps,
     Inputs,
     Progress,
@@ -51,34 +75,9 @@ from three_walls.inputs.read_inputs import (
     read_inputs,
     warn_of_unreadable,
 )
-from three_walls.model.errors import InputError
-from three_walls.model.fact import FactDefinition, FactSheet
-from three_walls.model.finding import Finding, FirstTrial, Overrides, PlanStep
-from three_walls.model.report import KnownGoodRecipe, ReportWarning, Survey, Verdict
-from three_walls.model.run_request import EXPORTS, THIS_PROCESS, RunRequest, Workers
-from three_walls.model.what_if import LiveReport, ReplayedRun
-from three_walls.overrides.check import find_problems
-from three_walls.overrides.entries import spell_entries
-from three_walls.overrides.nearest_recipe import find_nearest_recipe
-from three_walls.overrides.spell import spell
-from three_walls.ranks.attributed_steps import UnreadStepError, check_are_kept, choose_steps
-from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
-from three_walls.ranks.steps_to_read import choose_steps_to_read, outline_run, sample_steps
-from three_walls.replay.predictor import StepReplay
-from three_walls.replay.run import RunReplay, replay_steps
-from three_walls.rules.plan import choose_first_trial, make_validated_plan
-from three_walls.rules.rule_base import RuleBase, load_rule_base
-from three_walls.rules.unknown_settings import warn_of_unknown_settings
-from three_walls.rules.verdict import decide_verdict
-from three_walls.rules.warnings import judge_warnings
-from three_walls.rules.what_if import answer
-from three_walls.rules.where_seen import name_places
-from three_walls.tables.bridge import check_release
-from three_walls.tables.kernels import load_api_patterns, union_of
-from three_walls.timeline.excerpt import excerpt_trace
-from three_walls.timeline.steps import STEP
-from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
-from three_walls.version import VERSION
+from three_walls.trace.read_trace import list_steps_to_read
+from three_walls.trace.run_request import EXPORTS, THIS_PROCESS, RunRequest, Workers
+from three_walls.trace.trace_files import keep_unpacked
 
 Paths = str | Path | Iterable[str | Path]
 
@@ -115,7 +114,7 @@ def analyze(
       processes import the caller's main module, which must then run nothing on import.
     - ``progress``: called with a few words when a stage begins.
 
-    Raises the errors of ``three_walls.model.errors``, each with a one-line message for the user.
+    Raises the errors of ``three_walls.lib.errors``, each with a one-line message for the user.
     """
     request = RunRequest(
         traces=_as_paths(trace),
@@ -218,7 +217,7 @@ def _measure(request: RunRequest, progress: Progress, asked: Collection[int] = (
     inputs, details, facts = measured.inputs, measured.details, measured.facts
     timeline, matched_ranks, attribution = measured.timeline, measured.matched_ranks, measured.attribution
     if measured.survey is not None:
-        from three_walls.survey.attribute import restrict_to_full
+        from three_walls.step.survey.attribute_survey import restrict_to_full
 
         matched_ranks = restrict_to_full(matched_ranks, timeline)
     replay = replay_steps(timeline, matched_ranks, attribution, inputs.with_kernels, details.step, facts)
@@ -267,11 +266,11 @@ def _measure_survey(
 ) -> _MeasuredRun:
     """The same for a run of many ranks: all are surveyed, and those that matter are read in full."""
     # Imported where they are needed: most runs are not surveyed.
-    from three_walls.survey.attribute import attribute_survey, complete_attribution
-    from three_walls.survey.choose_ranks import choose_ranks
-    from three_walls.survey.rank_survey import plan_tasks, read_in_full
-    from three_walls.survey.summarize import summarize_survey
-    from three_walls.survey.workers import run_tasks
+    from three_walls.step.survey.attribute_survey import attribute_survey, complete_attribution
+    from three_walls.step.survey.choose_ranks import choose_ranks
+    from three_walls.step.survey.rank_survey import plan_tasks, read_in_full
+    from three_walls.step.survey.summarize_survey import summarize_survey
+    from three_walls.step.survey.survey_workers import run_tasks
 
     first = inputs.with_kernels[0]
     # A range that marks no step is an error before all are read, and so are steps that did not run where expected.
@@ -325,7 +324,7 @@ def _load_rule_base(additional: Path | None) -> RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``additional``."""
     if additional is not None:
         # Imported where it is needed: rules that ship with the program were read and checked before.
-        from three_walls.rules.load import check_rules_directory
+        from three_walls.advice.format.load_rules import check_rules_directory
 
         check_rules_directory(additional)
     return load_rule_base(_list_definitions, additional)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.format.rule import Rule, WarningRule
+from three_walls.advice.judge_warnings import load_warnings
 from three_walls.facts.registry import DEFINITIONS
 from three_walls.lib.expressions import list_names
-from three_walls.model.rule import Rule, WarningRule
-from three_walls.resources import RULES_DIR
-from three_walls.rules.load import load_rules
-from three_walls.rules.warnings import load_warnings
+from three_walls.lib.resources import RULES_DIR
 
 INDEX = Path(__file__).resolve().parent.parent / "docs" / "generated" / "rules.md"
 _WALLS = {

@@ -14,9 +14,9 @@ from tests.replay.small_graphs import GraphBuilder
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from three_walls.export.step_tracks import find_operations_on_path
 from three_walls.export.tracks import RankTracks, Slice, Track, lay_out
-from three_walls.model.errors import UsageError
-from three_walls.model.run_request import RunRequest
+from three_walls.lib.errors import UsageError
 from three_walls.pipeline import export_step
+from three_walls.trace.run_request import RunRequest
 
 US = 1_000
 

@@ -11,8 +11,8 @@ from tests.facts.model_runs import wide, without
 from tests.facts.views import run_view
 from tests.trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 from three_walls import analyze
-from three_walls.facts.efficiency.model_flops import MFU, MFU_TRACED, measure_utilization
-from three_walls.model.report import Report
+from three_walls.facts.model_flops import MFU, MFU_TRACED, measure_utilization
+from three_walls.report.report import Report
 from three_walls.tables.hardware import GpuModel, find_gpu
 
 pytestmark = pytest.mark.slow

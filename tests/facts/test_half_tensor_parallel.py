@@ -9,12 +9,13 @@ import pytest
 from tests.facts.model_runs import toy
 from tests.facts.views import pairs, run_view, step_view
 from three_walls.facts.half_tensor_parallel import measure_half_tensor_parallel
-from three_walls.facts.memory.estimate import MEMORY_PEAK, estimate_stages
-from three_walls.facts.moe.token_exchange import EP_FASTEST
+from three_walls.facts.memory_estimate import MEMORY_PEAK, estimate_stages
+from three_walls.facts.token_exchange import EP_FASTEST
 from three_walls.facts.transport import DP_FASTEST, TP_FASTEST
-from three_walls.inputs.nsys.identity import Gpu
-from three_walls.model.config import ConfigData
-from three_walls.model.fact import FactValue, Measurements, known, missing
+from three_walls.lib.fact import FactValue, Measurements
+from three_walls.lib.measurement import known, missing
+from three_walls.lib.plain_data import ConfigData
+from three_walls.trace.identity import Gpu
 
 DEVICE_BYTES, PEAK_BYTES, UPDATE_NS = 1_000_000, 100_000, 500
 DENSE = 2 * (192 + 32 + 16) + 2 * 256 + 8

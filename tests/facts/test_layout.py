@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.facts.views import pairs, run_view
-from three_walls.facts.layout import measure_layout
-from three_walls.inputs.nsys.identity import Rank
-from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.model.fact import FactValue
+from three_walls.facts.run_layout import measure_layout
+from three_walls.lib.fact import FactValue
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.tables.hardware import GpuModel, find_gpu
+from three_walls.trace.identity import Rank
 
 H200 = find_gpu("NVIDIA H200")
 

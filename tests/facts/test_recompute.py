@@ -19,7 +19,7 @@ from tests.facts.moe_model import (
     command,
 )
 from three_walls import analyze
-from three_walls.model.fact import FactSheet
+from three_walls.lib.fact import FactSheet
 
 pytestmark = pytest.mark.slow
 

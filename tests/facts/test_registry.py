@@ -6,8 +6,9 @@ import pytest
 
 from three_walls.facts.measure import make_sheet
 from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS, index_definitions
-from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactGroup, known
+from three_walls.lib.fact import FactGroup
+from three_walls.lib.measurement import known
+from three_walls.megatron.settings.run_config import RunConfig
 
 
 def test_a_name_that_is_defined_twice_is_refused() -> None:

@@ -8,11 +8,12 @@ import polars as pl
 import pytest
 
 from tests.facts.views import RANK, pairs, run_view, step_view
-from tests.timeline.test_operators import nest
-from three_walls.facts.moe.token_exchange import EP_FASTEST, EP_LINK
+from tests.step.test_operators import nest
+from three_walls.facts.token_exchange import EP_FASTEST, EP_LINK
 from three_walls.facts.transport import _measure_gpu_order, measure_transport
-from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.model.fact import FactValue, known, missing
+from three_walls.lib.fact import FactValue
+from three_walls.lib.measurement import known, missing
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.tables.hardware import find_gpu
 
 H200 = find_gpu("NVIDIA H200")

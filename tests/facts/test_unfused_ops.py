@@ -8,10 +8,10 @@ import pytest
 from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.model_runs import toy
 from tests.facts.views import pairs, run_view, step_view
-from tests.timeline.test_operators import nest
-from three_walls.attribution.ownership import LABELS
+from tests.step.test_operators import nest
 from three_walls.facts.unfused_ops import measure_unfused_ops
-from three_walls.timeline.intervals import mask_of
+from three_walls.step.intervals import mask_of
+from three_walls.step.ownership import LABELS
 
 STEP = (0, 1000)
 STARVED = mask_of(["launch_starved"], LABELS)

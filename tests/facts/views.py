@@ -8,13 +8,13 @@ from typing import cast
 
 import polars as pl
 
-from three_walls.facts.step_view import RunView, StepView
-from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.nsys.identity import Rank
-from three_walls.inputs.nsys.reader import Trace
-from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactValue, Measurements
+from three_walls.lib.fact import FactValue, Measurements
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.step_view import RunView, StepView
 from three_walls.tables.hardware import GpuModel
+from three_walls.trace.identity import Rank
+from three_walls.trace.read_trace import Trace
 
 RANK = Rank(0, 0, "environment", 1, 0, "host", None, "trace.sqlite")
 

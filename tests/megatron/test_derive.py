@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from three_walls.inputs.config.merge import merge_sources
-from three_walls.inputs.config.saved_config import read_dump
+from three_walls.bridge.resolve_config import resolve
 from three_walls.megatron.derive import (
     KnownSettings,
     UnknownSettingError,
@@ -17,8 +16,9 @@ from three_walls.megatron.derive import (
     derive_megatron_lm,
     overlaps_tensor_parallelism,
 )
-from three_walls.overrides.resolve import resolve
-from three_walls.tables.bridge import bridge_schema
+from three_walls.megatron.settings.merge_settings import merge_sources
+from three_walls.megatron.settings.saved_config import read_dump
+from three_walls.tables.bridge_releases import bridge_schema
 
 TENSOR, EXPERT, EXPERT_TENSOR = (
     "tensor_model_parallel_size",

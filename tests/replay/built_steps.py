@@ -8,13 +8,13 @@ from tempfile import mkdtemp
 import polars as pl
 
 from tests.trace_builder import TraceBuilder
-from three_walls.inputs.read_inputs import read_inputs
-from three_walls.model.run_request import RunRequest
 from three_walls.pipeline import match_ranks
-from three_walls.replay.build import build_graph
-from three_walls.replay.graph import StepGraph
-from three_walls.tables.kernels import load_api_patterns, union_of
-from three_walls.timeline.timeline import build_timeline, wanted_ranges
+from three_walls.replay.build_graph import build_graph
+from three_walls.replay.step_graph import StepGraph
+from three_walls.step.build_timeline import build_timeline, wanted_ranges
+from three_walls.tables.kernel_names import load_api_patterns, union_of
+from three_walls.trace.read_inputs import read_inputs
+from three_walls.trace.run_request import RunRequest
 
 US = 1000
 

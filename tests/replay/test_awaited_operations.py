@@ -8,8 +8,8 @@ import pytest
 
 from tests.linear_work import assert_linear
 from three_walls.replay.awaited_operations import find_awaited
-from three_walls.replay.graph import Numbers
 from three_walls.replay.host_chains import CALLS
+from three_walls.replay.step_graph import Numbers
 
 STREAM = 7
 BY_NAME = ("cudaStreamSynchronize_v3020", "cudaEventSynchronize_v3020", "cudaDeviceSynchronize_v3020")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.replay.small_graphs import GraphBuilder, lockstep_graph, random_graphs
 from three_walls.facts.replayed_step import CRITICAL_PATH_COMPUTE, CRITICAL_PATH_HOST, measure_critical_path
-from three_walls.replay.critical_path import CriticalPath, find_critical_path, summarize_critical_path
-from three_walls.replay.graph import StepGraph, replay, with_operations
+from three_walls.replay.find_critical_path import CriticalPath, find_critical_path, summarize_critical_path
+from three_walls.replay.step_graph import StepGraph, replay, with_operations
 
 
 def path_of(graph: StepGraph, rank: int | None = None) -> CriticalPath:

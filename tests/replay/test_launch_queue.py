@@ -8,9 +8,9 @@ import pytest
 
 from tests.changed_rows import change
 from three_walls.replay import launch_queue
-from three_walls.replay.graph import Numbers
 from three_walls.replay.host_chains import CALLS
 from three_walls.replay.launch_queue import find_queue_waits
+from three_walls.replay.step_graph import Numbers
 from three_walls.tables.thresholds import replay_thresholds
 
 MS = 1_000_000

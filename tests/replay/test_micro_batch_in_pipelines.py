@@ -13,12 +13,12 @@ from lockstep import ATTENTION
 from pipeline_model import ATTENTION_BACKWARD, PipelineRun, simulate_pipeline
 from trace_builder import GEMM
 
-from three_walls.model.run_request import RunRequest
-from three_walls.model.transformation import Action, Level, Transformation
 from three_walls.pipeline import replay_run
-from three_walls.replay.graph import StepGraph, Work, replay
 from three_walls.replay.predictor import StepReplay
-from three_walls.replay.transform import transform
+from three_walls.replay.step_graph import StepGraph, Work, replay
+from three_walls.replay.transform_graph import transform
+from three_walls.replay.transformation import Action, Level, Transformation
+from three_walls.trace.run_request import RunRequest
 
 pytestmark = pytest.mark.slow
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.replay.small_graphs import lockstep_graph, random_graphs
-from three_walls.model.buckets import CATEGORIES
-from three_walls.model.transformation import Action, Level, Levels, Selection, Transformation
-from three_walls.replay.budget import measure_replayed_budget
-from three_walls.replay.critical_path import find_critical_path
-from three_walls.replay.graph import Numbers, StepGraph, Work, find_steady, replay
+from three_walls.replay.find_critical_path import find_critical_path
 from three_walls.replay.longest_path import _load_compiled, find_longest_paths, find_longest_paths_once
-from three_walls.replay.transform import transform
+from three_walls.replay.replayed_budget import measure_replayed_budget
+from three_walls.replay.step_graph import Numbers, StepGraph, Work, find_steady, replay
+from three_walls.replay.transform_graph import transform
+from three_walls.replay.transformation import Action, Level, Levels, Selection, Transformation
+from three_walls.tables.buckets import CATEGORIES
 
 pytestmark = pytest.mark.slow
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.fact import Fact, FactValue
-from three_walls.model.finding import Gain
+from three_walls.advice.finding import Gain
+from three_walls.lib.fact import Fact, FactValue
 from three_walls.report import formats
+from three_walls.tables.buckets import SubWall, Wall
 
 
 @pytest.mark.parametrize(

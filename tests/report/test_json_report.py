@@ -13,13 +13,13 @@ import pytest
 
 from tests.paths import REPOSITORY
 from tests.report.sample_report import CASES, load_case
-from three_walls.model.buckets import COMPUTE_CATEGORIES, SubWall, Wall
-from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.model.errors import UsageError
-from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.finding import Outcome
-from three_walls.model.report import Report
+from three_walls.advice.finding import Outcome
+from three_walls.lib.errors import UsageError
+from three_walls.lib.fact import Fact, FactSheet
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.report.json_report import load_report, render_json, report_schema
+from three_walls.report.report import Report
+from three_walls.tables.buckets import COMPUTE_CATEGORIES, SubWall, Wall
 
 pytestmark = pytest.mark.slow
 

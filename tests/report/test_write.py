@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from three_walls.model.errors import UsageError
-from three_walls.model.report import Report
+from three_walls.lib.errors import UsageError
 from three_walls.report.html_report import render_html
 from three_walls.report.overrides_file import ENTRIES_DIR, render_entries
-from three_walls.report.write import NAMES, write_report
+from three_walls.report.report import Report
+from three_walls.report.write_report import NAMES, write_report
 
 pytestmark = pytest.mark.slow
 
@@ -43,8 +43,10 @@ def render_short_entries(report: Report) -> dict[str, str]:
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that hold their run's number, which is the tool version, and some bulk."""
     for kind in ("html", "json", "overrides"):
-        monkeypatch.setattr(f"three_walls.report.write.render_{kind}", lambda report: report.tool_version * 10_000)
-    monkeypatch.setattr("three_walls.report.write.render_entries", render_short_entries)
+        monkeypatch.setattr(
+            f"three_walls.report.write_report.render_{kind}", lambda report: report.tool_version * 10_000
+        )
+    monkeypatch.setattr("three_walls.report.write_report.render_entries", render_short_entries)
 
 
 def run_of(out_dir: Path) -> str:
@@ -186,8 +188,8 @@ def test_nothing_is_touched_when_rendering_fails(
     def fail(_: Report) -> str:
         raise RuntimeError("a template is broken")
 
-    monkeypatch.setattr("three_walls.report.write.render_html", lambda _: "")
-    monkeypatch.setattr("three_walls.report.write.render_json", fail)
+    monkeypatch.setattr("three_walls.report.write_report.render_html", lambda _: "")
+    monkeypatch.setattr("three_walls.report.write_report.render_json", fail)
     with pytest.raises(RuntimeError):
         write_report(report, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

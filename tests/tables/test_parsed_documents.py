@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.lib import yaml
-from three_walls.model.errors import RuleBaseError
-from three_walls.tables import checked_documents, parsed_documents
-from three_walls.tables.loader import Row, load_table
+from three_walls.lib import parsed_documents, yaml
+from three_walls.lib.errors import RuleBaseError
+from three_walls.lib.load_documents import Row, load_table
+from three_walls.tables import checked_documents
 
 
 class Limits(Row):
@@ -85,7 +85,7 @@ def test_a_file_from_elsewhere_is_always_read_as_yaml(shipped: Path, tmp_path: P
     assert not (tmp_path / "parsed").exists()
 
 
-@pytest.mark.parametrize("setting", ["sys.dont_write_bytecode", "three_walls.tables.parsed_documents.IS_BUNDLED"])
+@pytest.mark.parametrize("setting", ["sys.dont_write_bytecode", "three_walls.lib.parsed_documents.IS_BUNDLED"])
 def test_nothing_is_kept_without_bytecode_nor_in_an_installed_wheel(
     shipped: Path, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from three_walls.advice.format.rule import APPLICABILITIES
 from three_walls.cli.options import run_options
 from three_walls.cli.render import check_table, show
 from three_walls.cli.signals import loading
-from three_walls.inputs.nsys.report_export import REPORT_SUFFIX
+from three_walls.lib.report_warning import UNREADABLE
 from three_walls.lib.text import show_control_characters
-from three_walls.model.report import UNREADABLE
-from three_walls.model.rule import APPLICABILITIES
-from three_walls.model.run_request import EXPORTS, RunRequest
-from three_walls.report.render import FORMATS
+from three_walls.report.render_report import FORMATS
+from three_walls.trace.report_export import REPORT_SUFFIX
+from three_walls.trace.run_request import EXPORTS, RunRequest
 
 if TYPE_CHECKING:
-    from three_walls.inputs.read_inputs import Progress
-    from three_walls.model.report import Report
+    from three_walls.report.report import Report
+    from three_walls.trace.read_inputs import Progress
 
 
 @click.command("analyze")
@@ -100,12 +100,12 @@ def analyze_command(
         report: Report = analyze_run(request, allowed, progress)
         if history_dir is not None:
             with loading():
-                from three_walls.runs import read_history
+                from three_walls.runs.read_runs import read_history
             report = replace(report, history=read_history(history_dir, progress))
         if form is None or out_dir is not None:
             progress("writing the report")
             with loading():
-                from three_walls.report.write import write_report
+                from three_walls.report.write_report import write_report
             written = write_report(report, out)
     for warning in report.warnings:
         if warning.code == UNREADABLE:
@@ -130,8 +130,8 @@ def analyze_command(
 
 def default_out_dir(traces: tuple[Path, ...]) -> Path:
     """``<trace stem>.three-walls`` in the current directory; of a directory or several traces, the first one's."""
-    from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
-    from three_walls.inputs.nsys.table_directory import SUFFIXES as TABLE_SUFFIXES
+    from three_walls.trace.table_directory import SUFFIXES as TABLE_SUFFIXES
+    from three_walls.trace.trace_files import COMPRESSED_SUFFIXES
 
     first = traces[0]
     if not first.name and first.resolve().name:  # `.` and `..`

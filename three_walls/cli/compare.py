@@ -11,14 +11,15 @@ import click
 
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.options import Command
-from three_walls.compare.compare import compare
-from three_walls.compare.gate import judge_gate, read_gate
 from three_walls.facts.registry import DEFINITION_BY_NAME
+from three_walls.lib.errors import UsageError
 from three_walls.lib.files import write_texts
 from three_walls.lib.text import show_control_characters
-from three_walls.model.comparison import ConditionOutcome, ConditionResult
-from three_walls.model.errors import UsageError
-from three_walls.report.comparison_report import (
+from three_walls.report.render_report import FORMATS
+from three_walls.report.terminal_report import open_console
+from three_walls.runs.compare_runs import compare
+from three_walls.runs.comparison import ConditionOutcome, ConditionResult
+from three_walls.runs.comparison_report import (
     Shown,
     print_shown,
     render_all,
@@ -27,9 +28,8 @@ from three_walls.report.comparison_report import (
     render_shown_json,
     render_shown_markdown,
 )
-from three_walls.report.render import FORMATS
-from three_walls.report.terminal_report import open_console
-from three_walls.runs import GivenRun, parse_run, read_history, read_run
+from three_walls.runs.gate import judge_gate, read_gate
+from three_walls.runs.read_runs import GivenRun, parse_run, read_history, read_run
 
 CONDITION_HOLDS, CONDITION_UNKNOWN = 1, 6
 """Exit codes."""

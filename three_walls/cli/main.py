@@ -11,9 +11,9 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from three_walls.cli.signals import Terminated, finish_loading
+from three_walls.lib.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
 from three_walls.lib.text import show_control_characters
-from three_walls.model.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
-from three_walls.version import VERSION
+from three_walls.lib.version import VERSION
 
 SUMMARIES = {
     "analyze": "Find the wall in TRACES and plan the edits.",

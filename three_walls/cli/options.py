@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from three_walls.inputs.nsys.report_export import name_nsys
-from three_walls.model.run_request import RunRequest, Workers
+from three_walls.trace.report_export import name_nsys
+from three_walls.trace.run_request import RunRequest, Workers
 
 Command = Callable[..., None]
 
@@ -131,6 +131,6 @@ def choose_threads(traces: Iterable[Path]) -> None:
 
 
 def _count_bytes(file: Path) -> int:
-    from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
+    from three_walls.trace.trace_files import COMPRESSED_SUFFIXES
 
     return file.stat().st_size * (_UNPACKED_TIMES if file.suffix in COMPRESSED_SUFFIXES else 1)

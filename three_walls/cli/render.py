@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from three_walls.cli.signals import loading
-from three_walls.inputs.given_files import check_target, write_errors
+from three_walls.lib.errors import UsageError
 from three_walls.lib.files import encode, write_texts
+from three_walls.lib.given_files import check_target, write_errors
 from three_walls.lib.text import show_control_characters
-from three_walls.model.errors import UsageError
-from three_walls.report.render import FORMATS, render
+from three_walls.report.render_report import FORMATS, render
 
 if TYPE_CHECKING:
-    from three_walls.model.report import Report
+    from three_walls.report.report import Report
 
 REPORT_NAME = "report.json"
 _FORMAT_OF = {".html": "html", ".json": "json", ".md": "md", ".csv": "csv", ".txt": "text"}
@@ -68,7 +68,7 @@ def render_command(source: Path, form: str | None, target: Path | None, table: s
         return
     if form is None:
         with loading():
-            from three_walls.report.write import write_report
+            from three_walls.report.write_report import write_report
         written = write_report(report, target)
     elif form == "csv" and table is None and target.is_dir():
         with loading():

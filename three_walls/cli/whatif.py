@@ -12,12 +12,12 @@ import click
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.options import run_options
 from three_walls.cli.signals import loading
-from three_walls.model.config import ConfigData
-from three_walls.model.errors import UsageError
-from three_walls.model.run_request import RunRequest
+from three_walls.lib.errors import UsageError
+from three_walls.lib.plain_data import ConfigData
+from three_walls.trace.run_request import RunRequest
 
 if TYPE_CHECKING:
-    from three_walls.model.what_if import Question, WhatIf
+    from three_walls.advice.what_if import Question, WhatIf
 
 _BYTES_PER_GB = 1_000_000_000
 LARGEST_FACTOR = 1_000.0
@@ -79,9 +79,9 @@ def whatif_command(
     """
     with loading():
         from three_walls import pipeline
+        from three_walls.advice.answer_what_if import answer
         from three_walls.report.terminal_report import open_console
         from three_walls.report.what_if_text import describe_what_if
-        from three_walls.rules.what_if import answer
     question = read_question(settings, scales, dropped, network_gbs)
     with show_progress() as progress:
         run = pipeline.replay_run(request, progress)
@@ -100,8 +100,8 @@ def read_question(
 ) -> Question:
     """The options as a question. Raises UsageError for one that cannot be read, and where none is given."""
     with loading():
-        from three_walls.inputs.config.command_line import read_user_settings
-        from three_walls.model.what_if import Question
+        from three_walls.advice.what_if import Question
+        from three_walls.megatron.settings.option_words import read_user_settings
     if not (settings or scales or dropped or network_gbs is not None):
         raise UsageError("whatif: expected a change, found none: give --set, --scale, --drop or --network-gbs")
     if network_gbs is not None and not (math.isfinite(network_gbs) and network_gbs > 0):

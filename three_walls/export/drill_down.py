@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.export.host_work import HostWork, detail_gaps, measure_host_work
+from three_walls.export.host_work_rows import HostWork, detail_gaps, measure_host_work
 from three_walls.export.kernel_table import describe_operations, tabulate_kernels
+from three_walls.export.step_detail_rows import HostWorkRow, KernelRow, Timeline
+from three_walls.export.step_timeline import choose_detailed, draw_timeline
 from three_walls.export.step_tracks import MeasuredStep
-from three_walls.export.timeline import choose_detailed, draw_timeline
-from three_walls.model.report import HostWorkRow, KernelRow, RankReport, Timeline
-from three_walls.timeline.operators import read_named_ranges, read_operators
+from three_walls.step.operators import read_named_ranges, read_operators
+from three_walls.step.step_rows import RankReport
 
 
 @dataclass(frozen=True, slots=True)

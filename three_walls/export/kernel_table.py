@@ -8,19 +8,19 @@ from functools import lru_cache
 
 import polars as pl
 
+from three_walls.export.step_detail_rows import KernelPlace, KernelRow
 from three_walls.export.tracks import LONGEST_SHOWN_NAME
-from three_walls.facts.efficiency.gemm_shapes import LaunchedGemms, find_launched_gemms
-from three_walls.facts.efficiency.model_flops import precision_of
-from three_walls.facts.step_view import StepView
-from three_walls.model.report import KernelPlace, KernelRow
-from three_walls.model.units import NS_PER_S
-from three_walls.replay.graph import StepGraph
-from three_walls.replay.layer_order import OUTSIDE
-from three_walls.tables.kernels import peak_of, precision_of_kernel
-from three_walls.tables.scrub import cut_private
-from three_walls.timeline.intervals import DURATION
-from three_walls.timeline.operators import EVALUATES, Operators
-from three_walls.timeline.steps import TRAINING_STEP_TEXT
+from three_walls.facts.gemm_shapes import LaunchedGemms, find_launched_gemms
+from three_walls.facts.model_flops import precision_of
+from three_walls.layers.layer_order import OUTSIDE
+from three_walls.lib.units import NS_PER_S
+from three_walls.replay.step_graph import StepGraph
+from three_walls.step.find_steps import TRAINING_STEP_TEXT
+from three_walls.step.intervals import DURATION
+from three_walls.step.operators import EVALUATES, Operators
+from three_walls.step.step_view import StepView
+from three_walls.tables.kernel_names import peak_of, precision_of_kernel
+from three_walls.tables.shareable import cut_private
 
 MOST_PLACES = 4
 LEAST_FRACTION = 0.001

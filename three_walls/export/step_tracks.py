@@ -11,23 +11,23 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.attribution.compute_gaps import ComputeGaps
-from three_walls.attribution.host_activity import API_VERSION
-from three_walls.attribution.ownership import OWNER
-from three_walls.export.critical_path import place_critical_path
+from three_walls.export.path_slices import place_critical_path
 from three_walls.export.tracks import LONGEST_SHOWN_NAME, Arrow, RankTracks, Slice, StepTracks, Track, lay_out
-from three_walls.facts.step_view import StepView
-from three_walls.inputs.nsys.identity import Rank
-from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, read_ranges_between
-from three_walls.model.buckets import BUCKET_BY_NAME
-from three_walls.model.errors import UsageError
-from three_walls.ranks.clock import CommonClock
-from three_walls.replay.critical_path import OPERATION, find_critical_path, list_operations_on_path
-from three_walls.replay.graph import StepGraph, Times, replay
-from three_walls.tables.scrub import cut_private
-from three_walls.timeline.operators import read_operator_text
-from three_walls.timeline.timeline import Timeline
+from three_walls.lib.errors import UsageError
+from three_walls.replay.find_critical_path import OPERATION, find_critical_path, list_operations_on_path
+from three_walls.replay.step_graph import StepGraph, Times, replay
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.compute_gaps import ComputeGaps
+from three_walls.step.host_activity import API_VERSION
+from three_walls.step.operators import read_operator_text
+from three_walls.step.ownership import OWNER
+from three_walls.step.ranks.align_clocks import CommonClock
+from three_walls.step.step_view import StepView
+from three_walls.tables.buckets import BUCKET_BY_NAME
+from three_walls.tables.shareable import cut_private
+from three_walls.trace.identity import Rank
+from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between
+from three_walls.trace.read_trace import Trace
 
 MOST_RANGES = 100_000
 """NVTX ranges of a rank, the longest first. A step of a real run has some ten thousand."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.attribution.ownership import LABELS
-from three_walls.facts.step import HOST_LAUNCHES
-from three_walls.facts.step_view import StepView
-from three_walls.model.fact import FactGroup, Measured, Measurement, Pool, known, missing
-from three_walls.model.report import GraphCoverage, OutsideGraphs
-from three_walls.timeline.intervals import mask_of
-from three_walls.timeline.steps import MODEL_WORK
+from three_walls.facts.fact_rows import GraphCoverage, OutsideGraphs
+from three_walls.facts.step_facts import HOST_LAUNCHES
+from three_walls.lib.fact import FactGroup, Measured, Pool
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.step.find_steps import MODEL_WORK
+from three_walls.step.intervals import mask_of
+from three_walls.step.ownership import LABELS
+from three_walls.step.step_view import StepView
 
 facts = FactGroup()
 LAUNCH_STARVED_PARENTS = (

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from three_walls.facts.layout import halve_microbatches
-from three_walls.facts.memory.estimate import MEMORY_PEAK, count_dense_parameters, estimate_stages, find_fullest
-from three_walls.facts.moe.token_exchange import EP_FASTEST
-from three_walls.facts.step_view import RunView, StepView
+from three_walls.facts.memory_estimate import MEMORY_PEAK, count_dense_parameters, estimate_stages, find_fullest
+from three_walls.facts.run_layout import halve_microbatches
+from three_walls.facts.token_exchange import EP_FASTEST
 from three_walls.facts.transport import DP_FASTEST, TP_FASTEST
-from three_walls.model.config import ConfigData, ConfigValue, RunConfig
-from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
-from three_walls.model.units import NS_PER_S
+from three_walls.lib.fact import FactGroup, Measurements
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.units import NS_PER_S
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
+from three_walls.step.step_view import RunView, StepView
 
 facts = FactGroup()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.facts.step_view import StepView
-from three_walls.model.fact import FactGroup, Measured, known_or_missing
-from three_walls.model.report import CopyBandwidth
-from three_walls.model.units import NS_PER_S
-from three_walls.timeline.intervals import DURATION
+from three_walls.facts.fact_rows import CopyBandwidth
+from three_walls.lib.fact import FactGroup, Measured
+from three_walls.lib.measurement import known_or_missing
+from three_walls.lib.units import NS_PER_S
+from three_walls.step.intervals import DURATION
+from three_walls.step.step_view import StepView
 
 HOST_COPIES = ("copy_h2d_pinned", "copy_h2d_pageable", "copy_d2h_pinned", "copy_d2h_pageable")
 

@@ -8,27 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median, quantiles
 
+from three_walls.facts.fact_rows import LogSummary, ProgressSummary
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
-from three_walls.facts.step_view import NO_STEP
-from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
-from three_walls.inputs.read_inputs import find_other_sizes, jobs_of_run
+from three_walls.lib.fact import FactDefinition, FactGroup, FactValue, Measurements, Pool
+from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.lib.text import in_ms, write_times
-from three_walls.model.config import RunConfig
-from three_walls.model.fact import (
-    FactDefinition,
-    FactGroup,
-    FactValue,
-    Measurement,
-    Measurements,
-    Pool,
-    known,
-    known_or_missing,
-    missing,
-)
-from three_walls.model.report import LogSummary, ProgressSummary
-from three_walls.model.training_log import LogIteration, ProgressJob, TrainingLog
+from three_walls.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
+from three_walls.log.training_log import LogIteration, ProgressJob, TrainingLog
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.step_view import NO_STEP
 from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
+from three_walls.trace.read_inputs import find_other_sizes, jobs_of_run
 
 NO_LOG = "no training log was given (--log)"
 NO_ITERATION_LINE = "the log holds no iteration line (the last rank prints them: give its log too)"

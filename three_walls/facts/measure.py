@@ -5,59 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from three_walls.attribution.attribution import Attribution
-from three_walls.facts.attention_passes import find_passes
-from three_walls.facts.communication import measure_communication, withhold_unowned
+from three_walls.facts.communication_facts import measure_communication, withhold_unowned
 from three_walls.facts.cuda_graphs import measure_graphs
-from three_walls.facts.efficiency.gemm_shapes import count_received_tokens, measure_gemm_shapes
-from three_walls.facts.efficiency.low_precision import measure_low_precision
-from three_walls.facts.efficiency.model_flops import measure_utilization
-from three_walls.facts.efficiency.roles import GEMM_EFFICIENCY, measure_roles
-from three_walls.facts.half_tensor_parallel import measure_half_tensor_parallel
-from three_walls.facts.host_copies import measure_host_copies
-from three_walls.facts.layout import measure_layout
-from three_walls.facts.log_facts import NO_LOG, PROFILER_EXCESS, UNPROFILED_STEP, JoinedLog, join_log
-from three_walls.facts.memory.estimate import measure_memory
-from three_walls.facts.memory.recorded import (
-    MEMORY_PRESSURE,
-    classify_memory_pressure,
-    measure_driver_memory,
-    measure_snapshot,
-)
-from three_walls.facts.moe.ledger import measure_moe_layers
-from three_walls.facts.moe.token_balance import RECEIVED_TOKENS, compare_received
-from three_walls.facts.moe.token_exchange import (
-    EP_ACHIEVED,
-    EP_DEDUPLICATED,
-    EP_LINK,
-    deduplicated_transfer,
-    link_bytes_per_s,
-)
-from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
-from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline
-from three_walls.facts.program import measure_program
-from three_walls.facts.ranks import measure_culprit, measure_ranks
-from three_walls.facts.recompute import measure_recompute, recompute_facts, sum_replays_by_layer
-from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_recoverable
-from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
-from three_walls.facts.step import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
-from three_walls.facts.step_view import NO_STEP, RunView, StepView, choose_step, find_sick, view_other_rank, view_run
-from three_walls.facts.summary import list_captured_lengths
-from three_walls.facts.transport import measure_transport
-from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
-from three_walls.inputs.read_inputs import Inputs
-from three_walls.model.config import NOT_SHOWN, RunConfig
-from three_walls.model.fact import (
-    Fact,
-    FactDefinition,
-    FactSheet,
-    FactValue,
-    Measurement,
-    Measurements,
-    known,
-    missing,
-)
-from three_walls.model.report import (
+from three_walls.facts.fact_rows import (
     CopyBandwidth,
     Efficiency,
     GemmShape,
@@ -66,13 +16,55 @@ from three_walls.model.report import (
     OverlapSlowdown,
     PipelinePhase,
     RecomputedLayer,
-    ReportWarning,
 )
-from three_walls.ranks.matched_ranks import MatchedRanks
-from three_walls.tables.kernels import load_api_patterns, union_of
+from three_walls.facts.gemm_efficiency import GEMM_EFFICIENCY, measure_roles
+from three_walls.facts.gemm_shapes import count_received_tokens, measure_gemm_shapes
+from three_walls.facts.half_tensor_parallel import measure_half_tensor_parallel
+from three_walls.facts.host_copies import measure_host_copies
+from three_walls.facts.log_facts import NO_LOG, PROFILER_EXCESS, UNPROFILED_STEP, JoinedLog, join_log
+from three_walls.facts.low_precision import measure_low_precision
+from three_walls.facts.memory_estimate import measure_memory
+from three_walls.facts.model_flops import measure_utilization
+from three_walls.facts.moe_ledger import measure_moe_layers
+from three_walls.facts.overlap_slowdown import measure_overlap_slowdown
+from three_walls.facts.pipeline_schedule import measure_bubble, measure_pipeline
+from three_walls.facts.program_facts import measure_program
+from three_walls.facts.rank_facts import measure_culprit, measure_ranks
+from three_walls.facts.recompute_facts import measure_recompute, recompute_facts, sum_replays_by_layer
+from three_walls.facts.recorded_memory import (
+    MEMORY_PRESSURE,
+    classify_memory_pressure,
+    measure_driver_memory,
+    measure_snapshot,
+)
+from three_walls.facts.recoverable import LAUNCH_STARVED_RECOVERABLE, measure_recoverable
+from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
+from three_walls.facts.run_layout import measure_layout
+from three_walls.facts.step_facts import LAUNCH_STARVED, STEP_SPREAD, measure_spread, measure_step
+from three_walls.facts.summarize_step import list_captured_lengths
+from three_walls.facts.token_balance import RECEIVED_TOKENS, compare_received
+from three_walls.facts.token_exchange import (
+    EP_ACHIEVED,
+    EP_DEDUPLICATED,
+    EP_LINK,
+    deduplicated_transfer,
+    link_bytes_per_s,
+)
+from three_walls.facts.transport import measure_transport
+from three_walls.facts.unfused_ops import finish_unfused, measure_unfused_ops
+from three_walls.layers.attention_passes import find_passes
+from three_walls.lib.fact import Fact, FactDefinition, FactSheet, FactValue, Measurements
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.report_warning import ReportWarning
+from three_walls.megatron.settings.run_config import NOT_SHOWN, RunConfig
+from three_walls.step.attribute_steps import Attribution
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.operators import read_operators
+from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_view import NO_STEP, RunView, StepView, choose_step, find_sick, view_other_rank, view_run
+from three_walls.tables.kernel_names import load_api_patterns, union_of
 from three_walls.tables.thresholds import default_log_thresholds
-from three_walls.timeline.operators import read_operators
-from three_walls.timeline.timeline import Timeline
+from three_walls.trace.read_inputs import Inputs
 
 _NO_STEP = missing(NO_STEP)
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.facts.step_view import StepView
-from three_walls.model.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
-from three_walls.model.fact import FactGroup, Measured, Pool, known, missing
-from three_walls.model.report import OverlapSlowdown
+from three_walls.facts.fact_rows import OverlapSlowdown
+from three_walls.lib.fact import FactGroup, Measured, Pool
+from three_walls.lib.measurement import known, missing
+from three_walls.step.intervals import DURATION, intersect, merge_overlapping
+from three_walls.step.step_view import StepView
+from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 
 _KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
 

@@ -16,20 +16,21 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from three_walls.attribution.attribution import Attribution
-from three_walls.attribution.ownership import COMPUTE_MASK, LABELS, ConservationError
-from three_walls.facts.attention_passes import BACKWARD, FORWARD, find_passes
-from three_walls.facts.layout import PIPELINE_BUBBLE_EXPECTED
-from three_walls.facts.step_view import StepView
-from three_walls.model.buckets import BUCKETS, EP_CATEGORIES, Group
-from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
-from three_walls.model.report import PipelinePhase
-from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.facts.fact_rows import PipelinePhase
+from three_walls.facts.run_layout import PIPELINE_BUBBLE_EXPECTED
+from three_walls.layers.attention_passes import BACKWARD, FORWARD, find_passes
+from three_walls.lib.fact import FactGroup, Measurements, Pool
+from three_walls.lib.measurement import known, missing
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.attribute_steps import Attribution
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.find_steps import median_steps
+from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
+from three_walls.step.ownership import COMPUTE_MASK, LABELS, ConservationError
+from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_view import StepView
+from three_walls.tables.buckets import BUCKETS, EP_CATEGORIES, Group
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping
-from three_walls.timeline.steps import median_steps
-from three_walls.timeline.timeline import Timeline
 
 WARM_UP, STEADY, COOL_DOWN, UPDATE = "warm-up", "steady", "cool-down", "update"
 WHOLE_STEP = "step"

@@ -7,11 +7,10 @@ proportion to its length, because the log gives no more than the sum.
 
 from __future__ import annotations
 
-from three_walls.attribution.stragglers import StragglerCause
-from three_walls.facts.communication import COLLECTIVE_TRANSFER_EXPOSED, EP_TRANSFER_EXPOSED, WAIT_EXPOSED
+from three_walls.facts.communication_facts import COLLECTIVE_TRANSFER_EXPOSED, EP_TRANSFER_EXPOSED, WAIT_EXPOSED
 from three_walls.facts.log_facts import PROFILER_EXCESS
-from three_walls.facts.ranks import STRAGGLER_CAUSE, STRAGGLER_LATE
-from three_walls.facts.step import (
+from three_walls.facts.rank_facts import STRAGGLER_CAUSE, STRAGGLER_LATE
+from three_walls.facts.step_facts import (
     ATTENTION_UNFUSED,
     HOST_IDLE,
     HOST_LAUNCHES,
@@ -19,7 +18,9 @@ from three_walls.facts.step import (
     LAUNCH_STARVED,
     OFFLOAD_COPY_EXPOSED,
 )
-from three_walls.model.fact import FactGroup, FactValue, Measurement, Measurements, Pool, known
+from three_walls.lib.fact import FactGroup, FactValue, Measurements, Pool
+from three_walls.lib.measurement import Measurement, known
+from three_walls.step.stragglers import StragglerCause
 
 facts = FactGroup()
 

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from three_walls.model.buckets import BUCKET_BY_NAME, Group
-from three_walls.model.fact import FactGroup, Measurements, known
-from three_walls.model.report import CriticalPath
+from three_walls.facts.fact_rows import CriticalPath
+from three_walls.lib.fact import FactGroup, Measurements
+from three_walls.lib.measurement import known
+from three_walls.tables.buckets import BUCKET_BY_NAME, Group
 
 facts = FactGroup()
 

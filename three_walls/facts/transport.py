@@ -11,14 +11,15 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from three_walls.facts.layout import LARGEST_SERVER_GPUS
-from three_walls.facts.moe.token_exchange import EP_FASTEST, EP_LINK
-from three_walls.facts.step_view import RunView, StepView
-from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
-from three_walls.model.units import NS_PER_S
-from three_walls.tables.nccl_transport import nccl_transport
+from three_walls.facts.nccl_transport import nccl_transport
+from three_walls.facts.run_layout import LARGEST_SERVER_GPUS
+from three_walls.facts.token_exchange import EP_FASTEST, EP_LINK
+from three_walls.lib.fact import FactGroup, Measurements
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.units import NS_PER_S
+from three_walls.step.operators import Operators
+from three_walls.step.step_view import RunView, StepView
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.timeline.operators import Operators
 
 NONE, UNKNOWN = "none", "unknown"
 

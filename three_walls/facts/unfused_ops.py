@@ -13,20 +13,21 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.attribution.ownership import LABELS
-from three_walls.facts.attention_passes import FORWARD
 from three_walls.facts.cuda_graphs import LAUNCH_STARVED_PARENTS
-from three_walls.facts.operator_sequences import FusedPart, Sequences, find_sequences, is_operator
-from three_walls.facts.step import HOST_LAUNCHES
-from three_walls.facts.step_view import StepView
+from three_walls.facts.step_facts import HOST_LAUNCHES
+from three_walls.layers.attention_passes import FORWARD
+from three_walls.layers.operator_sequences import FusedPart, Sequences, find_sequences, is_operator
+from three_walls.lib.fact import FactDefinition, FactGroup, FactValue, Measurements, Pool
+from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.text import in_percent
-from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
-from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
+from three_walls.step.operators import Operators, Sizes
+from three_walls.step.ownership import LABELS
+from three_walls.step.step_view import StepView
+from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.tables.nvtx_ranges import BARRIER, LOSS, WGRAD_ACCUMULATION, torch_operators
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping
-from three_walls.timeline.operators import Operators, Sizes
 
 ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD = "rope", "router_topk", "bias_dropout_add"
 

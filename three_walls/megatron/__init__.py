@@ -1,1 +1,1 @@
-"""What is known of Megatron without a trace: what follows from its settings."""
+"""What Megatron makes of a configuration, known without any trace."""

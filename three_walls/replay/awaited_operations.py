@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.replay.graph import NONE
+from three_walls.replay.step_graph import NONE
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.schemas import Numbers
 
 _STREAM, _EVENT, _COPY, _DEVICE = "Stream", "Event", "Mem", "device"
 """What calls wait for: a stream, an event, their own copy, by parts of their names; else the device."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from three_walls.attribution.stream_edges import EventCalls, find_edges
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.replay.graph import NONE, Flags
+from three_walls.replay.step_graph import NONE, Flags
+from three_walls.step.stream_edges import EventCalls, find_edges
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.schemas import Numbers
 
 
 def follow_streams(operations: pl.DataFrame) -> Numbers:

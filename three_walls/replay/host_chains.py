@@ -13,11 +13,11 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from three_walls.attribution.host_activity import kind_of
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.replay.graph import NONE
+from three_walls.replay.step_graph import NONE
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.host_activity import kind_of
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.timeline.timeline import Timeline
+from three_walls.trace.schemas import Numbers
 
 _NAME: pl.DataType = pl.Categorical()
 

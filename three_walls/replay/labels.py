@@ -10,15 +10,9 @@ from itertools import pairwise
 
 import polars as pl
 
-from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
-from three_walls.facts.moe.passes import COMBINE, DISPATCH, EXCHANGES, EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
 from three_walls.facts.unfused_ops import classify_unfused
-from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.nsys.reader import Trace
-from three_walls.model.buckets import GEMM_CATEGORIES
-from three_walls.model.config import RunConfig
-from three_walls.replay.graph import StepGraph
-from three_walls.replay.layer_order import (
+from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.layers.layer_order import (
     ATTENTION,
     EXPERT,
     EXPERTS,
@@ -27,9 +21,15 @@ from three_walls.replay.layer_order import (
     SharedExperts,
     place_in_layers,
 )
+from three_walls.layers.moe_passes import COMBINE, DISPATCH, EXCHANGES, EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.replay.step_graph import StepGraph
+from three_walls.step.operators import EVALUATES, Operators, read_operators
+from three_walls.tables.buckets import GEMM_CATEGORIES
 from three_walls.tables.nvtx_ranges import WGRAD_ACCUMULATION, torch_operators
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.timeline.operators import EVALUATES, Operators, read_operators
+from three_walls.trace.read_trace import Trace
 
 LABELS = pl.Schema(
     {

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 import polars as pl
 
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.replay.graph import NONE, Flags
+from three_walls.replay.step_graph import NONE, Flags
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.schemas import Numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from importlib import import_module
 
 import numpy as np
 
-from three_walls.inputs.nsys.schemas import Numbers
+from three_walls.trace.schemas import Numbers
 
 _WORTH_COMPILING = 8_000_000
 """Rows that plain Python follows in about the two seconds that compiling takes."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from three_walls.model.transformation import Action, Level, Levels, Prediction, Transformation
-from three_walls.replay.budget import measure_replayed_budget
-from three_walls.replay.critical_path import CriticalPath, find_critical_path
-from three_walls.replay.graph import Fractions, StepGraph, Times, Work, find_steady, replay, replay_steady
-from three_walls.replay.transform import knows_passes, select_operations, transform
+from three_walls.facts.fact_rows import Prediction
+from three_walls.replay.find_critical_path import CriticalPath, find_critical_path
+from three_walls.replay.replayed_budget import measure_replayed_budget
+from three_walls.replay.step_graph import Fractions, StepGraph, Times, Work, find_steady, replay, replay_steady
+from three_walls.replay.transform_graph import knows_passes, select_operations, transform
+from three_walls.replay.transformation import Action, Level, Levels, Transformation
 from three_walls.tables.thresholds import replay_thresholds
 
 

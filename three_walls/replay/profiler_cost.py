@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from three_walls.replay.graph import Fractions
 from three_walls.replay.host_chains import find_first_calls, find_hand_overs
-from three_walls.tables.profiler_costs import profiler_costs
+from three_walls.replay.profiler_costs import profiler_costs
+from three_walls.replay.step_graph import Fractions
 
 
 @dataclass(frozen=True, slots=True)

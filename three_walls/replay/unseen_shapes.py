@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.model.buckets import GEMM_CATEGORIES
-from three_walls.model.transformation import Level
-from three_walls.replay.graph import NONE, Flags, StepGraph, Work
+from three_walls.replay.step_graph import NONE, Flags, StepGraph, Work
+from three_walls.replay.transformation import Level
+from three_walls.tables.buckets import GEMM_CATEGORIES
+from three_walls.trace.schemas import Numbers
 
 EXPERT_GEMM = "expert_gemm"
 _FILL = "memset"

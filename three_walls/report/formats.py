@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from three_walls.advice.finding import Gain
+from three_walls.advice.format.rule import FREES_MEMORY, UPPER_BOUND
+from three_walls.facts.fact_rows import GemmShape
+from three_walls.lib.fact import Fact
 from three_walls.lib.text import (
     NUMBER_FORMATS,
     UNKNOWN,
@@ -14,11 +18,7 @@ from three_walls.lib.text import (
     format_setting,
     format_share,
 )
-from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.fact import Fact
-from three_walls.model.finding import Gain
-from three_walls.model.report import GemmShape
-from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
+from three_walls.tables.buckets import SubWall, Wall
 
 _WALL_NAMES = {
     Wall.MEMORY: "Memory wall",

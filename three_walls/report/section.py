@@ -12,8 +12,8 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
+from three_walls.export.step_detail_rows import Timeline
 from three_walls.lib.text import UNITS, UNKNOWN, format_text
-from three_walls.model.report import Timeline
 from three_walls.report.charts import Plot
 
 ROW = ""

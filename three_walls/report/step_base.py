@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from three_walls.advice.finding import PlanStep
 from three_walls.lib.text import format_ms
-from three_walls.model.finding import PlanStep
-from three_walls.model.report import Report
+from three_walls.report.report import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from rich.text import Text as Line
 
 from three_walls.lib.text import shorten, show_control_characters
-from three_walls.model.report import Report
+from three_walls.report.report import Report
 from three_walls.report.section import (
     Amounts,
     Bar,

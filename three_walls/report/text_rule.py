@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from three_walls.advice.format.rule import Edit, Evidence, GainModel, Requirement, Rule, WarningRule
 from three_walls.lib.expressions import Clause, Junction
 from three_walls.lib.text import format_name, format_setting
-from three_walls.model.rule import Edit, Evidence, GainModel, Requirement, Rule, WarningRule
-from three_walls.model.transformation import FromFact, Level, Levels, Transformation
+from three_walls.replay.transformation import FromFact, Level, Levels, Transformation
 from three_walls.report.formats import format_cost
 
 

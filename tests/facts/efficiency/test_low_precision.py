@@ -7,9 +7,11 @@ import pytest
 from tests.changed_rows import change
 from tests.facts.model_runs import toy, without
 from tests.facts.views import run_view
-from three_walls.facts.efficiency.low_precision import INNER_LAYERS, LINEAR_INPUTS_READ, measure_low_precision
-from three_walls.model.config import ConfigData, RunConfig
-from three_walls.model.fact import FactValue, Measurement, known, missing
+from three_walls.facts.low_precision import INNER_LAYERS, LINEAR_INPUTS_READ, measure_low_precision
+from three_walls.lib.fact import FactValue
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.tables.hardware import GpuModel, find_gpu
 
 H200 = find_gpu("NVIDIA H200")

@@ -14,10 +14,12 @@ from three_walls.facts.log_facts import (
     LOG_PEAK_MEMORY,
     LOG_RESERVED_MEMORY,
 )
-from three_walls.facts.memory.estimate import StageMemory, estimate_stages, measure_memory
-from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.model.config import ConfigData, RunConfig
-from three_walls.model.fact import GIVE_CONFIG, FactValue, known_or_missing
+from three_walls.facts.memory_estimate import StageMemory, estimate_stages, measure_memory
+from three_walls.lib.fact import FactValue
+from three_walls.lib.measurement import GIVE_CONFIG, known_or_missing
+from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.run_config import RunConfig
 
 MIB = 1 << 20
 

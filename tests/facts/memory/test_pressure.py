@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.facts.layout import GPU_MEMORY
 from three_walls.facts.log_facts import LOG_ALLOCATOR_RETRIES, LOG_OOMS, LOG_RESERVED_MEMORY
-from three_walls.facts.memory.estimate import MEMORY_PEAK, NO_DEVICE_MEMORY
-from three_walls.facts.memory.recorded import ALLOCATOR_CALLS, classify_memory_pressure
-from three_walls.model.fact import Measurement, Measurements, known, known_or_missing, missing
+from three_walls.facts.memory_estimate import MEMORY_PEAK, NO_DEVICE_MEMORY
+from three_walls.facts.recorded_memory import ALLOCATOR_CALLS, classify_memory_pressure
+from three_walls.facts.run_layout import GPU_MEMORY
+from three_walls.lib.fact import Measurements
+from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.tables.thresholds import default_log_thresholds
 
 

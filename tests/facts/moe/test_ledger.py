@@ -9,7 +9,8 @@ import pytest
 from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.moe_model import Model, command
 from three_walls import analyze
-from three_walls.model.report import MoePart, Report
+from three_walls.facts.fact_rows import MoePart
+from three_walls.report.report import Report
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from tests.facts.moe_model import FORWARD, NORM, PERMUTE, command
 from tests.facts.overlap_model import BACKWARD_NODES, BOTH_NODES, FORWARD_NODES, NODES, OverlappedModel
 from tests.paths import SAMPLES
 from three_walls import analyze
-from three_walls.model.report import Report
+from three_walls.report.report import Report
 
 pytestmark = pytest.mark.slow
 

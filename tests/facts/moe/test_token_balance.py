@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.facts.views import pairs, run_view
-from three_walls.facts.moe.token_balance import (
+from three_walls.facts.token_balance import (
     EXPERT_INPUT,
     EXPERT_OUTPUT,
     ExpertPass,
@@ -13,8 +13,8 @@ from three_walls.facts.moe.token_balance import (
     find_expert_passes,
     measure_token_balance,
 )
-from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.timeline.gemms import FORWARD, REPLAY, Gemm
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
+from three_walls.step.gemms import FORWARD, REPLAY, Gemm
 
 
 def gemm(tokens: int, direction: str = FORWARD) -> Gemm:

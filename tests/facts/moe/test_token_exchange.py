@@ -9,7 +9,7 @@ import pytest
 
 from tests.changed_rows import change
 from tests.facts.views import run_view
-from three_walls.facts.moe.token_exchange import (
+from three_walls.facts.token_exchange import (
     EP_ACHIEVED,
     EP_ACHIEVED_INCLUDES_WAITING,
     EP_FASTEST,
@@ -19,8 +19,10 @@ from three_walls.facts.moe.token_exchange import (
     link_bytes_per_s,
     measure_rates,
 )
-from three_walls.model.config import ConfigData, ConfigValue, RunConfig
-from three_walls.model.fact import FactValue, Measurement, known, missing
+from three_walls.lib.fact import FactValue
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.tables.hardware import GpuModel, find_gpu
 
 

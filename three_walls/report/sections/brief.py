@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from three_walls.advice.finding import PlanStep
+from three_walls.advice.format.rule import FREES_MEMORY
+from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.text import count_of, format_ms, format_ms_range, format_share, keep_sentences, plural
-from three_walls.model.finding import PlanStep
-from three_walls.model.report import BudgetRow, Report, ReportWarning
-from three_walls.model.rule import FREES_MEMORY
 from three_walls.report.formats import format_gain_bounds
 from three_walls.report.overrides_file import list_entry_files, list_forms
 from three_walls.report.palette import BUCKET_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import (
     ROW,
     Bar,
@@ -31,6 +32,7 @@ from three_walls.report.sections.budget import UNLISTED_COLOUR, title_budget
 from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation, explain_empty
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.step_base import find_step_base, step_after
+from three_walls.step.step_rows import BudgetRow
 
 MOST_BUDGET_ROWS = 10
 """Rows of the budget, the one that sums the rest included."""

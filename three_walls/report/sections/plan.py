@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from three_walls.advice.finding import Finding, FirstTrial, Gain, Note, PlannedEdit, PlanStep
+from three_walls.advice.format.rule import FREES_MEMORY, UPPER_BOUND
+from three_walls.lib.report_warning import SETTINGS_UNKNOWN
 from three_walls.lib.text import (
     UNKNOWN,
     format_ms,
@@ -16,9 +19,6 @@ from three_walls.lib.text import (
     plural,
     show_control_characters,
 )
-from three_walls.model.finding import Finding, FirstTrial, Gain, Note, PlannedEdit, PlanStep
-from three_walls.model.report import SETTINGS_UNKNOWN, Report
-from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
 from three_walls.report import section as layout
 from three_walls.report.charts import MILLISECONDS, BarRow, Bars, Piece
 from three_walls.report.formats import (
@@ -31,6 +31,7 @@ from three_walls.report.formats import (
 )
 from three_walls.report.overrides_file import list_entry_files, list_forms, slug_of
 from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR, TICK_COLOUR
+from three_walls.report.report import Report
 from three_walls.report.section import (
     ROW,
     Block,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from three_walls.lib.text import count_of, format_count, format_ms, format_rank, write_times
-from three_walls.model.report import RankSpread, Report, Survey
+from three_walls.report.report import Report
 from three_walls.report.section import FEW_ROWS, Block, Column, Fold, Items, Note, Section, Table, Terminal
+from three_walls.step.survey.survey_rows import RankSpread, Survey
 
 MOST_NAMED = 12
 """Ranks, hosts, stages and lost traces that are shown each; report.json has all."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from three_walls.advice.finding import Outcome
+from three_walls.advice.verdict_rows import Culprit
 from three_walls.lib.text import (
     UNKNOWN,
     capitalize,
@@ -15,24 +17,18 @@ from three_walls.lib.text import (
     format_share,
     plural,
 )
-from three_walls.model.buckets import BUCKET_BY_NAME, Group, SubWall, Wall
-from three_walls.model.finding import Outcome
-from three_walls.model.report import Culprit, Report
 from three_walls.report.formats import format_wall
 from three_walls.report.overrides_file import slug
 from three_walls.report.palette import GROUP_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
 from three_walls.report.sections.findings import group_missing_facts
 from three_walls.report.sections.moe import sum_parts
 from three_walls.report.sections.plan import list_top_edits
 from three_walls.report.sections.steps import describe_log, describe_progress
-from three_walls.report.sections.walls import (
-    find_counterfactual,
-    judged_step,
-    recoverable_of,
-    share_of_judged_step,
-)
+from three_walls.report.sections.walls import find_counterfactual, judged_step, recoverable_of, share_of_judged_step
 from three_walls.report.step_base import find_step_base, step_after
+from three_walls.tables.buckets import BUCKET_BY_NAME, Group, SubWall, Wall
 
 MOST_EDITS = 3
 """So many entries of the plan are in the head."""

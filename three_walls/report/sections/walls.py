@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from three_walls.advice.verdict_rows import Counterfactual
 from three_walls.lib.text import capitalize, format_ms, format_share
-from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.report import Counterfactual, Report
 from three_walls.report.formats import SUB_WALL_NAMES, format_wall
 from three_walls.report.palette import WALL_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import ROW, Bar, Cell, Column, Note, Section, Table, Text
+from three_walls.tables.buckets import SubWall, Wall
 
 _FACTS = {
     (Wall.MEMORY, None): "memory_recoverable_ns",
