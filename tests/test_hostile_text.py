@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from three_walls.advice.format.load_rules import load_rules
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError, RuleBaseError, UsageError
 from three_walls.log.read_lines import read_value

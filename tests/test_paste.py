@@ -24,7 +24,7 @@ from three_walls.bridge.render_overrides import spell
 from three_walls.capture.capture_commands import CaptureRequest, make_recipe
 from three_walls.cli.capture import format_recipe
 from three_walls.cli.main import cli
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.errors import InputError, RuleBaseError
 from three_walls.lib.resources import RULES_DIR
 from three_walls.lib.shell import is_variable, quote_assignment, quote_file, quote_word

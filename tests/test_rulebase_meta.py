@@ -19,7 +19,7 @@ from three_walls.advice.judge import judge_with_size
 from three_walls.advice.judge_warnings import load_warnings
 from three_walls.advice.testing.derive_cases import derive_cases
 from three_walls.advice.testing.rule_cases import Case, load_cases
-from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
+from three_walls.facts.sheet import DEFINITION_BY_NAME, DEFINITIONS
 from three_walls.lib.expressions import ORDERED, Clause, Condition, Junction
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.resources import RULES_DIR, TABLES_DIR

@@ -19,7 +19,7 @@ from three_walls.advice.finding import Outcome
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.plan.gain import rederive_fractions
 from three_walls.advice.plan.make_plan import make_plan
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.predictor import StepReplay
 from three_walls.report.html_report import render_html

@@ -18,7 +18,7 @@ from three_walls.advice.what_if import ReplayedRun
 from three_walls.cli import main
 from three_walls.cli.whatif import read_question
 from three_walls.facts.fact_rows import Prediction
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.fact import Fact, FactSheet
 from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.transformation import NoPredictor, Transformation

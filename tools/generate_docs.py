@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from three_walls.cli.main import cli
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib import limits
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "generated"

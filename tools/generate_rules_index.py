@@ -11,7 +11,7 @@ from pathlib import Path
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.format.rule import Rule, WarningRule
 from three_walls.advice.judge_warnings import load_warnings
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import list_names
 from three_walls.lib.resources import RULES_DIR
 

@@ -9,7 +9,7 @@ from three_walls.advice.format.conditions import KnownFacts
 from three_walls.advice.format.rule import FREES_MEMORY, UPPER_BOUND, Edit, GainModel, GainTerm, Requirement, Rule
 from three_walls.advice.plan.gain import rederive_fractions
 from three_walls.advice.testing import rule_cases
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import Clause
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData

@@ -8,7 +8,7 @@ from tests.advice.builders import MS, rule, sheet_of
 from three_walls.advice.finding import Note, Outcome, PlannedEdit
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.plan.make_plan import choose_first_trial, make_plan, make_validated_plan
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import Condition
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR

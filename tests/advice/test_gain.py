@@ -12,7 +12,7 @@ from tests.advice.builders import MS, frees_memory, rule, run, sheet_of, upper_b
 from three_walls.advice.format.rule import GainTerm, Rule
 from three_walls.advice.judge import judge
 from three_walls.advice.plan.gain import Level, apply_gain, estimate, remove_from_pool
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.fact import FactSheet
 
 

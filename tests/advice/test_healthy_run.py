@@ -8,7 +8,7 @@ from three_walls.advice.finding import Outcome
 from three_walls.advice.format.conditions import list_conditions
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.plan.make_plan import make_plan
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import Condition
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR

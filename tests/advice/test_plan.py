@@ -14,7 +14,7 @@ from three_walls.advice.finding import Finding, Outcome, PlanStep
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.format.rule import Edit, Rule
 from three_walls.advice.plan.make_plan import make_plan
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import Condition
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR

@@ -12,7 +12,7 @@ from tests.replay.test_transform import labelled, step_us
 from tests.trace_builder import ADAM, GEMM
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.plan.replays import Transformations, resolve
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.step_graph import StepGraph

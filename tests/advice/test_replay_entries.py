@@ -11,7 +11,7 @@ from tests.advice.builders import sheet_of
 from tests.advice.test_rulebase import RULE, complaints, rules_directory
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.plan.replays import resolve
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import Condition
 from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.transformation import ALL, Action, FromFact, Level, Levels, Selection, Transformation

@@ -8,7 +8,7 @@ import pytest
 
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.testing.rule_cases import load_cases
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.errors import RuleBaseError
 from three_walls.lib.expressions import Condition, Junction
 

@@ -15,7 +15,7 @@ from three_walls.advice.judge import judge
 from three_walls.advice.plan.make_plan import Validate, make_validated_plan
 from three_walls.advice.testing.rule_cases import load_cases
 from three_walls.bridge.check_overrides import find_problems
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig

@@ -8,7 +8,7 @@ import pytest
 
 from tests.advice.builders import MS, sheet_of
 from three_walls.advice.judge_warnings import judge_warnings, load_warnings
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.errors import RuleBaseError
 from three_walls.lib.fact import Fact, FactSheet
 from three_walls.lib.plain_data import ConfigData

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.report.sample_report import sample_report
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.plan.locate import SEEN_IN, name_places
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.resources import RULES_DIR
 from three_walls.step.compute_gaps import Cause
 from three_walls.tables.buckets import BUCKET_BY_NAME

@@ -22,7 +22,7 @@ from three_walls.advice.judge import judge
 from three_walls.advice.testing.rule_cases import load_cases
 from three_walls.bridge.merged_config import COMM_OVERLAP, MIXED_PRECISION, MIXED_PRECISION_CLASS, MergedConfig
 from three_walls.bridge.render_overrides import spell
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR
 from three_walls.tables.bridge_releases import bridge_schema

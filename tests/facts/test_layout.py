@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.facts.views import pairs, run_view
-from three_walls.facts.run_layout import measure_layout
+from tests.facts.views import measure, run_view
+from three_walls.facts import run_layout
 from three_walls.lib.fact import FactValue
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.tables.hardware import GpuModel, find_gpu
@@ -17,7 +17,7 @@ H200 = find_gpu("NVIDIA H200")
 
 
 def derive_layout(config: RunConfig, gpu: GpuModel | None) -> dict[str, tuple[FactValue, str | None]]:
-    return pairs(measure_layout(run_view(config, gpu)))
+    return measure(run_layout, run=run_view(config, gpu))
 
 
 def config(world: int = 64, per_node: int = 8, **values: int) -> RunConfig:
@@ -63,7 +63,7 @@ def test_captured_ranks_show_whether_a_group_spans_hosts_where_no_variable_does(
 ) -> None:
     run = run_view(replace(config(expert_model_parallel_size=4), environment={}), H200)
     ranks = tuple(Rank(n, n, "environment", n, 0, host, None, "") for n, host in enumerate(hosts))
-    value, reason = pairs(measure_layout(replace(run, ranks=ranks)))["ep_spans_nodes"]
+    value, reason = measure(run_layout, run=replace(run, ranks=ranks))["ep_spans_nodes"]
     assert value is spans
     assert (reason is None) is (spans is not None)
 

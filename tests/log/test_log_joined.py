@@ -12,10 +12,10 @@ from lockstep import Behaviour, simulate
 from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 
 from three_walls import analyze
-from three_walls.facts.log_facts import NO_LOG
 from three_walls.report.json_report import render_json
 from three_walls.report.report import Report
 from three_walls.report.sections.steps import describe_log
+from three_walls.step.joined_log import NO_LOG
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from tests.report.rendered import lines_of, section_of, table_of
 from tests.report.sample_report import MS, load_case, without_plan
 from three_walls.advice.finding import Outcome
 from three_walls.facts.fact_rows import CopyBandwidth, LogSummary, MoePart, TimerSummary
-from three_walls.facts.registry import DEFINITION_BY_NAME
+from three_walls.facts.sheet import DEFINITION_BY_NAME
 from three_walls.lib.fact import Fact, FactSheet
 from three_walls.lib.report_warning import SETTINGS_UNKNOWN, ReportWarning
 from three_walls.log.training_log import TimerKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.runs.sample_runs import make_log_run, make_run
-from three_walls.facts.registry import DEFINITION_BY_NAME
+from three_walls.facts.sheet import DEFINITION_BY_NAME
 from three_walls.lib.errors import UsageError
 from three_walls.runs.compare_runs import compare_pair
 from three_walls.runs.compared_run import Run

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.paths import SAMPLES
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.bridge.tuned_recipes import tuned_recipes
-from three_walls.facts.registry import DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.resources import RULES_DIR
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.trace.launch_record import launch_environment, unquote

@@ -11,7 +11,7 @@ import click
 
 from three_walls.cli.analyze import show_progress
 from three_walls.cli.options import Command
-from three_walls.facts.registry import DEFINITION_BY_NAME
+from three_walls.facts.sheet import DEFINITION_BY_NAME
 from three_walls.lib.errors import UsageError
 from three_walls.lib.files import write_texts
 from three_walls.lib.text import show_control_characters

@@ -143,7 +143,7 @@ def _read(directory: Path | None) -> tuple[Rule, ...]:
 
 def _list_definitions() -> tuple[FactDefinition, ...]:
     with loading():
-        from three_walls.facts.registry import DEFINITIONS
+        from three_walls.facts.sheet import DEFINITIONS
     return DEFINITIONS
 
 

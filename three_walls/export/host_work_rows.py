@@ -17,8 +17,12 @@ import polars as pl
 from three_walls.export.kernel_table import generalize, is_place, name_part
 from three_walls.export.step_detail_rows import HostWorkRow
 from three_walls.lib import limits
+from three_walls.lib.declare import artifact
+from three_walls.lib.measurement import Measurement
+from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
 from three_walls.step.compute_gaps import Cause
+from three_walls.step.operators import read_named_ranges
 from three_walls.step.ownership import OWNER
 from three_walls.step.step_rows import GapCause, RankReport
 from three_walls.step.step_view import StepView
@@ -50,15 +54,26 @@ class HostWork:
     """By what was launched next, in words."""
 
 
-def measure_host_work(
-    step: StepView, timeline: Timeline, operations: pl.DataFrame, ranges: pl.DataFrame, gaps: pl.DataFrame
+@artifact
+def named_ranges(step: StepView) -> pl.DataFrame:
+    """NAMED_RANGES of the rank's process in the step. Raises InputError where the trace cannot be read any more."""
+    return read_named_ranges(step.trace, step.rank.process, step.operations)
+
+
+@artifact
+def host_work(
+    step: StepView,
+    timeline: Timeline,
+    attribution: Attribution,
+    described_operations: pl.DataFrame,
+    named_ranges: pl.DataFrame,
 ) -> HostWork:
     """Host time outside of CUDA calls by place, of each thread that launched something that started in the step.
 
-    ``operations``: what started in the step, with module and direction. ``ranges``: NAMED_RANGES of the rank's process
-    in the step. ``gaps``: what list_compute_gaps gives for the step. Raises AssertionError unless the rows of a thread
-    sum to the step without its CUDA calls.
+    Raises AssertionError unless the rows of a thread sum to the step without its CUDA calls.
     """
+    operations, ranges, gaps = described_operations, named_ranges, attribution.compute_gaps.stretches
+    gaps = gaps.filter((pl.col("rank_index") == step.rank_index) & (pl.col("step") == step.step))
     threads = sorted(operations["launch_thread"].drop_nulls().unique().to_list())
     calls = (
         timeline.api_calls.during({step.trace.capture_id: [step.window]})
@@ -82,7 +97,21 @@ def measure_host_work(
     return HostWork(_list_longest(rows), _sum_starvation(rows))
 
 
-def detail_gaps(rank: RankReport, starved_ns: Mapping[str, int]) -> RankReport:
+@artifact
+def rank_reports(
+    rank_rows: tuple[RankReport, ...], step: Measurement[StepView], host_work: Measurement[HostWork]
+) -> tuple[RankReport, ...]:
+    """The ranks, with more details of the gaps of the representative one."""
+    if step.value is None or host_work.value is None:
+        return rank_rows
+    representative, starved_ns = (step.value.rank.rank, step.value.step), host_work.value.starved_ns
+    return tuple(
+        _detail_gaps(rank, starved_ns) if (rank.rank, rank.median_index) == representative else rank
+        for rank in rank_rows
+    )
+
+
+def _detail_gaps(rank: RankReport, starved_ns: Mapping[str, int]) -> RankReport:
     """``rank`` with the places of ``starved_nothing_visible`` as details of that cause. Its sum stays the same."""
     causes: list[GapCause] = []
     for cause in rank.gap_causes:

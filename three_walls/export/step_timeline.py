@@ -26,6 +26,7 @@ from three_walls.export.step_tracks import (
     select_calls,
     select_operations,
 )
+from three_walls.lib.declare import artifact
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import name_ranges
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKETS, COMMUNICATION_CATEGORIES, Group
@@ -65,20 +66,22 @@ class _Texts:
         return self.places.setdefault(text[:LONGEST_TEXT], len(self.places))
 
 
-def draw_timeline(
-    measured: MeasuredStep,
-    operations: pl.DataFrame,
-    ranges: pl.DataFrame,
-    gaps: pl.DataFrame,
-    detailed: Collection[int],
-    late: Collection[int],
+@artifact
+def drawn_timeline(
+    measured_step: MeasuredStep,
+    described_operations: pl.DataFrame,
+    named_ranges: pl.DataFrame,
+    late_ranks: tuple[int, ...],
 ) -> Timeline:
-    """The timeline of the step, the ranks of ``detailed`` (their indices) in detail.
+    """The timeline of the step.
 
-    ``operations``: what describe_operations gives for the representative rank. ``ranges``: NAMED_RANGES of its process
-    in the step. ``gaps``: what list_compute_gaps gives for the ranks in detail. ``late``: numbers of ranks that make
-    others wait. Raises InputError where a trace cannot be read any more.
+    ``late_ranks``: numbers of ranks that make others wait, the one that costs most first. Raises InputError where a
+    trace cannot be read any more.
     """
+    measured, operations, ranges, late = measured_step, described_operations, named_ranges, late_ranks
+    detailed = _choose_detailed(measured, late)
+    is_detailed = pl.col("rank_index").is_in(list(detailed)) & (pl.col("step") == measured.step.step)
+    gaps = measured.gaps.stretches.filter(is_detailed)
     windows, is_aligned = list_windows(measured, ())
     representative = measured.step.rank_index
 
@@ -121,7 +124,7 @@ def draw_timeline(
     )
 
 
-def choose_detailed(measured: MeasuredStep, late: Sequence[int]) -> frozenset[int]:
+def _choose_detailed(measured: MeasuredStep, late: Sequence[int]) -> frozenset[int]:
     """Indices of the ranks to show in detail: the representative one, the first late one, a healthy peer; then others.
 
     ``late``: numbers of ranks that make others wait, the one that costs most first.

@@ -14,57 +14,21 @@ from three_walls.facts.fact_rows import Efficiency, MoePart
 from three_walls.facts.model_flops import STEP_PER_FORWARD, ForwardFlops, count_forward, precision_of
 from three_walls.facts.run_layout import UNKNOWN_GPU
 from three_walls.layers.moe_passes import EXPERT_GEMM
-from three_walls.lib.fact import FactGroup, Measured
+from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.lib.units import NS_PER_S
 from three_walls.megatron.activations import is_attention_unfused
-from three_walls.megatron.model_shape import ModelShape, read_model_shape
+from three_walls.megatron.model_shape import ModelShape
 from three_walls.megatron.parallel_layout import CompleteLayout
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.step_view import StepView
 from three_walls.tables.hardware import GpuModel
 
-facts = FactGroup()
-GEMM_EFFICIENCY = facts.fact(
-    "gemm_efficiency_fraction",
-    "fraction",
-    "the efficiency of the GEMMs",
-    "Fraction of the GPU's peak that GEMMs reach while one runs: operations of the rank's layers (replays and unfused "
-    "scores included) over the time of its GEMMs, grouped ones included.",
-    "Utilization of the step: time without a GEMM does not count here.",
-)
-EXPERT_GEMM_EFFICIENCY = facts.fact(
-    "expert_gemm_efficiency_fraction",
-    "fraction",
-    "the efficiency of the expert GEMMs",
-    "Fraction of the GPU's peak that expert GEMMs reach while one runs: operations of the rank's experts (replays "
-    "included, routing taken to be balanced) over the time of the GEMMs between dispatch and combine.",
-)
-
 GEMMS_ROLE, EXPERTS_ROLE, OTHER_ROLE, ATTENTION_ROLE = ("GEMMs", "expert GEMMs", "other GEMMs", "fused attention")
-
 _GEMMS_OVERLAP = ("overlap_moe_expert_parallel_comm", "moe_shared_expert_overlap", "delay_wgrad_compute")
 """With one of these, GEMMs of several parts run at the same time, or apart from their layer."""
 _GROUPED_BY_STREAMS = "grouped: one cuBLAS GEMM per expert, over several streams"
 """How Transformer Engine runs the experts of a grouped layer where it has no grouped kernel."""
-
-
-def measure_roles(step: StepView, parts: Sequence[MoePart]) -> Measured[tuple[Efficiency, ...]]:
-    """One row per role with time of its own. ``parts``: the step's MoE ledger."""
-    executed = _count_work_of_rank(step)
-    rows = (
-        ()
-        if executed.value is None
-        else tabulate_roles(executed.value, step.budget_ns, parts, step.config_as_run, step.gpu)
-    )
-
-    def fraction_of(role: str) -> Measurement[float]:
-        row = next((row for row in rows if row.role == role), None)
-        if row is None:
-            return missing(executed.missing_reason or f"the time that {role} take could not be separated")
-        return known_or_missing(row.fraction, UNKNOWN_GPU)
-
-    return Measured(rows, {GEMM_EFFICIENCY: fraction_of(GEMMS_ROLE), EXPERT_GEMM_EFFICIENCY: fraction_of(EXPERTS_ROLE)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +46,55 @@ class ExecutedFlops:
         return self.experts + self.other_gemms
 
 
-def _count_work_of_rank(step: StepView) -> Measurement[ExecutedFlops]:
-    shape, layout = read_model_shape(step.config), step.layout.complete()
-    if shape.value is None or layout.value is None:
-        return missing(str(shape.missing_reason or layout.missing_reason))
-    if layout.value.pipeline > 1 and step.rank.rank_source != "environment":
+@artifact
+def executed_flops(
+    step: StepView, model_shape: ModelShape, complete_layout: CompleteLayout, config_as_run: RunConfig
+) -> Measurement[ExecutedFlops]:
+    """Operations of the step on the rank."""
+    if complete_layout.pipeline > 1 and step.rank.rank_source != "environment":
         return missing("the pipeline stage is not known: the trace does not hold the launcher's RANK")
-    return count_executed(shape.value, layout.value, step.config_as_run, step.rank.rank)
+    return count_executed(model_shape, complete_layout, config_as_run, step.rank.rank)
+
+
+@artifact
+def efficiency(
+    step: StepView,
+    executed_flops: Measurement[ExecutedFlops],
+    moe_layers: Measurement[tuple[MoePart, ...]],
+    config_as_run: RunConfig,
+) -> tuple[Efficiency, ...]:
+    """One row per role with time of its own."""
+    if executed_flops.value is None:
+        return ()
+    return tabulate_roles(executed_flops.value, step.budget_ns, moe_layers.value or (), config_as_run, step.gpu)
+
+
+@fact("fraction", "the efficiency of the GEMMs")
+def gemm_efficiency_fraction(
+    efficiency: tuple[Efficiency, ...], executed_flops: Measurement[ExecutedFlops]
+) -> Measurement[float]:
+    """Fraction of the GPU's peak that GEMMs reach while one runs: operations of the rank's layers (replays and unfused
+    scores included) over the time of its GEMMs, grouped ones included.
+
+    Not the same as: Utilization of the step: time without a GEMM does not count here.
+    """
+    return _find_fraction(GEMMS_ROLE, efficiency, executed_flops)
+
+
+@fact("fraction", "the efficiency of the expert GEMMs")
+def expert_gemm_efficiency_fraction(
+    efficiency: tuple[Efficiency, ...], executed_flops: Measurement[ExecutedFlops]
+) -> Measurement[float]:
+    """Fraction of the GPU's peak that expert GEMMs reach while one runs: operations of the rank's experts (replays
+    included, routing taken to be balanced) over the time of the GEMMs between dispatch and combine."""
+    return _find_fraction(EXPERTS_ROLE, efficiency, executed_flops)
+
+
+def _find_fraction(role: str, rows: Sequence[Efficiency], executed: Measurement[ExecutedFlops]) -> Measurement[float]:
+    row = next((row for row in rows if row.role == role), None)
+    if row is None:
+        return missing(executed.missing_reason or f"the time that {role} take could not be separated")
+    return known_or_missing(row.fraction, UNKNOWN_GPU)
 
 
 def count_executed(

@@ -14,33 +14,21 @@ import polars as pl
 
 from three_walls.facts.fact_rows import GemmShape
 from three_walls.facts.model_flops import precision_of
-from three_walls.facts.token_balance import (
-    EXPERT_INPUT,
-    EXPERT_OUTPUT,
-    ExpertPass,
-    find_expert_passes,
-    measure_token_balance,
-)
-from three_walls.lib.fact import FactGroup, Measured
-from three_walls.lib.measurement import known, missing
+from three_walls.facts.token_balance import EXPERT_INPUT, EXPERT_OUTPUT, ExpertPass, find_expert_passes
+from three_walls.lib.declare import artifact, fact
+from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.units import NS_PER_S
-from three_walls.megatron.model_shape import ModelShape, read_model_shape
+from three_walls.megatron.model_shape import ModelShape
+from three_walls.megatron.parallel_layout import CompleteLayout
+from three_walls.step.build_timeline import Timeline
 from three_walls.step.gemms import Gemm, find_gemms, gemms_of_launches
-from three_walls.step.operators import Operators
-from three_walls.step.step_view import StepView
+from three_walls.step.operators import Operators, read_operators
+from three_walls.step.step_view import StepView, view_other_rank
 from three_walls.tables.buckets import GEMM_CATEGORIES
 from three_walls.tables.hardware import GpuModel
 from three_walls.tables.kernel_names import peak_of, precision_of_kernel
 from three_walls.tables.nvtx_ranges import torch_operators
-
-facts = FactGroup()
-SHAPES_KNOWN = facts.fact(
-    "gemm_shapes_known_fraction",
-    "fraction",
-    "GEMM time with recorded shapes",
-    "Fraction of the GEMMs' time whose shapes were recorded by the operators around their launches.",
-    whole="all GEMM time",
-)
+from three_walls.trace.read_inputs import Inputs
 
 NO_SHAPES = (
     "no range around the GEMMs has the shapes of its arguments (recapture with --profile and -t cuda,nvtx; "
@@ -81,22 +69,83 @@ class Weights:
 NO_WEIGHTS = Weights({}, {}, None)
 
 
-def measure_gemm_shapes(step: StepView, operators: Operators) -> Measured[tuple[GemmShape, ...]]:
-    """The step's GEMMs by shape, and how evenly tokens reach the rank's experts.
+@dataclass(frozen=True, slots=True)
+class LaunchedGemms:
+    """GEMM kernels of a step, and for each the index of the GEMM that launched it; None where its shape is unknown."""
 
-    ``operators``: of the rank's process, around the launches of the step.
-    """
-    launched, weights = find_launched_gemms(step, operators), _name_weights_of_run(step)
-    rows, fraction = tabulate_gemms(step, launched, weights, precision_of(step.config).value)
-    reason = "no GEMM could be recognized as an expert's by the size of its weight" if rows else NO_SHAPES
-    balance = measure_token_balance(step.run, _find_passes(launched, weights), reason)
-    return Measured(rows, {SHAPES_KNOWN: known(fraction) if fraction else missing(NO_SHAPES), **balance})
+    kernels: pl.DataFrame
+    gemms: Mapping[int, Gemm]
+    ranges: Sequence[int | None]
 
 
-def count_received_tokens(step: StepView, operators: Operators) -> int | None:
-    """Tokens that the experts of the rank got in the forward passes of ``step``; None where no shape shows it."""
-    passes = _find_passes(find_launched_gemms(step, operators), _name_weights_of_run(step))
-    return sum(each.total for each in passes) or None
+@artifact
+def launched_gemms(step: StepView, operators: Operators) -> LaunchedGemms:
+    """The step's GEMM kernels with the operators that launched them."""
+    return find_launched_gemms(step, operators)
+
+
+@artifact
+def weights(model_shape: Measurement[ModelShape], complete_layout: Measurement[CompleteLayout]) -> Weights:
+    """Names of the weights, by the sizes that the config gives; none where it does not."""
+    shape, layout = model_shape.value, complete_layout.value
+    if shape is None or layout is None:
+        return NO_WEIGHTS
+    tokens = shape.sequence * layout.micro_batch // layout.context
+    return name_weights(shape, layout.tensor, layout.expert_tensor, tokens)
+
+
+@artifact
+def gemm_table(
+    step: StepView, launched_gemms: LaunchedGemms, weights: Weights
+) -> tuple[tuple[GemmShape, ...], float | None]:
+    """The step's GEMMs by shape, and the share of their time that the rows hold."""
+    return tabulate_gemms(step, launched_gemms, weights, precision_of(step.config).value)
+
+
+@artifact
+def gemm_shapes(gemm_table: tuple[tuple[GemmShape, ...], float | None]) -> tuple[GemmShape, ...]:
+    """The step's GEMMs by shape."""
+    return gemm_table[0]
+
+
+@artifact
+def expert_passes(
+    launched_gemms: LaunchedGemms, weights: Weights, gemm_shapes: tuple[GemmShape, ...]
+) -> Measurement[tuple[ExpertPass, ...]]:
+    """The passes of the rank's experts; missing where no shape shows their tokens."""
+    passes = _find_passes(launched_gemms, weights)
+    if any(each.total for each in passes):
+        return known(passes)
+    unrecognized = "no GEMM could be recognized as an expert's by the size of its weight"
+    return missing(unrecognized if gemm_shapes else NO_SHAPES)
+
+
+@artifact
+def received_by_rank(
+    step: StepView, inputs: Inputs, timeline: Timeline, weights: Weights, received_tokens_count: Measurement[int]
+) -> tuple[int | None, ...]:
+    """Tokens that the experts of each captured rank got in its median step; empty where not every rank was read."""
+    if inputs.surveyed:
+        return ()
+    if received_tokens_count.value is None:
+        return (None,) * len(step.run.ranks)
+    counts: list[int | None] = []
+    for trace in inputs.with_kernels:
+        for rank in trace.ranks:
+            if rank.rank_index == step.rank_index:
+                counts.append(received_tokens_count.value)
+            elif (view := view_other_rank(step, trace, rank, timeline)) is not None:
+                operators = read_operators(trace, rank.process, view.operations)
+                passes = _find_passes(find_launched_gemms(view, operators), weights)
+                counts.append(sum(each.total for each in passes) or None)
+    return tuple(counts)
+
+
+@fact("fraction", "GEMM time with recorded shapes", whole="all GEMM time")
+def gemm_shapes_known_fraction(gemm_table: tuple[tuple[GemmShape, ...], float | None]) -> Measurement[float]:
+    """Fraction of the GEMMs' time whose shapes were recorded by the operators around their launches."""
+    _, fraction = gemm_table
+    return known(fraction) if fraction else missing(NO_SHAPES)
 
 
 def _find_passes(launched: LaunchedGemms, weights: Weights) -> tuple[ExpertPass, ...]:
@@ -105,15 +154,6 @@ def _find_passes(launched: LaunchedGemms, weights: Weights) -> tuple[ExpertPass,
     return find_expert_passes(
         (gemm, weights.role_of(gemm.weight, gemm.tokens) if gemm.weight is not None else None) for gemm in gemms
     )
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchedGemms:
-    """GEMM kernels of a step, and for each the index of the GEMM that launched it; None where its shape is unknown."""
-
-    kernels: pl.DataFrame
-    gemms: Mapping[int, Gemm]
-    ranges: Sequence[int | None]
 
 
 def find_launched_gemms(step: StepView, operators: Operators) -> LaunchedGemms:
@@ -188,15 +228,6 @@ def _summarize(row: _Row, gpu: GpuModel | None, default_precision: str | None) -
         fraction=achieved / peak if peak else None,
         kernel=kernel,
     )
-
-
-def _name_weights_of_run(step: StepView) -> Weights:
-    """Names of the weights, by the sizes that the config gives; none where it does not."""
-    shape, layout = read_model_shape(step.config).value, step.layout.complete().value
-    if shape is None or layout is None:
-        return NO_WEIGHTS
-    tokens = shape.sequence * layout.micro_batch // layout.context
-    return name_weights(shape, layout.tensor, layout.expert_tensor, tokens)
 
 
 def name_weights(shape: ModelShape, tensor: int, expert_tensor: int, tokens: int | None) -> Weights:

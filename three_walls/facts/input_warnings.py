@@ -14,10 +14,11 @@ from statistics import median_low
 
 import polars as pl
 
-from three_walls.facts.fact_rows import SlowRank
-from three_walls.facts.measure import Details
+from three_walls.facts.fact_rows import LogSummary, SlowRank
+from three_walls.facts.moe_ledger import MoeLedger
 from three_walls.lib import limits
-from three_walls.lib.fact import FactSheet
+from three_walls.lib.declare import artifact
+from three_walls.lib.measurement import Measurement
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.text import capitalize, format_gib, in_ms, write_times
 from three_walls.lib.units import NS_PER_S
@@ -29,6 +30,7 @@ from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import StepSource
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_view import RunView
 from three_walls.tables.thresholds import fact_thresholds
 from three_walls.trace.capabilities import YES
 from three_walls.trace.identity import Rank
@@ -54,8 +56,6 @@ _EVENTS_PASSED_ON = ("dispatcher", "overlap", "override_skipped", "straggler")
 _NO_GRAPHS = "No graphable layers"
 _NOTHING_TO_OVERLAP = "due to TP size < 2"
 """Recipes of Megatron-Bridge 0.6 ask for tensor-parallel overlap in every layout, even without anything to overlap."""
-_LENGTHENED = ("host_idle_ns", "idle_other_ns", "wait_exposed_ns")
-"""Time without device work, which the profiler lengthens."""
 _MOST_SETTINGS_NAMED = 8
 _MOST_ALIKE = 32
 """Warnings with one code that are listed: as many as ranks that are all read in full."""
@@ -75,13 +75,15 @@ _SAME_RUN = timedelta(days=2)
 """A log prints local time, the trace holds UTC; and the part of a log that was given may end before the capture."""
 
 
-def collect_warnings(
+@artifact
+def measured_warnings(
     inputs: Inputs,
     timeline: Timeline,
     matched_ranks: MatchedRanks,
     attribution: Attribution,
-    details: Details,
-    facts: FactSheet,
+    run: RunView,
+    log_warnings: Measurement[tuple[ReportWarning, ...]],
+    moe_ledger: Measurement[MoeLedger],
 ) -> tuple[ReportWarning, ...]:
     """Every warning that no rule states, in a fixed order.
 
@@ -91,12 +93,12 @@ def collect_warnings(
     timeline = timeline.with_steps(matched_ranks.steps)
     warnings = (
         *inputs.warnings,
-        *_warn_of_traces(inputs.captures, timeline, details.run.capabilities),
-        *_warn_of_log(inputs.log, inputs.captures, timeline, details, facts),
+        *_warn_of_traces(inputs.captures, timeline, run.capabilities),
+        *(log_warnings.value or ()),
         *_warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
         *_warn_of_slow_kernels(attribution, matched_ranks.rank_of),
-        *details.warnings,
+        *(moe_ledger.value.warnings if moe_ledger.value else ()),
         *_warn_of_outlier_steps(attribution, matched_ranks.rank_of),
     )
     return tuple(_fold_alike(warnings))
@@ -185,13 +187,18 @@ def _warn_of_few_steps(timeline: Timeline) -> list[ReportWarning]:
     return warnings
 
 
-def _warn_of_log(
-    log: TrainingLog | None, traces: Sequence[Capture], timeline: Timeline, details: Details, facts: FactSheet
+@artifact
+def log_warnings(
+    training_log: TrainingLog,
+    inputs: Inputs,
+    timeline: Timeline,
+    matched_ranks: MatchedRanks,
+    log_summary: LogSummary,
+    perturbation_warning: Measurement[ReportWarning | None],
+    early_memory_warning: Measurement[ReportWarning | None],
 ) -> tuple[ReportWarning, ...]:
-    """Warnings about the log, then those that the log itself holds; none without a log."""
-    summary, mismatch = details.log.summary, details.log.mismatch
-    if log is None or summary is None:
-        return ()
+    """Warnings about the log, then those that the log itself holds."""
+    log, mismatch = training_log, log_summary.mismatch
     names = ", ".join(log.files)
     unread = log.unread[:_MOST_LOG_ENTRIES_NAMED]
     warnings = [ReportWarning("log-unreadable", f"A log was left out: {problem}") for problem in unread]
@@ -207,16 +214,20 @@ def _warn_of_log(
             ReportWarning("log-mismatch", f"The log ({names}) is of another run and is not used: {mismatch}.")
         )
     else:
-        found = {"log-date": _find_other_date(log, traces), "log-iterations": _find_other_iterations(log, timeline)}
+        stepped = timeline.with_steps(matched_ranks.steps)
+        found = {
+            "log-date": _find_other_date(log, inputs.captures),
+            "log-iterations": _find_other_iterations(log, stepped),
+        }
         warnings += [
             ReportWarning(code, f"{difference}. Check that they are of one run.")
             for code, difference in found.items()
             if difference
         ]
-    warnings += _warn_of_perturbation(facts)
+    warnings += [perturbation_warning.value] if perturbation_warning.value else []
     warnings += _warn_of_exhausted_memory(log)
-    warnings += _warn_of_early_memory(facts)
-    warnings += _warn_of_slow_ranks(summary.slow_ranks, facts)
+    warnings += [early_memory_warning.value] if early_memory_warning.value else []
+    warnings += _warn_of_slow_ranks(log_summary.slow_ranks, inputs.config)
     events = [
         event
         for event in log.events
@@ -285,15 +296,23 @@ def _warn_of_many_processes(log: TrainingLog) -> list[ReportWarning]:
     return warnings
 
 
-def _warn_of_perturbation(facts: FactSheet) -> list[ReportWarning]:
-    ratio, excess_ns = facts.number("profiler_perturbation_ratio"), facts.number("profiler_excess_ns")
-    traced_ns, unprofiled_ns = facts.number("traced_step_ns"), facts.number("unprofiled_step_ns")
-    if not ratio or not excess_ns or not traced_ns or not unprofiled_ns:
-        return []
-    idle_ns, counted_ns = facts.number("host_idle_ns"), facts.number("host_recoverable_ns")
+@artifact
+def perturbation_warning(
+    traced_step_ns: int,
+    unprofiled_step_ns: int,
+    profiler_excess_ns: int,
+    host_idle_ns: Measurement[int],
+    host_recoverable_ns: Measurement[int],
+    idle_other_ns: Measurement[int],
+    wait_exposed_ns: Measurement[int],
+) -> ReportWarning | None:
+    """The profiler lengthens time without device work; None where it added nothing that shows."""
+    excess_ns, idle_ns, counted_ns = profiler_excess_ns, host_idle_ns.value, host_recoverable_ns.value
+    if not excess_ns:
+        return None
     if idle_ns is None or counted_ns is None:
         effect = "Host time is inflated. This trace does not show how much of the step it is."
-    elif excess_ns > (waiting_ns := sum(facts.number(name) or 0 for name in _LENGTHENED)):
+    elif excess_ns > (waiting_ns := idle_ns + (idle_other_ns.value or 0) + (wait_exposed_ns.value or 0)):
         effect = (
             f"All of its host time ({in_ms(idle_ns)}) is attributed to the profiler, and so are its waits for other "
             f"slowed ranks. Another {in_ms(excess_ns - waiting_ns)} is elsewhere, in differences between steps. Every "
@@ -305,10 +324,10 @@ def _warn_of_perturbation(facts: FactSheet) -> list[ReportWarning]:
             "not count as recoverable; the rest is in waits for other slowed ranks and in unexplained idle time."
         )
     message = (
-        f"The profiler slows every launch: the traced step takes {in_ms(traced_ns)}, and unprofiled steps take "
-        f"{in_ms(unprofiled_ns)} by the log ({write_times(ratio)}). {effect}"
+        f"The profiler slows every launch: the traced step takes {in_ms(traced_step_ns)}, and unprofiled steps "
+        f"take {in_ms(unprofiled_step_ns)} by the log ({traced_step_ns / unprofiled_step_ns:.2f} times). {effect}"
     )
-    return [ReportWarning("profiler-perturbation", message)]
+    return ReportWarning("profiler-perturbation", message)
 
 
 def _warn_of_exhausted_memory(log: TrainingLog) -> list[ReportWarning]:
@@ -328,20 +347,24 @@ def _warn_of_exhausted_memory(log: TrainingLog) -> list[ReportWarning]:
     return [ReportWarning("log-out-of-memory", message)]
 
 
-def _warn_of_early_memory(facts: FactSheet) -> list[ReportWarning]:
-    printed_bytes, later_bytes = facts.number("log_peak_memory_bytes"), facts.number("memory_peak_bytes")
-    if facts.number("log_memory_iterations_count") != 1 or printed_bytes is None:
-        return []
+@artifact
+def early_memory_warning(
+    log_peak_memory_bytes: int, log_memory_iterations_count: int, memory_peak_bytes: Measurement[int]
+) -> ReportWarning | None:
+    """What the printed peak of memory lacks; None where it was printed after more than one iteration."""
+    printed_bytes, later_bytes = log_peak_memory_bytes, memory_peak_bytes.value
+    if log_memory_iterations_count != 1:
+        return None
     message = (
-        f"The log prints memory only after its first iteration ({format_gib(printed_bytes)} at most). While "
-        "that iteration computed its gradients the optimizer had no moments yet, so later peaks are higher."
+        f"The log prints memory only after its first iteration ({format_gib(printed_bytes)} at most). While that "
+        "iteration computed its gradients the optimizer had no moments yet, so later peaks are higher."
     )
     if later_bytes is not None:
         message += f" {format_gib(later_bytes - printed_bytes)} of moments, estimated from the config, is added here."
-    return [ReportWarning("log-memory-early", message)]
+    return ReportWarning("log-memory-early", message)
 
 
-def _warn_of_slow_ranks(slow_ranks: Sequence[SlowRank], facts: FactSheet) -> list[ReportWarning]:
+def _warn_of_slow_ranks(slow_ranks: Sequence[SlowRank], config: RunConfig) -> list[ReportWarning]:
     """One warning for all of them: a rank that is slow in several timers is named once."""
     if not slow_ranks:
         return []
@@ -353,9 +376,9 @@ def _warn_of_slow_ranks(slow_ranks: Sequence[SlowRank], facts: FactSheet) -> lis
     unnamed_count = len(ranks) - _MOST_LOG_ENTRIES_NAMED
     more = f"; and {unnamed_count:,} more ranks" if unnamed_count > 0 else ""
     message = f"By the log's timers, {named}{more}. Find out why before you change the config."
-    if (facts.number("config.expert_model_parallel_size") or 0) > 1:
+    if (config.whole_number("expert_model_parallel_size") or 0) > 1:
         message += " The ranks of an expert group wait for each other in this time, so a slow one makes all take long."
-    if facts.number("config.pipeline_model_parallel_size") is None:
+    if config.whole_number("pipeline_model_parallel_size") is None:
         message += " It is not known whether there are pipeline stages, whose ranks do different work."
     return [ReportWarning("log-slow-rank", message)]
 

@@ -7,65 +7,55 @@ with tokens spread evenly over the experts.
 
 from __future__ import annotations
 
-from three_walls.facts.gemm_efficiency import GEMM_EFFICIENCY
 from three_walls.facts.model_flops import STEP_PER_FORWARD, count_forward, projection_weights
 from three_walls.facts.run_layout import UNKNOWN_GPU
-from three_walls.lib.fact import FactGroup, FactValue, Measurements
+from three_walls.lib.declare import fact
 from three_walls.lib.measurement import Measurement, known, missing
-from three_walls.megatron.model_shape import ModelShape, read_model_shape
-from three_walls.step.step_view import RunView
+from three_walls.megatron.model_shape import ModelShape
+from three_walls.megatron.parallel_layout import CompleteLayout
+from three_walls.step.step_view import StepView
 from three_walls.tables.hardware import BF16
 
 BYTES_PER_VALUE = 2
 """Of bf16 and fp16."""
 
-facts = FactGroup()
-LINEAR_INPUTS_READ = facts.fact(
-    "linear_inputs_read_fraction",
-    "fraction",
-    "time to read the linear layers' inputs",
-    "Fraction of the time of the linear layers' GEMMs (attention projections, experts, dense and shared MLPs) that "
-    "reading their inputs, the gradients of their outputs and their weights once in 16 bits would take at the full "
-    "bandwidth of device memory.",
-    "Time of casts: those read more than once, write too, and do not reach the full bandwidth.",
-)
-INNER_LAYERS = facts.fact(
-    "inner_layers_fraction",
-    "fraction",
-    "the share of inner layers",
-    "Fraction of the model's layers that are neither the first nor the last.",
-    whole="all layers",
-)
 
+@fact("fraction", "time to read the linear layers' inputs")
+def linear_inputs_read_fraction(
+    step: StepView,
+    model_shape: ModelShape,
+    complete_layout: CompleteLayout,
+    gemm_efficiency_fraction: Measurement[float],
+) -> Measurement[float]:
+    """Fraction of the time of the linear layers' GEMMs (attention projections, experts, dense and shared MLPs) that
+    reading their inputs, the gradients of their outputs and their weights once in 16 bits would take at the full
+    bandwidth of device memory.
 
-def measure_low_precision(run: RunView, efficiency: Measurement[FactValue]) -> Measurements:
-    """Every fact of this group. ``efficiency``: GEMM_EFFICIENCY."""
-    layers = run.config.whole_number("num_layers")
-    return {
-        LINEAR_INPUTS_READ: _compare_reading(run, efficiency),
-        INNER_LAYERS: known(max(0, layers - 2) / layers) if layers else missing("the config does not state num_layers"),
-    }
-
-
-def _compare_reading(run: RunView, efficiency: Measurement[FactValue]) -> Measurement[float]:
-    shape, layout = read_model_shape(run.config), run.layout.complete()
-    if shape.value is None or layout.value is None:
-        return missing(str(shape.missing_reason or layout.missing_reason))
-    if run.gpu is None:
+    Not the same as: Time of casts: those read more than once, write too, and do not reach the full bandwidth.
+    """
+    if step.gpu is None:
         return missing(UNKNOWN_GPU)
-    if not isinstance(efficiency.value, float) or not efficiency.value:
-        return missing(efficiency.missing_reason or f"{GEMM_EFFICIENCY.label} is not known")
-    model, sizes = shape.value, layout.value
-    forward = count_forward(model, has_output=False)
+    efficiency = gemm_efficiency_fraction.value
+    if not efficiency:
+        return missing(gemm_efficiency_fraction.missing_reason or "the efficiency of the GEMMs is not known")
+    forward = count_forward(model_shape, has_output=False)
     per_token = forward.projections + forward.experts + forward.dense_mlp + forward.shared_experts
-    gpus = sizes.world // sizes.pipeline
-    tokens = sizes.global_batch * model.sequence / gpus
+    gpus = complete_layout.world // complete_layout.pipeline
+    tokens = complete_layout.global_batch * model_shape.sequence / gpus
     flops = STEP_PER_FORWARD * per_token * tokens
-    values = _count_activations(model) * tokens + _count_weights(
-        model, sizes.expert * sizes.expert_tensor, sizes.tensor
+    expert_ranks = complete_layout.expert * complete_layout.expert_tensor
+    values = _count_activations(model_shape) * tokens + _count_weights(
+        model_shape, expert_ranks, complete_layout.tensor
     )
-    read_s = BYTES_PER_VALUE * values / run.gpu.memory_bytes_per_s
-    return known(read_s * efficiency.value * (run.gpu.peak_flops(BF16) or 0) / flops)
+    read_s = BYTES_PER_VALUE * values / step.gpu.memory_bytes_per_s
+    return known(read_s * efficiency * (step.gpu.peak_flops(BF16) or 0) / flops)
+
+
+@fact("fraction", "the share of inner layers", whole="all layers")
+def inner_layers_fraction(step: StepView) -> Measurement[float]:
+    """Fraction of the model's layers that are neither the first nor the last."""
+    layers = step.config.whole_number("num_layers")
+    return known(max(0, layers - 2) / layers) if layers else missing("the config does not state num_layers")
 
 
 def _count_activations(model: ModelShape) -> int:

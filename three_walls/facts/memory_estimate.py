@@ -12,20 +12,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from three_walls.facts.log_facts import (
-    LOG_ALLOCATOR_RETRIES,
-    LOG_MEMORY_ITERATIONS,
-    LOG_PEAK_MEMORY,
-    LOG_RESERVED_MEMORY,
-)
 from three_walls.facts.model_flops import projection_weights
-from three_walls.facts.run_layout import GPU_MEMORY
-from three_walls.lib.fact import FactGroup, Measurements
+from three_walls.lib.declare import CATALOG, artifact, fact
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing, unstated
 from three_walls.megatron.activations import estimate_activations
 from three_walls.megatron.model_shape import ModelShape, read_model_shape
 from three_walls.megatron.parallel_layout import CompleteLayout, read_layout
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
+from three_walls.step.step_view import RunView
 
 NO_DEVICE_MEMORY = "the trace does not record the GPU's memory, or ranks differ in it (TARGET_INFO_GPU)"
 
@@ -34,120 +28,6 @@ _DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 _FULLY_SHARDED = ("use_megatron_fsdp", "use_torch_fsdp2")
 _DECIDE_PRECISION = ("use_distributed_optimizer", "bf16", "grad_reduce_in_fp32")
 """Settings that decide how many bytes a parameter takes."""
-
-facts = FactGroup()
-
-PARAMETERS_PER_GPU = facts.fact(
-    "parameters_per_gpu_count",
-    "count",
-    "the number of parameters per GPU",
-    "Parameters on a GPU of the fullest pipeline stage, from the config.",
-)
-MEMORY_PARAMETERS = facts.fact(
-    "memory_parameters_bytes",
-    "bytes",
-    "parameter memory per GPU",
-    "Parameters on a GPU of the fullest pipeline stage, in the precision of the model.",
-)
-MEMORY_GRADIENTS = facts.fact(
-    "memory_gradients_bytes",
-    "bytes",
-    "gradient memory per GPU",
-    "Gradients on a GPU of the fullest pipeline stage, in the precision in which they are reduced.",
-)
-MEMORY_OPTIMIZER = facts.fact(
-    "memory_optimizer_bytes",
-    "bytes",
-    "optimizer memory per GPU",
-    "The optimizer's copy of the parameters and its moments on a GPU of the fullest pipeline stage, sharded by the "
-    "distributed optimizer.",
-)
-MEMORY_ACTIVATIONS = facts.fact(
-    "memory_activations_bytes",
-    "bytes",
-    "activation memory per GPU",
-    "Activations that wait for the backward pass at the peak, with the working set at that moment, estimated from the "
-    "config: micro-batches in flight, recompute, unfused scores, balanced routing.",
-    "A measurement: compared with logs of unfused attention only, where it is within 3% of the peak.",
-)
-MEMORY_ESTIMATED_PEAK = facts.fact(
-    "memory_estimated_peak_bytes",
-    "bytes",
-    "the estimated peak of memory",
-    "Parameters, gradients, optimizer state and activations of the fullest pipeline stage together, per GPU.",
-    "Memory in use: fragments of the allocator, NCCL's buffers and the CUDA context come on top.",
-)
-MEMORY_HEADROOM = facts.fact(
-    "memory_headroom_bytes",
-    "bytes",
-    "memory headroom per GPU",
-    "Device memory less the peak of allocated memory by the log, or less the estimated peak where no log printed one. "
-    "If an allocation had to be tried again, the peak of reserved memory counts as the device memory.",
-    "Memory that is free: neither peak contains fragments of the allocator, NCCL's buffers and the CUDA context.",
-)
-MEMORY_PEAK = facts.fact(
-    "memory_peak_bytes",
-    "bytes",
-    "the peak of allocated memory",
-    "Peak of allocated memory by the log. Where the log prints memory after its first iteration alone, the optimizer's "
-    "moments (estimated) are added.",
-)
-MEMORY_PEAK_FRACTION = facts.fact(
-    "memory_peak_fraction",
-    "fraction",
-    "peak memory",
-    "Fraction of the device memory that is allocated at the peak, by the log. If an allocation had to be tried "
-    "again, the peak of reserved memory counts as the device memory: the run got no more.",
-    whole="device memory",
-)
-MEMORY_PEAK_WITHOUT_RECOMPUTE = facts.fact(
-    "memory_peak_without_recompute_ratio",
-    "ratio",
-    "peak memory without recompute over device memory",
-    "Peak of allocated memory by the log, with the estimated activations replaced by those without recompute, over "
-    "device memory.",
-    "A measured peak: above 1 such a run would not fit.",
-)
-MEMORY_PEAK_LARGER_MICRO_BATCH = facts.fact(
-    "memory_peak_larger_micro_batch_ratio",
-    "ratio",
-    "doubled micro-batch's peak over device memory",
-    "Peak of allocated memory by the log, with all of it doubled but parameters, gradients and optimizer state (of the "
-    "emptiest pipeline stage), over device memory: an upper bound, because workspaces do not all grow.",
-    "A measured peak: above 1 such a run may not fit.",
-)
-MEMORY_PEAK_LARGER_WITHOUT_RECOMPUTE = facts.fact(
-    "memory_peak_larger_micro_batch_without_recompute_ratio",
-    "ratio",
-    "doubled micro-batch's peak without recompute",
-    "The peak without recompute, with all of it doubled but parameters, gradients and optimizer state (of the emptiest "
-    "pipeline stage), over device memory: an upper bound, because workspaces do not all grow.",
-    "A measured peak: above 1 such a run may not fit.",
-)
-facts.fraction(
-    "memory_parameters_fraction",
-    "memory for parameters",
-    "Fraction of the device memory that parameters take, from the config.",
-    MEMORY_PARAMETERS,
-    GPU_MEMORY,
-    whole="device memory",
-)
-facts.fraction(
-    "memory_optimizer_fraction",
-    "memory for optimizer state",
-    "Fraction of the device memory that the optimizer's state takes, from the config.",
-    MEMORY_OPTIMIZER,
-    GPU_MEMORY,
-    whole="device memory",
-)
-facts.fraction(
-    "memory_activations_fraction",
-    "memory for activations",
-    "Fraction of the device memory that activations take at the peak, estimated from the config.",
-    MEMORY_ACTIVATIONS,
-    GPU_MEMORY,
-    whole="device memory",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,58 +48,197 @@ class StageMemory:
         return self.parameters + self.gradients + self.optimizer + (self.activations.value or 0)
 
 
-def measure_memory(config: RunConfig, device_bytes: int | None, log: Measurements) -> Measurements:
-    """Every fact of this group. ``log``: facts of the training log; ``device_bytes``: memory of the GPU."""
-    device_bytes = _usable_bytes(device_bytes, log)
-    estimated = estimate_stages(config)
-    printed_bytes = log[LOG_PEAK_MEMORY].whole
-    peak = _later_peak(printed_bytes, log[LOG_MEMORY_ITERATIONS].whole, estimated.value)
-    without_recompute = _peak_without_recompute(config, peak, estimated)
-    of_stage = _measure_fullest_stage(estimated)
-    used = of_stage[MEMORY_ESTIMATED_PEAK] if printed_bytes is None else peak
-    headroom = None if used.whole is None or not device_bytes else device_bytes - used.whole
-
-    def over_device(part: Measurement[int]) -> Measurement[float]:
-        if part.value is None:
-            return missing(str(part.missing_reason))
-        return known(part.value / device_bytes) if device_bytes else missing(NO_DEVICE_MEMORY)
-
-    return {
-        **of_stage,
-        MEMORY_PEAK: peak,
-        MEMORY_PEAK_FRACTION: over_device(peak),
-        MEMORY_HEADROOM: known_or_missing(headroom, str(used.missing_reason) if device_bytes else NO_DEVICE_MEMORY),
-        MEMORY_PEAK_WITHOUT_RECOMPUTE: over_device(without_recompute),
-        MEMORY_PEAK_LARGER_MICRO_BATCH: over_device(_peak_with_larger_micro_batch(peak, estimated)),
-        MEMORY_PEAK_LARGER_WITHOUT_RECOMPUTE: over_device(_peak_with_larger_micro_batch(without_recompute, estimated)),
-    }
+@artifact
+def estimated_stages(config_as_run: RunConfig) -> Measurement[tuple[StageMemory, ...]]:
+    """The memory of every pipeline stage."""
+    return estimate_stages(config_as_run)
 
 
-def _usable_bytes(device_bytes: int | None, log: Measurements) -> int | None:
+@artifact
+def fullest_stage(estimated_stages: tuple[StageMemory, ...]) -> StageMemory:
+    """The stage that needs most memory."""
+    return find_fullest(estimated_stages)
+
+
+@artifact
+def usable_bytes(
+    run: RunView, log_reserved_memory_bytes: Measurement[int], log_allocator_retries_count: Measurement[int]
+) -> Measurement[int]:
     """Memory of the GPU that the run can have.
 
     Where an allocation had to be tried again, the allocator got no more than it had reserved by then, however much more
     the GPU has: a limit, or another process, holds the rest.
     """
-    reserved_bytes = log[LOG_RESERVED_MEMORY].whole
-    if not log[LOG_ALLOCATOR_RETRIES].whole or not reserved_bytes:
-        return device_bytes
-    return reserved_bytes if device_bytes is None else min(device_bytes, reserved_bytes)
+    device_bytes, reserved_bytes = run.device.memory_bytes if run.device else None, log_reserved_memory_bytes.value
+    if log_allocator_retries_count.value and reserved_bytes:
+        return known(reserved_bytes if device_bytes is None else min(device_bytes, reserved_bytes))
+    return known_or_missing(device_bytes or None, NO_DEVICE_MEMORY)
 
 
-def _measure_fullest_stage(estimated: Measurement[tuple[StageMemory, ...]]) -> Measurements:
-    if estimated.value is None:
-        parts = (PARAMETERS_PER_GPU, MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_OPTIMIZER, MEMORY_ACTIVATIONS)
-        return dict.fromkeys((*parts, MEMORY_ESTIMATED_PEAK), missing(str(estimated.missing_reason)))
-    fullest = find_fullest(estimated.value)
-    return {
-        PARAMETERS_PER_GPU: known(fullest.parameter_count),
-        MEMORY_PARAMETERS: known(fullest.parameters),
-        MEMORY_GRADIENTS: known(fullest.gradients),
-        MEMORY_OPTIMIZER: known(fullest.optimizer),
-        MEMORY_ACTIVATIONS: fullest.activations,
-        MEMORY_ESTIMATED_PEAK: fullest.activations if fullest.activations.is_missing else known(fullest.total),
-    }
+@artifact
+def peak_without_recompute(
+    config_as_run: RunConfig,
+    memory_peak_bytes: int,
+    estimated_stages: Measurement[tuple[StageMemory, ...]],
+) -> Measurement[int]:
+    """The measured peak, with the estimated activations replaced by those without recompute.
+
+    Both estimates leave out the same (fragments, workspaces): the difference does not contain it, the peak does.
+    """
+    no_recompute = {"recompute_granularity": ConfigValue(None, "without recompute")}
+    without = estimate_stages(replace(config_as_run, values={**config_as_run.values, **no_recompute}))
+    if estimated_stages.value is None or without.value is None:
+        return missing(str(estimated_stages.missing_reason or without.missing_reason))
+    now, then = find_fullest(estimated_stages.value).activations, find_fullest(without.value).activations
+    if now.value is None or then.value is None:
+        return missing(str(now.missing_reason or then.missing_reason))
+    return known(memory_peak_bytes + then.value - now.value)
+
+
+@fact("count", "the number of parameters per GPU")
+def parameters_per_gpu_count(fullest_stage: StageMemory) -> int:
+    """Parameters on a GPU of the fullest pipeline stage, from the config."""
+    return fullest_stage.parameter_count
+
+
+@fact("bytes", "parameter memory per GPU")
+def memory_parameters_bytes(fullest_stage: StageMemory) -> int:
+    """Parameters on a GPU of the fullest pipeline stage, in the precision of the model."""
+    return fullest_stage.parameters
+
+
+@fact("bytes", "gradient memory per GPU")
+def memory_gradients_bytes(fullest_stage: StageMemory) -> int:
+    """Gradients on a GPU of the fullest pipeline stage, in the precision in which they are reduced."""
+    return fullest_stage.gradients
+
+
+@fact("bytes", "optimizer memory per GPU")
+def memory_optimizer_bytes(fullest_stage: StageMemory) -> int:
+    """The optimizer's copy of the parameters and its moments on a GPU of the fullest pipeline stage, sharded by the
+    distributed optimizer."""
+    return fullest_stage.optimizer
+
+
+@fact("bytes", "activation memory per GPU")
+def memory_activations_bytes(fullest_stage: StageMemory) -> Measurement[int]:
+    """Activations that wait for the backward pass at the peak, with the working set at that moment, estimated from the
+    config: micro-batches in flight, recompute, unfused scores, balanced routing.
+
+    Not the same as: A measurement: compared with logs of unfused attention only, where it is within 3% of the peak.
+    """
+    return fullest_stage.activations
+
+
+@fact("bytes", "the estimated peak of memory")
+def memory_estimated_peak_bytes(fullest_stage: StageMemory) -> Measurement[int]:
+    """Parameters, gradients, optimizer state and activations of the fullest pipeline stage together, per GPU.
+
+    Not the same as: Memory in use: fragments of the allocator, NCCL's buffers and the CUDA context come on top.
+    """
+    return fullest_stage.activations.map(lambda _: fullest_stage.total)
+
+
+@fact("bytes", "memory headroom per GPU")
+def memory_headroom_bytes(
+    usable_bytes: int,
+    log_peak_memory_bytes: Measurement[int],
+    memory_peak_bytes: Measurement[int],
+    memory_estimated_peak_bytes: Measurement[int],
+) -> Measurement[int]:
+    """Device memory less the peak of allocated memory by the log, or less the estimated peak where no log printed one.
+    If an allocation had to be tried again, the peak of reserved memory counts as the device memory.
+
+    Not the same as: Memory that is free: neither peak contains fragments of the allocator, NCCL's buffers and the CUDA
+    context.
+    """
+    used = memory_estimated_peak_bytes if log_peak_memory_bytes.value is None else memory_peak_bytes
+    return used.map(lambda used_bytes: usable_bytes - used_bytes)
+
+
+@fact("bytes", "the peak of allocated memory")
+def memory_peak_bytes(
+    log_peak_memory_bytes: Measurement[int],
+    log_memory_iterations_count: Measurement[int],
+    estimated_stages: Measurement[tuple[StageMemory, ...]],
+) -> Measurement[int]:
+    """Peak of allocated memory by the log. Where the log prints memory after its first iteration alone, the optimizer's
+    moments (estimated) are added."""
+    # Megatron-Bridge 0.3 prints memory once, after the first logged iteration. Measured on H200s: 6.81 GB printed after
+    # iteration 1 and 9.00 GB in the end, with moments of 2.22 GB (Bridge 0.3.1); 15.81 GB after iteration 1 and 19.71
+    # GB after 2, with moments of 3.92 GB (0.6.2).
+    printed_bytes = log_peak_memory_bytes.value
+    if printed_bytes is None:
+        return missing("no training log with lines of allocated memory was given (--log)")
+    if log_memory_iterations_count.value != 1:
+        return known(printed_bytes)
+    if estimated_stages.value is None:
+        return missing("the log prints memory after its first iteration alone, before the optimizer had its moments")
+    return known(printed_bytes + max(stage.moments for stage in estimated_stages.value))
+
+
+@fact("fraction", "peak memory", whole="device memory")
+def memory_peak_fraction(memory_peak_bytes: int, usable_bytes: int) -> float:
+    """Fraction of the device memory that is allocated at the peak, by the log. If an allocation had to be tried again,
+    the peak of reserved memory counts as the device memory: the run got no more."""
+    return memory_peak_bytes / usable_bytes
+
+
+@fact("ratio", "peak memory without recompute over device memory")
+def memory_peak_without_recompute_ratio(peak_without_recompute: int, usable_bytes: int) -> float:
+    """Peak of allocated memory by the log, with the estimated activations replaced by those without recompute, over
+    device memory.
+
+    Not the same as: A measured peak: above 1 such a run would not fit.
+    """
+    return peak_without_recompute / usable_bytes
+
+
+@fact("ratio", "doubled micro-batch's peak over device memory")
+def memory_peak_larger_micro_batch_ratio(
+    memory_peak_bytes: int, estimated_stages: tuple[StageMemory, ...], usable_bytes: int
+) -> float:
+    """Peak of allocated memory by the log, with all of it doubled but parameters, gradients and optimizer state (of the
+    emptiest pipeline stage), over device memory: an upper bound, because workspaces do not all grow.
+
+    Not the same as: A measured peak: above 1 such a run may not fit.
+    """
+    return _peak_with_larger_micro_batch(memory_peak_bytes, estimated_stages) / usable_bytes
+
+
+@fact("ratio", "doubled micro-batch's peak without recompute")
+def memory_peak_larger_micro_batch_without_recompute_ratio(
+    peak_without_recompute: int, estimated_stages: tuple[StageMemory, ...], usable_bytes: int
+) -> float:
+    """The peak without recompute, with all of it doubled but parameters, gradients and optimizer state (of the emptiest
+    pipeline stage), over device memory: an upper bound, because workspaces do not all grow.
+
+    Not the same as: A measured peak: above 1 such a run may not fit.
+    """
+    return _peak_with_larger_micro_batch(peak_without_recompute, estimated_stages) / usable_bytes
+
+
+for _name, _label, _meaning, _part in (
+    (
+        "memory_parameters_fraction",
+        "memory for parameters",
+        "Fraction of the device memory that parameters take, from the config.",
+        "memory_parameters_bytes",
+    ),
+    (
+        "memory_optimizer_fraction",
+        "memory for optimizer state",
+        "Fraction of the device memory that the optimizer's state takes, from the config.",
+        "memory_optimizer_bytes",
+    ),
+    (
+        "memory_activations_fraction",
+        "memory for activations",
+        "Fraction of the device memory that activations take at the peak, estimated from the config.",
+        "memory_activations_bytes",
+    ),
+):
+    CATALOG.quotient(__name__, _name, _label, _meaning, (_part, "gpu.memory_bytes"), whole="device memory")
 
 
 def find_fullest(stages: tuple[StageMemory, ...]) -> StageMemory:
@@ -227,54 +246,14 @@ def find_fullest(stages: tuple[StageMemory, ...]) -> StageMemory:
     return max(stages, key=lambda stage: (stage.total, -stage.stage))
 
 
-def _later_peak(
-    printed_bytes: int | None, iterations: int | None, stages: tuple[StageMemory, ...] | None
-) -> Measurement[int]:
-    """The peak of later iterations. Megatron-Bridge 0.3 prints memory once, after the first logged iteration.
-
-    Measured on H200s: 6.81 GB printed after iteration 1 and 9.00 GB in the end, with moments of 2.22 GB (Bridge 0.3.1);
-    15.81 GB after iteration 1 and 19.71 GB after 2, with moments of 3.92 GB (0.6.2).
-    """
-    if printed_bytes is None:
-        return missing("no training log with lines of allocated memory was given (--log)")
-    if iterations != 1:
-        return known(printed_bytes)
-    if stages is None:
-        return missing("the log prints memory after its first iteration alone, before the optimizer had its moments")
-    return known(printed_bytes + max(stage.moments for stage in stages))
-
-
-def _peak_without_recompute(
-    config: RunConfig, peak: Measurement[int], estimated: Measurement[tuple[StageMemory, ...]]
-) -> Measurement[int]:
-    """Measured ``peak``, with the estimated activations replaced by those without recompute.
-
-    Both estimates leave out the same (fragments, workspaces): the difference does not contain it, the peak does.
-    """
-    if peak.value is None:
-        return missing(str(peak.missing_reason))
-    no_recompute = ConfigValue(None, "without recompute")
-    without = estimate_stages(replace(config, values={**config.values, "recompute_granularity": no_recompute}))
-    if estimated.value is None or without.value is None:
-        return missing(str(estimated.missing_reason or without.missing_reason))
-    now, then = find_fullest(estimated.value).activations, find_fullest(without.value).activations
-    if now.value is None or then.value is None:
-        return missing(str(now.missing_reason or then.missing_reason))
-    return known(peak.value + then.value - now.value)
-
-
-def _peak_with_larger_micro_batch(
-    peak: Measurement[int], estimated: Measurement[tuple[StageMemory, ...]]
-) -> Measurement[int]:
-    """``peak``, with everything doubled that does not stay as it is with any micro-batch.
+def _peak_with_larger_micro_batch(peak_bytes: int, stages: tuple[StageMemory, ...]) -> int:
+    """``peak_bytes``, with everything doubled that does not stay as it is with any micro-batch.
 
     Megatron-LM on H200s with one and two sequences (docs/measured-pairs.md, before the optimizer has its moments):
     15,016 MB became 25,144 MB, where this gives 25,234 MB.
     """
-    if peak.value is None or estimated.value is None:
-        return missing(str(peak.missing_reason or estimated.missing_reason))
-    constant = min(stage.parameters + stage.gradients + stage.optimizer for stage in estimated.value)
-    return known(peak.value + max(0, peak.value - constant))
+    constant = min(stage.parameters + stage.gradients + stage.optimizer for stage in stages)
+    return peak_bytes + max(0, peak_bytes - constant)
 
 
 def estimate_stages(config: RunConfig) -> Measurement[tuple[StageMemory, ...]]:

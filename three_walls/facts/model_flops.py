@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from three_walls.facts.run_layout import UNKNOWN_GPU
-from three_walls.lib.fact import FactDefinition, FactGroup, Measurements
+from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, known_or_missing, missing, unstated
 from three_walls.lib.units import NS_PER_S
 from three_walls.megatron.model_shape import ModelShape, read_model_shape
@@ -23,56 +23,84 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.step_view import NO_STEP, RunView
 from three_walls.tables.hardware import BF16, FP8, NVFP4
 
-facts = FactGroup()
-MODEL_FLOPS = facts.fact(
-    "model_flops_per_step",
-    "flops",
-    "model FLOPs per step",
-    "Floating point operations of the model in one step on all GPUs: three times the forward pass of its GEMMs and of "
-    "causal attention, from the config.",
-    "What the GPUs run: recompute, and the masked half of unfused scores, are no model work.",
-)
-MEGATRON_FLOPS = facts.fact(
-    "megatron_flops_per_step",
-    "flops",
-    "model FLOPs as Megatron counts them",
-    "Floating point operations of the model in one step on all GPUs as Megatron counts them for the TFLOP/s/GPU of its "
-    "log: without the router.",
-)
-FLOPS_PER_GPU = facts.fact(
-    "flops_per_gpu_step",
-    "flops",
-    "model FLOPs per GPU and step",
-    "Floating point operations of the model in one step over the number of GPUs.",
-)
-PEAK_FLOPS = facts.fact(
-    "peak_flops_per_s",
-    "flops_per_s",
-    "the GPU's peak FLOP rate",
-    "The GPU's peak in dense GEMMs at the run's precision (tables/hardware.yaml).",
-)
-MFU = facts.fact(
-    "mfu_fraction",
-    "fraction",
-    "model FLOPs utilization",
-    "Model FLOPs utilization of unprofiled steps: model FLOPs per GPU over the log's step time, as a fraction of the "
-    "GPU's peak.",
-    "Utilization across precisions: the peak is that of the run's precision, and FP8 doubles it.",
-)
-MFU_TRACED = facts.fact(
-    "mfu_traced_fraction",
-    "fraction",
-    "traced model FLOPs utilization",
-    "Model FLOPs utilization of the representative step as traced: model FLOPs per GPU over its length, as a fraction "
-    "of the GPU's peak.",
-    "Utilization of the run: profiling slows steps.",
-)
-
 OPERATIONS_PER_ENTRY = 2
 """A multiplication and an addition per weight and token."""
 
 STEP_PER_FORWARD = 3
 """Forward, gradient of the input, gradient of the weight."""
+
+
+@artifact
+def model_shape(run: RunView) -> Measurement[ModelShape]:
+    """The sizes of the model."""
+    return read_model_shape(run.config)
+
+
+@artifact
+def step_tokens(model_shape: ModelShape, run: RunView) -> Measurement[int]:
+    """Tokens of one step on all GPUs."""
+    batch = run.config.whole_number("global_batch_size")
+    return known(batch * model_shape.sequence) if batch else unstated("global_batch_size")
+
+
+@fact("flops", "model FLOPs per step")
+def model_flops_per_step(model_shape: ModelShape, step_tokens: int) -> int:
+    """Floating point operations of the model in one step on all GPUs: three times the forward pass of its GEMMs and of
+    causal attention, from the config.
+
+    Not the same as: What the GPUs run: recompute, and the masked half of unfused scores, are no model work.
+    """
+    return step_flops(count_forward(model_shape).total, step_tokens)
+
+
+@fact("flops", "model FLOPs as Megatron counts them")
+def megatron_flops_per_step(model_shape: ModelShape, step_tokens: int) -> int:
+    """Floating point operations of the model in one step on all GPUs as Megatron counts them for the TFLOP/s/GPU of its
+    log: without the router."""
+    return step_flops(count_forward(model_shape).as_logged, step_tokens)
+
+
+@fact("flops", "model FLOPs per GPU and step")
+def flops_per_gpu_step(model_flops_per_step: int, run: RunView) -> Measurement[int]:
+    """Floating point operations of the model in one step over the number of GPUs."""
+    world = run.layout.world
+    return known(model_flops_per_step // world) if world else missing(f"the number of GPUs is not known {GIVE_CONFIG}")
+
+
+@fact("flops_per_s", "the GPU's peak FLOP rate")
+def peak_flops_per_s(run: RunView) -> Measurement[int]:
+    """The GPU's peak in dense GEMMs at the run's precision (tables/hardware.yaml)."""
+    precision = precision_of(run.config)
+    if precision.value is None:
+        return missing(str(precision.missing_reason))
+    if run.gpu is None:
+        return missing(UNKNOWN_GPU)
+    no_peak = f"tables/hardware.yaml has no peak in {precision.value} for {run.gpu.family}"
+    return known_or_missing(run.gpu.peak_flops(precision.value), no_peak)
+
+
+@fact("fraction", "model FLOPs utilization")
+def mfu_fraction(
+    flops_per_gpu_step: int, peak_flops_per_s: int, unprofiled_step_ns: Measurement[int]
+) -> Measurement[float]:
+    """Model FLOPs utilization of unprofiled steps: model FLOPs per GPU over the log's step time, as a fraction of the
+    GPU's peak.
+
+    Not the same as: Utilization across precisions: the peak is that of the run's precision, and FP8 doubles it.
+    """
+    if not unprofiled_step_ns.value:
+        return missing("no training log with unprofiled steps was given (--log)")
+    return known(flops_per_gpu_step * NS_PER_S / unprofiled_step_ns.value / peak_flops_per_s)
+
+
+@fact("fraction", "traced model FLOPs utilization")
+def mfu_traced_fraction(flops_per_gpu_step: int, peak_flops_per_s: int, step_ns: int) -> Measurement[float]:
+    """Model FLOPs utilization of the representative step as traced: model FLOPs per GPU over its length, as a fraction
+    of the GPU's peak.
+
+    Not the same as: Utilization of the run: profiling slows steps.
+    """
+    return known(flops_per_gpu_step * NS_PER_S / step_ns / peak_flops_per_s) if step_ns else missing(NO_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,49 +173,6 @@ def projection_weights(shape: ModelShape) -> int:
 def step_flops(per_token: int, tokens: int) -> int:
     """Operations of a training step over ``tokens``, forward and backward."""
     return STEP_PER_FORWARD * per_token * tokens
-
-
-def measure_utilization(run: RunView, traced_step_ns: int | None, unprofiled_step_ns: int | None) -> Measurements:
-    """Every fact of this group. The step lengths, as traced and by the log, are None where they are not known."""
-    work = _count_work(run)
-    precision = precision_of(run.config)
-    peak: Measurement[int] = missing(UNKNOWN_GPU)
-    if precision.value is None:
-        peak = missing(str(precision.missing_reason))
-    elif run.gpu is not None:
-        no_peak = f"tables/hardware.yaml has no peak in {precision.value} for {run.gpu.family}"
-        peak = known_or_missing(run.gpu.peak_flops(precision.value), no_peak)
-    per_gpu = work[FLOPS_PER_GPU]
-
-    def utilization(step_ns: int | None, no_step: str) -> Measurement[float]:
-        if not per_gpu.value or not peak.value:
-            return missing(str(per_gpu.missing_reason or peak.missing_reason))
-        return known(per_gpu.value * NS_PER_S / step_ns / peak.value) if step_ns else missing(no_step)
-
-    return {
-        **work,
-        PEAK_FLOPS: peak,
-        MFU: utilization(unprofiled_step_ns, "no training log with unprofiled steps was given (--log)"),
-        MFU_TRACED: utilization(traced_step_ns, NO_STEP),
-    }
-
-
-def _count_work(run: RunView) -> dict[FactDefinition, Measurement[int]]:
-    """The model's operations per step: as defined here, as Megatron's log counts them, and per GPU."""
-    shape = read_model_shape(run.config)
-    batch = run.config.whole_number("global_batch_size")
-    if shape.value is None or not batch:
-        lacking = missing(shape.missing_reason) if shape.missing_reason else unstated("global_batch_size")
-        return dict.fromkeys((MODEL_FLOPS, MEGATRON_FLOPS, FLOPS_PER_GPU), lacking)
-    forward = count_forward(shape.value)
-    tokens = batch * shape.value.sequence
-    total = step_flops(forward.total, tokens)
-    world = run.layout.world
-    return {
-        MODEL_FLOPS: known(total),
-        MEGATRON_FLOPS: known(step_flops(forward.as_logged, tokens)),
-        FLOPS_PER_GPU: known(total // world) if world else missing(f"the number of GPUs is not known {GIVE_CONFIG}"),
-    }
 
 
 def precision_of(config: RunConfig) -> Measurement[str]:

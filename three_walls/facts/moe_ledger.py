@@ -14,7 +14,7 @@ import polars as pl
 
 from three_walls.facts.fact_rows import MoePart
 from three_walls.facts.recompute_facts import SELECTIVE, Recompute
-from three_walls.facts.token_exchange import RATES, ExchangeRates, link_bytes_per_s, measure_rates
+from three_walls.facts.token_exchange import ExchangeRates, TokenRates, measure_rates
 from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE
 from three_walls.layers.inferred_schedule import infer_schedule_nodes
 from three_walls.layers.moe_passes import (
@@ -28,7 +28,7 @@ from three_walls.layers.moe_passes import (
     find_passes_in_order,
 )
 from three_walls.layers.overlapped_passes import find_overlapped_passes
-from three_walls.lib.fact import FactGroup, Measurements
+from three_walls.lib.declare import artifact, duration
 from three_walls.lib.measurement import Measurement, known, missing, unstated
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.megatron.model_shape import find_moe_layers
@@ -36,84 +36,93 @@ from three_walls.megatron.parallel_layout import has_uneven_stages
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
 from three_walls.step.ownership import COMPUTE_MASK
+from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import GEMM_CATEGORIES
 
-facts = FactGroup()
-SHARED_EXPERT_TIME = facts.duration(
-    "shared_expert_ns",
-    "shared expert GEMM time per step",
-    "Time per step that GEMMs of shared experts take, in all MoE layers and directions.",
-)
-EXPERT_BACKWARD_GEMM_TIME = facts.duration(
-    "expert_backward_gemm_ns",
-    "backward expert GEMM time per step",
-    "Time per step that GEMMs of routed experts take in backward passes, in all MoE layers.",
-)
-DISPATCH_BACKWARD_EXPOSED_TIME = facts.duration(
-    "dispatch_backward_exposed_ns",
-    "exposed backward dispatch time per step",
-    "Time per step in which the backward pass of the dispatch (the exchange of what leaves the experts) runs and no "
-    "compute kernel does, waiting included.",
-)
-
 _DIRECTIONS = (FORWARD, RECOMPUTE, BACKWARD)
-
 FORWARD_GEMMS, BACKWARD_GEMMS = 2, 4
-
 _NOT_IN_PLACE = "the GEMMs around the router are not in the order of shared experts in every MoE layer"
 _NO_SIDE_STREAM = "overlapped shared experts run on a stream of their own: not exactly one such stream has GEMMs"
 
 
 @dataclass(frozen=True, slots=True)
 class MoeLedger:
-    """``rows`` in order of layer, direction and part; none where passes through MoE layers cannot be separated."""
+    """``rows`` in order of layer, direction and part."""
 
     rows: tuple[MoePart, ...]
-    facts: Measurements
+    shared_experts: Measurement[pl.DataFrame]
+    """Their GEMMs: find_shared_experts."""
+    rates: ExchangeRates
     warnings: tuple[ReportWarning, ...] = ()
 
 
-def measure_moe_layers(
-    step: StepView, attention: pl.DataFrame, recompute: Recompute, arrivals: pl.DataFrame
-) -> MoeLedger:
-    """The ledger of ``step``.
-
-    ``attention``: the step's passes (attention_passes.PASSES). ``arrivals``: matched_ranks.measure_arrivals.
-    """
+@artifact
+def moe_ledger(
+    step: StepView,
+    attention_passes: pl.DataFrame,
+    recompute: Recompute,
+    matched_ranks: MatchedRanks,
+    ep_link_bytes_per_s: Measurement[float],
+) -> Measurement[MoeLedger]:
+    """The ledger of the step; missing where passes through MoE layers cannot be separated."""
+    attention = attention_passes
     if recompute.kind == SELECTIVE:
         # Attention replayed alone exchanges no tokens: it separates no MoE layers.
         attention = attention.filter(pl.col("direction") != RECOMPUTE)
     found = _find_passes(step, attention, recompute.replays)
     if found.reason:
-        return MoeLedger((), dict.fromkeys((*facts.definitions, *RATES), missing(found.reason)))
+        return missing(found.reason)
     streams = attention["stream"].unique().to_list()
     shared_experts = find_shared_experts(step.started, found.passes, streams, step.config)
     operations = [found.operations] if shared_experts.value is None else [found.operations, shared_experts.value]
     microbatches = step.layout.microbatches
     passes = _number_layers(found.passes, step.config, microbatches)
-    of_rank = arrivals.filter(pl.col("rank_index") == step.rank_index)
+    of_rank = matched_ranks.arrivals.filter(pl.col("rank_index") == step.rank_index)
     rates = measure_rates(
         found.exchanges.join(found.passes.select("pass", "direction"), on="pass"), of_rank, step.config
     )
-    link = link_bytes_per_s(step.run).value
+    link = ep_link_bytes_per_s.value
     rows = tuple(_with_rate(row, passes, rates, link) for row in _sum_parts(passes, pl.concat(operations), step.slices))
-    shared_rows = [row for row in rows if row.part == SHARED_EXPERT]
-    backward = [row for row in rows if row.direction == BACKWARD]
-    measured: Measurements = {
-        SHARED_EXPERT_TIME: missing(shared_experts.missing_reason)
-        if shared_experts.missing_reason
-        else known(sum(row.ns for row in shared_rows)),
-        EXPERT_BACKWARD_GEMM_TIME: known(sum(row.ns for row in backward if row.part == EXPERT_GEMM)),
-        # In a backward pass combine follows the expert GEMMs: it reverses the dispatch of the forward pass.
-        DISPATCH_BACKWARD_EXPOSED_TIME: known(sum(row.exposed_ns for row in backward if row.part == COMBINE)),
-        **rates.facts,
-    }
     mismatch = _find_mismatch(passes, step.config, microbatches)
     if mismatch is None:
-        return MoeLedger(rows, measured)
+        return known(MoeLedger(rows, shared_experts, rates))
     message = f"{mismatch}. The MoE layers are shown without their numbers. Check that the config is of this run."
-    return MoeLedger(rows, measured, (ReportWarning("moe-layers-mismatch", message),))
+    return known(MoeLedger(rows, shared_experts, rates, (ReportWarning("moe-layers-mismatch", message),)))
+
+
+@artifact
+def moe_layers(moe_ledger: MoeLedger) -> tuple[MoePart, ...]:
+    """The rows of the ledger."""
+    return moe_ledger.rows
+
+
+@artifact
+def token_rates(moe_ledger: MoeLedger) -> Measurement[TokenRates]:
+    """How fast the step's exchanges of tokens ran."""
+    return moe_ledger.rates.measured
+
+
+@duration("shared expert GEMM time per step")
+def shared_expert_ns(moe_ledger: MoeLedger) -> Measurement[int]:
+    """Time per step that GEMMs of shared experts take, in all MoE layers and directions."""
+    if moe_ledger.shared_experts.missing_reason:
+        return missing(moe_ledger.shared_experts.missing_reason)
+    return known(sum(row.ns for row in moe_ledger.rows if row.part == SHARED_EXPERT))
+
+
+@duration("backward expert GEMM time per step")
+def expert_backward_gemm_ns(moe_ledger: MoeLedger) -> int:
+    """Time per step that GEMMs of routed experts take in backward passes, in all MoE layers."""
+    return sum(row.ns for row in moe_ledger.rows if (row.direction, row.part) == (BACKWARD, EXPERT_GEMM))
+
+
+@duration("exposed backward dispatch time per step")
+def dispatch_backward_exposed_ns(moe_ledger: MoeLedger) -> int:
+    """Time per step in which the backward pass of the dispatch (the exchange of what leaves the experts) runs and no
+    compute kernel does, waiting included."""
+    # In a backward pass combine follows the expert GEMMs: it reverses the dispatch of the forward pass.
+    return sum(row.exposed_ns for row in moe_ledger.rows if (row.direction, row.part) == (BACKWARD, COMBINE))
 
 
 def _find_passes(step: StepView, attention: pl.DataFrame, replays: pl.DataFrame | None) -> LayerPasses:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 
 import polars as pl
 
-from three_walls.lib.fact import FactGroup, Measurements
+from three_walls.lib.declare import fact, flag
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.megatron.settings.setting_sources import USER
 from three_walls.step.build_timeline import Timeline
@@ -19,42 +19,12 @@ from three_walls.trace.read_inputs import Inputs
 from three_walls.trace.read_trace import Trace
 from three_walls.trace.schemas import distinct_rows
 
-facts = FactGroup()
-
-TRAINING_SIGN = facts.fact(
-    "training_sign",
-    "text",
-    "a sign of training steps",
-    "What shows that the capture holds training steps: NVTX ranges of steps, or kernels of an optimizer.",
-)
-MEGATRON_SIGN = facts.fact(
-    "megatron_sign",
-    "text",
-    "a sign of a Megatron run",
-    "What shows that the program is Megatron: its command line, configuration or log, its NVTX ranges or its kernels.",
-)
-IS_MEGATRON_TRAINING = facts.flag(
-    "is_megatron_training",
-    "whether this is a Megatron training run",
-    "Whether the inputs show both training steps and Megatron.",
-    if_true="The inputs show a Megatron training run",
-    if_false="The inputs do not show a Megatron training run",
-)
-
 _NAMES = {"bridge": "Megatron-Bridge", "megatron_lm": "Megatron-LM"}
 
 
-def measure_program(inputs: Inputs, timeline: Timeline) -> Measurements:
-    """Every fact of this group."""
-    training, megatron = _find_training(timeline), _find_megatron(inputs)
-    return {
-        TRAINING_SIGN: training,
-        MEGATRON_SIGN: megatron,
-        IS_MEGATRON_TRAINING: known(not training.is_missing and not megatron.is_missing),
-    }
-
-
-def _find_training(timeline: Timeline) -> Measurement[str]:
+@fact("text", "a sign of training steps")
+def training_sign(timeline: Timeline) -> Measurement[str]:
+    """What shows that the capture holds training steps: NVTX ranges of steps, or kernels of an optimizer."""
     sources = {source for source in timeline.sources.values() if source is not StepSource.ONE_WINDOW}
     if sources:
         return known(", ".join(sorted(source.value for source in sources)))
@@ -66,7 +36,10 @@ def _find_training(timeline: Timeline) -> Measurement[str]:
     )
 
 
-def _find_megatron(inputs: Inputs) -> Measurement[str]:
+@fact("text", "a sign of a Megatron run")
+def megatron_sign(inputs: Inputs) -> Measurement[str]:
+    """What shows that the program is Megatron: its command line, configuration or log, its NVTX ranges or its
+    kernels."""
     signs = megatron_signs()
     ranges = [trace.ranges["text"] for trace in inputs.with_kernels]
     kernels = {name for trace in inputs.with_kernels for name in _kernel_names(trace)}
@@ -79,6 +52,16 @@ def _find_megatron(inputs: Inputs) -> Measurement[str]:
         f"neither command line, configuration, log, NVTX ranges nor kernels show a Megatron run{doubt} (if this is a "
         "Megatron run, give --config, --log or --set)"
     )
+
+
+@flag(
+    "whether this is a Megatron training run",
+    if_true="The inputs show a Megatron training run",
+    if_false="The inputs do not show a Megatron training run",
+)
+def is_megatron_training(training_sign: Measurement[str], megatron_sign: Measurement[str]) -> bool:
+    """Whether the inputs show both training steps and Megatron."""
+    return not training_sign.is_missing and not megatron_sign.is_missing
 
 
 def _list_stated_signs(inputs: Inputs) -> Iterator[str]:

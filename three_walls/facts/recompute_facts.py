@@ -18,7 +18,8 @@ import polars as pl
 
 from three_walls.facts.fact_rows import RecomputedLayer
 from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE, count_phases, is_recomputing
-from three_walls.lib.fact import FactGroup, Measurements, Pool
+from three_walls.lib.declare import artifact, duration, fact
+from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.megatron.parallel_layout import has_uneven_stages
 from three_walls.megatron.settings.run_config import RunConfig
@@ -45,24 +46,6 @@ REPLAYS = pl.Schema(
         "start_ns": pl.Int64,  # its first kernel
         "end_ns": pl.Int64,  # the first kernel of the backward pass that follows
     }
-)
-
-
-facts = FactGroup()
-ATTENTION_FORWARD_PER_BACKWARD = facts.fact(
-    "attention_forward_per_backward_ratio",
-    "ratio",
-    "the ratio of attention forward to backward passes",
-    "Attention forward passes per backward pass: 1 without recompute, 2 when attention is computed twice.",
-)
-RECOMPUTE_TIME = facts.duration(
-    "recompute_ns",
-    "recompute time per step",
-    "Time per step that replaying forward work in the backward pass takes, from each replay's first kernel to "
-    "the first of its backward pass. Where the kernels do not show that, it is the number of replayed layers times the "
-    "median spacing of forward layers.",
-    "Busy time: waiting and idle time inside a replay count, for they go when the replay goes.",
-    pool=Pool(part_of=("memory_recoverable_ns",), is_device_busy=False),
 )
 
 
@@ -93,19 +76,29 @@ class LayerShape:
     varies."""
 
 
-def recompute_facts(recompute: Recompute, passes: pl.DataFrame) -> Measurements:
-    """The facts of ``recompute`` and the attention ``passes`` of its step."""
-    forward, backward = count_phases(passes)
+@fact("ratio", "the ratio of attention forward to backward passes")
+def attention_forward_per_backward_ratio(attention_passes: pl.DataFrame) -> Measurement[float]:
+    """Attention forward passes per backward pass: 1 without recompute, 2 when attention is computed twice."""
+    forward, backward = count_phases(attention_passes)
     ratio = forward / backward if backward else None
-    return {
-        ATTENTION_FORWARD_PER_BACKWARD: known_or_missing(ratio, "no attention kernel of a backward pass was recorded"),
-        RECOMPUTE_TIME: recompute.cost_ns,
-    }
+    return known_or_missing(ratio, "no attention kernel of a backward pass was recorded")
 
 
-def measure_recompute(step: StepView, passes: pl.DataFrame) -> Recompute:
-    """The replays of ``step``. ``passes``: of attention in it (attention_passes.PASSES)."""
-    config = step.config
+@duration("recompute time per step", pool=Pool(part_of=("memory_recoverable_ns",), is_device_busy=False))
+def recompute_ns(recompute: Recompute) -> Measurement[int]:
+    """Time per step that replaying forward work in the backward pass takes, from each replay's first kernel to the
+    first of its backward pass. Where the kernels do not show that, it is the number of replayed layers times the median
+    spacing of forward layers.
+
+    Not the same as: Busy time: waiting and idle time inside a replay count, for they go when the replay goes.
+    """
+    return recompute.cost_ns
+
+
+@artifact
+def recompute(step: StepView, attention_passes: pl.DataFrame) -> Recompute:
+    """The replays of the step."""
+    config, passes = step.config, attention_passes
     forward, backward = count_phases(passes)
     if not forward or not backward:
         if config.knows("recompute_granularity") and config.get("recompute_granularity") is None:
@@ -137,6 +130,14 @@ def measure_recompute(step: StepView, passes: pl.DataFrame) -> Recompute:
     covered = merge_overlapping(replays.with_columns(group=0), ["group"])
     ns = int((covered["end_ns"] - covered["start_ns"]).sum())
     return Recompute(kind, known(min(ns, step.step_ns)), replays)
+
+
+@artifact
+def recompute_layers(
+    step: StepView, recompute: Recompute, attention_passes: pl.DataFrame
+) -> tuple[RecomputedLayer, ...]:
+    """Time of the replays per layer of the rank's stage."""
+    return sum_replays_by_layer(recompute, attention_passes, step.config, step.layout.microbatches)
 
 
 def _estimate_full_recompute(passes: pl.DataFrame, step_ns: int) -> Recompute:

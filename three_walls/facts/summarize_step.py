@@ -1,18 +1,20 @@
-"""Frames -> the report's plain rows: ranks, steps, budgets. The last use of polars before the seam."""
+"""Frames -> the report's plain rows: ranks, steps, budgets, waits. The last use of polars before the seam."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 import polars as pl
 
+from three_walls.lib.declare import artifact
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.compute_gaps import summarize_gap_causes
-from three_walls.step.find_steps import StepSource, median_steps
+from three_walls.step.find_steps import median_steps
 from three_walls.step.intervals import DURATION
 from three_walls.step.ranks.attributed_steps import LEFT_OUT
+from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_rows import (
     BudgetRow,
     CommunicationTime,
@@ -21,20 +23,23 @@ from three_walls.step.step_rows import (
     RankStep,
     StepSummary,
     UnclassifiedKernel,
+    Wait,
 )
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import BUCKETS, COMMUNICATION_CATEGORIES
-from three_walls.trace.identity import Rank
+from three_walls.trace.read_inputs import Inputs
 
 MOST_UNCLASSIFIED = 20
 """Unknown kernel names listed, largest first; the share of all of them is in the budget."""
 
 
-def summarize_ranks(attribution: Attribution, steps: pl.DataFrame, ranks: Sequence[Rank]) -> tuple[RankReport, ...]:
-    """One row per rank, by global rank; each with all of its ``steps`` and the budget of its median kept step."""
+@artifact
+def rank_rows(inputs: Inputs, attribution: Attribution, matched_ranks: MatchedRanks) -> tuple[RankReport, ...]:
+    """One row per rank read in full, by global rank; with all of its steps and the budget of its median kept step."""
+    ranks = [rank for trace in inputs.with_kernels for rank in trace.ranks]
     budgets, exposure, medians = _budgets(attribution), _exposure(attribution), median_steps(attribution.steps)
     causes = summarize_gap_causes(attribution.compute_gaps, medians)
-    steps_of = _list_steps(steps, budgets)
+    steps_of = _list_steps(matched_ranks.steps, budgets)
     rows = []
     for rank in sorted(ranks, key=lambda rank: (rank.rank, rank.rank_index)):
         median = medians.get(rank.rank_index)
@@ -56,10 +61,11 @@ def summarize_ranks(attribution: Attribution, steps: pl.DataFrame, ranks: Sequen
     return tuple(rows)
 
 
-def summarize_steps(steps: pl.DataFrame, sources: Iterable[StepSource], ranks: Sequence[Rank]) -> StepSummary:
-    """How ``steps`` were found, which were kept, and how long these were; and which ``ranks`` dropped which."""
-    rank_of = {rank.rank_index: rank.rank for rank in ranks}
-    steps = steps.with_columns(length_ns=DURATION)
+@artifact
+def step_summary(inputs: Inputs, timeline: Timeline, matched_ranks: MatchedRanks) -> StepSummary:
+    """How the steps were found, which were kept, and how long these were; and which ranks dropped which."""
+    rank_of = {rank.rank_index: rank.rank for rank in inputs.ranks}
+    steps = matched_ranks.steps.with_columns(length_ns=DURATION)
     lengths = steps.filter("kept")["length_ns"].sort()
     dropped = [
         DroppedStep(rank_of[rank_index], step, reason)
@@ -68,7 +74,7 @@ def summarize_steps(steps: pl.DataFrame, sources: Iterable[StepSource], ranks: S
     is_remark = pl.col("reason").str.starts_with(LEFT_OUT) | pl.col("kept") & (pl.col("reason") != "")
     remarks = steps.filter(is_remark)["reason"].unique().sort().to_list()
     return StepSummary(
-        source=", ".join(sorted({str(source) for source in sources})),
+        source=", ".join(sorted({str(source) for source in timeline.sources.values()})),
         kept=lengths.len(),
         dropped=tuple(sorted(dropped, key=lambda step: (step.rank, step.index))),
         median_ns=int(lengths[(lengths.len() - 1) // 2]) if lengths.len() else None,
@@ -79,17 +85,8 @@ def summarize_steps(steps: pl.DataFrame, sources: Iterable[StepSource], ranks: S
     )
 
 
-def list_captured_lengths(steps: pl.DataFrame) -> list[int | None]:
-    """Length of every step, in order, of the rank that has most of them; None for a step that is not kept."""
-    by_rank = steps.sort("rank_index", "start_ns").partition_by("rank_index", maintain_order=True)
-    longest = max(by_rank, key=lambda steps: steps.height, default=None)
-    if longest is None:
-        return []
-    rows = longest.select("kept", length_ns=DURATION).rows()
-    return [int(length) if kept else None for kept, length in rows]
-
-
-def summarize_budget(step: StepView) -> tuple[BudgetRow, ...]:
+@artifact
+def budget(step: StepView) -> tuple[BudgetRow, ...]:
     """The representative step's budget in order of precedence, buckets without time left out."""
     return tuple(
         BudgetRow(bucket.name, bucket.group, ns, ns / step.step_ns, bucket.definition)
@@ -98,7 +95,8 @@ def summarize_budget(step: StepView) -> tuple[BudgetRow, ...]:
     )
 
 
-def list_unclassified(timeline: Timeline, step: StepView) -> tuple[UnclassifiedKernel, ...]:
+@artifact
+def unclassified(timeline: Timeline, step: StepView) -> tuple[UnclassifiedKernel, ...]:
     """Kernels of the representative rank, in all of its steps, that no pattern matches, by time."""
     unknown = (
         timeline.operations.filter((pl.col("rank_index") == step.rank_index) & pl.col("unknown").is_not_null())
@@ -108,6 +106,13 @@ def list_unclassified(timeline: Timeline, step: StepView) -> tuple[UnclassifiedK
         .head(MOST_UNCLASSIFIED)
     )
     return tuple(UnclassifiedKernel(str(name), int(ns), int(count)) for name, ns, count in unknown.rows())
+
+
+@artifact
+def shown_waits(inputs: Inputs, attribution: Attribution) -> tuple[Wait, ...]:
+    """How long each rank that was read in full waited for which rank."""
+    numbers = {rank.rank for trace in inputs.with_kernels for rank in trace.ranks}
+    return tuple(wait for wait in attribution.waits if wait.rank in numbers)
 
 
 def _list_steps(

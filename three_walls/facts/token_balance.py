@@ -7,58 +7,16 @@ of all of them together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from three_walls.lib.fact import FactGroup, Measurements
-from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
+from three_walls.lib.declare import fact
+from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.gemms import FORWARD, Gemm
-from three_walls.step.step_view import RunView
+from three_walls.step.step_view import RunView, StepView
 
 EXPERT_INPUT, EXPERT_OUTPUT = "expert input", "expert output"
 """Roles of the experts' two weights."""
-
-facts = FactGroup()
-
-EXPERT_TOKENS_LARGEST = facts.fact(
-    "expert_tokens_largest_count",
-    "count",
-    "the most tokens of one expert",
-    "Most tokens that one expert of the rank got in a layer and micro-batch.",
-)
-EXPERT_TOKENS_RATIO = facts.fact(
-    "expert_tokens_largest_ratio",
-    "ratio",
-    "the imbalance of tokens per expert",
-    "Most tokens that one expert of the rank got in a layer and micro-batch, over the mean of all of its experts, "
-    "layers and micro-batches in the step. Experts without tokens count.",
-)
-PASS_TOKENS_RATIO = facts.fact(
-    "pass_tokens_largest_ratio",
-    "ratio",
-    "the imbalance of tokens per layer",
-    "Most tokens that the experts of the rank got together in a layer and micro-batch, over the mean of all layers and "
-    "micro-batches in the step.",
-)
-RECEIVED_TOKENS = facts.fact(
-    "received_tokens_count",
-    "count",
-    "the tokens received by the rank's experts",
-    "Tokens that the experts of the rank got in the forward passes of the step.",
-)
-RECEIVED_TOKENS_RATIO = facts.fact(
-    "received_tokens_ratio",
-    "ratio",
-    "the rank's share of received tokens",
-    "Tokens that the experts of the rank got, over what they would get if all experts got equally many, by the config. "
-    "Above 1 the rank works for other ranks too.",
-)
-RECEIVED_RANK_RATIO = facts.fact(
-    "received_tokens_rank_ratio",
-    "ratio",
-    "the imbalance of received tokens between ranks",
-    "Tokens received by the captured rank that got most, over the mean of the captured ranks.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +28,64 @@ class ExpertPass:
     @property
     def total(self) -> int:
         return sum(self.tokens)
+
+
+@fact("count", "the most tokens of one expert")
+def expert_tokens_largest_count(step: StepView, expert_passes: tuple[ExpertPass, ...]) -> Measurement[int]:
+    """Most tokens that one expert of the rank got in a layer and micro-batch."""
+    if _count_calls(expert_passes) == 1 and _count_experts(step.run) != 1:
+        return missing("the experts ran as one grouped GEMM: its shape gives the tokens of all of them together")
+    return known(max(max(each.tokens) for each in expert_passes))
+
+
+@fact("ratio", "the imbalance of tokens per expert")
+def expert_tokens_largest_ratio(
+    step: StepView, expert_passes: tuple[ExpertPass, ...], expert_tokens_largest_count: int
+) -> float:
+    """Most tokens that one expert of the rank got in a layer and micro-batch, over the mean of all of its experts,
+    layers and micro-batches in the step. Experts without tokens count."""
+    calls = max(_count_experts(step.run) or 0, _count_calls(expert_passes))
+    mean = sum(each.total for each in expert_passes) / (len(expert_passes) * calls)
+    return expert_tokens_largest_count / mean
+
+
+@fact("ratio", "the imbalance of tokens per layer")
+def pass_tokens_largest_ratio(expert_passes: tuple[ExpertPass, ...], received_tokens_count: int) -> float:
+    """Most tokens that the experts of the rank got together in a layer and micro-batch, over the mean of all layers and
+    micro-batches in the step."""
+    return max(each.total for each in expert_passes) * len(expert_passes) / received_tokens_count
+
+
+@fact("count", "the tokens received by the rank's experts")
+def received_tokens_count(expert_passes: tuple[ExpertPass, ...]) -> int:
+    """Tokens that the experts of the rank got in the forward passes of the step."""
+    return sum(each.total for each in expert_passes)
+
+
+@fact("ratio", "the rank's share of received tokens")
+def received_tokens_ratio(
+    step: StepView, expert_passes: tuple[ExpertPass, ...], received_tokens_count: int
+) -> Measurement[float]:
+    """Tokens that the experts of the rank got, over what they would get if all experts got equally many, by the config.
+    Above 1 the rank works for other ranks too."""
+    balanced = _balanced_tokens(step.run)
+    if not balanced:
+        return missing("the config does not state the sizes from which an even share follows")
+    return known(received_tokens_count / (balanced * len(expert_passes)))
+
+
+@fact("ratio", "the imbalance of received tokens between ranks")
+def received_tokens_rank_ratio(
+    received_by_rank: tuple[int | None, ...], received_tokens_count: Measurement[int]
+) -> Measurement[float]:
+    """Tokens received by the captured rank that got most, over the mean of the captured ranks."""
+    if len(received_by_rank) < 2:
+        return missing("needs the traces of several ranks")
+    counts = [count for count in received_by_rank if count]
+    if len(counts) == len(received_by_rank):
+        return known(max(counts) * len(counts) / sum(counts))
+    unknown = "the operators of some rank do not show the tokens of its experts"
+    return missing(received_tokens_count.missing_reason or unknown)
 
 
 def find_expert_passes(gemms: Iterable[tuple[Gemm, str | None]]) -> tuple[ExpertPass, ...]:
@@ -87,50 +103,15 @@ def find_expert_passes(gemms: Iterable[tuple[Gemm, str | None]]) -> tuple[Expert
     return (*passes, ExpertPass(tuple(tokens))) if tokens else tuple(passes)
 
 
-def measure_token_balance(run: RunView, passes: tuple[ExpertPass, ...], reason: str) -> Measurements:
-    """Every fact of this group but the comparison of ranks. ``reason``: why there are no passes, where there are none.
-
-    ``passes``: of the step of one rank (find_expert_passes).
-    """
-    measured = (EXPERT_TOKENS_LARGEST, EXPERT_TOKENS_RATIO, PASS_TOKENS_RATIO, RECEIVED_TOKENS, RECEIVED_TOKENS_RATIO)
-    received = sum(each.total for each in passes)
-    if not received:
-        return dict.fromkeys(measured, missing(reason))
-    largest, ratio = _measure_experts(run, passes)
-    balanced = _balanced_tokens(run)
-    return {
-        EXPERT_TOKENS_LARGEST: largest,
-        EXPERT_TOKENS_RATIO: ratio,
-        PASS_TOKENS_RATIO: known(max(each.total for each in passes) * len(passes) / received),
-        RECEIVED_TOKENS: known(received),
-        RECEIVED_TOKENS_RATIO: known_or_missing(
-            received / (balanced * len(passes)) if balanced else None,
-            "the config does not state the sizes from which an even share follows",
-        ),
-    }
-
-
-def compare_received(received: Sequence[int | None], reason: str) -> Measurements:
-    """The comparison of ranks. ``received``: RECEIVED_TOKENS of each captured rank's step; None where not known."""
-    if len(received) < 2:
-        return {RECEIVED_RANK_RATIO: missing("needs the traces of several ranks")}
-    counts = [count for count in received if count]
-    if len(counts) < len(received):
-        return {RECEIVED_RANK_RATIO: missing(reason)}
-    return {RECEIVED_RANK_RATIO: known(max(counts) * len(counts) / sum(counts))}
-
-
-def _measure_experts(run: RunView, passes: tuple[ExpertPass, ...]) -> tuple[Measurement[int], Measurement[float]]:
-    """EXPERT_TOKENS_LARGEST and EXPERT_TOKENS_RATIO."""
+def _count_experts(run: RunView) -> int | None:
+    """Experts of a layer on the rank; None where not known."""
     experts, ranks = run.config.whole_number("num_moe_experts"), run.layout.expert
-    local = experts // ranks if experts and ranks else None
-    calls = max(len(each.tokens) for each in passes)
-    if calls == 1 and local != 1:
-        reason = "the experts ran as one grouped GEMM: its shape gives the tokens of all of them together"
-        return missing(reason), missing(reason)
-    largest = max(max(each.tokens) for each in passes)
-    mean = sum(each.total for each in passes) / (len(passes) * max(local or 0, calls))
-    return known(largest), known(largest / mean)
+    return experts // ranks if experts and ranks else None
+
+
+def _count_calls(passes: tuple[ExpertPass, ...]) -> int:
+    """The most GEMMs of the experts' input weight in a pass."""
+    return max(len(each.tokens) for each in passes)
 
 
 def _balanced_tokens(run: RunView) -> int | None:

@@ -11,75 +11,150 @@ from math import comb
 
 import polars as pl
 
-from three_walls.facts.run_layout import LARGEST_SERVER_GPUS, UNKNOWN_GPU, ep_ranks_in_nvlink_domain, ep_spans_nodes
+from three_walls.facts.run_layout import (
+    LARGEST_SERVER_GPUS,
+    UNKNOWN_GPU,
+    ep_ranks_per_nvlink_domain_count,
+    ep_spans_nodes,
+)
 from three_walls.layers.attention_passes import BACKWARD
 from three_walls.layers.moe_passes import COMBINE, DISPATCH
-from three_walls.lib.fact import FactGroup, FactValue, Measurements
+from three_walls.lib.declare import fact, flag
 from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, missing, unstated
 from three_walls.lib.units import NS_PER_S
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.intervals import DURATION
-from three_walls.step.step_view import RunView
+from three_walls.step.step_view import RunView, StepView
 from three_walls.tables.thresholds import attribution_thresholds
 
 BYTES_PER_VALUE = 2
 """Megatron's dispatchers exchange activations and their gradients in bf16 or fp16."""
 
-facts = FactGroup()
 
-EP_ACHIEVED = facts.fact(
-    "ep_achieved_bytes_per_s",
-    "bytes_per_s",
-    "achieved token exchange bandwidth",
-    "Bytes that a rank sends to other ranks in one dispatch or combine (from the config, with balanced routing) over "
-    "the time from the arrival of the last rank to the end of the call, on average over the step's token exchanges. "
-    "Where not all ranks of the group were captured: over the duration of the step's fastest token exchange, which is "
-    "a lower bound, because that one may have waited for peers too.",
-    "Bytes over all time in which kernels of the exchange run: most of that can be waiting.",
-)
-EP_ACHIEVED_INCLUDES_WAITING = facts.flag(
-    "ep_achieved_includes_waiting",
+@dataclass(frozen=True, slots=True)
+class TokenRates:
+    """How fast the exchanges of tokens of a step ran; the facts of the same names define what they mean."""
+
+    achieved_bytes_per_s: float
+    includes_waiting: bool
+    fastest_bytes_per_s: float
+    spread_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeRates:
+    """How fast the token exchanges of a step ran."""
+
+    sent_bytes: int | None
+    """What a rank sends in one dispatch or combine; None where the config does not give it."""
+    measured: Measurement[TokenRates]
+    by_part: Mapping[str, float] = field(default_factory=dict)
+    """Bytes per second of dispatch and of combine, by the definition of ep_achieved_bytes_per_s."""
+
+
+@fact("bytes_per_s", "achieved token exchange bandwidth")
+def ep_achieved_bytes_per_s(token_rates: TokenRates) -> float:
+    """Bytes that a rank sends to other ranks in one dispatch or combine (from the config, with balanced routing) over
+    the time from the arrival of the last rank to the end of the call, on average over the step's token exchanges. Where
+    not all ranks of the group were captured: over the duration of the step's fastest token exchange, which is a lower
+    bound, because that one may have waited for peers too.
+
+    Not the same as: Bytes over all time in which kernels of the exchange run: most of that can be waiting.
+    """
+    return token_rates.achieved_bytes_per_s
+
+
+@flag(
     "whether the token exchange bandwidth includes waiting",
-    "Whether the achieved token exchange bandwidth is a lower bound, because the arrival of the other ranks was not "
-    "captured.",
     if_true="The achieved token exchange bandwidth is a lower bound: the arrival of the other ranks was not captured",
     if_false="The achieved token exchange bandwidth is measured from the arrival of the last rank",
 )
-EP_FASTEST = facts.fact(
-    "ep_fastest_bytes_per_s",
-    "bytes_per_s",
-    "fastest token exchange bandwidth",
-    "Bytes that a rank sends to other ranks in one dispatch or combine over the shortest transfer of the step. It is "
-    "counted from the arrival of the last rank where all were captured, else it is the duration of the fastest call.",
-    "Average throughput: it shows what the path between the ranks can carry.",
-)
-EP_TRANSFER_SPREAD = facts.fact(
-    "ep_transfer_spread_ratio",
-    "ratio",
-    "spread of token exchange transfers",
-    "Median over shortest transfer of the step's token exchanges. Near 1 all of them are equally fast, which waiting "
-    "for peers never is.",
-)
-RATES = (EP_ACHIEVED, EP_ACHIEVED_INCLUDES_WAITING, EP_FASTEST, EP_TRANSFER_SPREAD)
-"""What measure_rates measures."""
+def ep_achieved_includes_waiting(token_rates: TokenRates) -> bool:
+    """Whether the achieved token exchange bandwidth is a lower bound, because the arrival of the other ranks was not
+    captured."""
+    return token_rates.includes_waiting
 
-EP_LINK = facts.fact(
-    "ep_link_bytes_per_s",
-    "bytes_per_s",
-    "token exchange link bandwidth",
-    "Upper bound of what a rank can send to its expert-parallel group. Inside one NVLink domain it is NVLink's "
-    "bandwidth in one direction; beyond it, the network's bandwidth per GPU over the fraction of an exchange that "
-    "crosses the network (with balanced routing).",
-)
-EP_DEDUPLICATED = facts.fact(
-    "ep_deduplicated_transfer_fraction",
-    "fraction",
-    "token exchange time without duplicates",
-    "Fraction of the time of a token exchange that it would take at NVLink's full bandwidth in one direction with one "
-    "copy of a token for each rank that holds some of its experts: the share of copies that remain, times the achieved "
-    "bandwidth over NVLink's. For groups inside one NVLink domain, with balanced routing.",
-    "A time that any dispatcher reaches: none fills the link.",
-)
+
+@fact("bytes_per_s", "fastest token exchange bandwidth")
+def ep_fastest_bytes_per_s(token_rates: TokenRates) -> float:
+    """Bytes that a rank sends to other ranks in one dispatch or combine over the shortest transfer of the step. It is
+    counted from the arrival of the last rank where all were captured, else it is the duration of the fastest call.
+
+    Not the same as: Average throughput: it shows what the path between the ranks can carry.
+    """
+    return token_rates.fastest_bytes_per_s
+
+
+@fact("ratio", "spread of token exchange transfers")
+def ep_transfer_spread_ratio(token_rates: TokenRates) -> float:
+    """Median over shortest transfer of the step's token exchanges. Near 1 all of them are equally fast, which waiting
+    for peers never is."""
+    return token_rates.spread_ratio
+
+
+@fact("bytes_per_s", "token exchange link bandwidth")
+def ep_link_bytes_per_s(step: StepView) -> Measurement[float]:
+    """Upper bound of what a rank can send to its expert-parallel group. Inside one NVLink domain it is NVLink's
+    bandwidth in one direction; beyond it, the network's bandwidth per GPU over the fraction of an exchange that crosses
+    the network (with balanced routing)."""
+    return _find_link(step.run)
+
+
+@fact("fraction", "token exchange time without duplicates")
+def ep_deduplicated_transfer_fraction(
+    step: StepView, ep_link_bytes_per_s: float, ep_achieved_bytes_per_s: Measurement[float]
+) -> Measurement[float]:
+    """Fraction of the time of a token exchange that it would take at NVLink's full bandwidth in one direction with one
+    copy of a token for each rank that holds some of its experts: the share of copies that remain, times the achieved
+    bandwidth over NVLink's. For groups inside one NVLink domain, with balanced routing.
+
+    Not the same as: A time that any dispatcher reaches: none fills the link.
+    """
+    run = step.run
+    if run.gpu is None or ep_link_bytes_per_s != run.gpu.nvlink_bytes_per_s_one_way:
+        return missing("the expert-parallel group extends beyond one NVLink domain")
+    if ep_achieved_bytes_per_s.value is None:
+        return ep_achieved_bytes_per_s
+    dispatcher = run.config.get("moe_token_dispatcher_type")
+    if dispatcher not in ("alltoall", "flex"):
+        return missing(f"the copies that dispatcher {dispatcher} sends are not known")
+    sizes = [
+        run.config.whole_number(key) for key in ("moe_router_topk", "num_moe_experts", "expert_model_parallel_size")
+    ]
+    top_k, experts, ranks = (size or 0 for size in sizes)
+    if not top_k or experts < ranks or ranks < 2:
+        return missing("tokens are exchanged with no other rank, or top-k and the number of experts are not known")
+    now = _copies_to_others(dispatcher == "flex", top_k, experts, ranks)
+    left = _copies_to_others(True, top_k, experts, ranks) / now
+    return known(left * ep_achieved_bytes_per_s.value / ep_link_bytes_per_s)
+
+
+def _find_link(run: RunView) -> Measurement[float]:
+    """Upper bound of the bytes per second that a rank can send to the others of its expert-parallel group.
+
+    Across domains only the fraction for GPUs outside the rank's own crosses the network: with balanced routing that is
+    (ranks - own) / (ranks - 1), and the network's bandwidth over that fraction bounds the whole exchange.
+    """
+    gpu, layout = run.gpu, run.layout
+    if gpu is None:
+        return missing(UNKNOWN_GPU)
+    in_domain = ep_ranks_per_nvlink_domain_count(run)
+    if in_domain.missing_reason:
+        return missing(in_domain.missing_reason)
+    domain, nvlink = gpu.nvlink_domain_gpus, gpu.nvlink_bytes_per_s_one_way
+    if domain is None or nvlink is None:
+        return missing(f"the NVLink bandwidth of a {gpu.family} is not in tables/hardware.yaml")
+    is_server = domain <= LARGEST_SERVER_GPUS
+    if in_domain.value == layout.expert_group and not (is_server and ep_spans_nodes(run).value is True):
+        return known(float(nvlink))
+    if gpu.nic_bytes_per_s_one_way is None:
+        return missing(f"the network of a {gpu.family} server is not in tables/hardware.yaml")
+    if run.config.get("moe_token_dispatcher_type") != "alltoall":
+        return missing("across servers the fraction on the network is known for the alltoall dispatcher only")
+    if not layout.expert or layout.expert_tensor != 1:
+        return missing("across servers the fraction on the network is known for expert tensor parallelism 1 only")
+    own = layout.ranks_per_node if is_server and layout.ranks_per_node else domain
+    return known(gpu.nic_bytes_per_s_one_way * (layout.expert - 1) / (layout.expert - own))
 
 
 def exchange_bytes(config: RunConfig) -> Measurement[int]:
@@ -118,69 +193,6 @@ def _copies_to_others(is_deduplicated: bool, top_k: int, experts: int, ranks: in
     return top_k * (ranks - 1) / ranks
 
 
-def deduplicated_transfer(run: RunView, achieved: Measurement[FactValue]) -> Measurement[float]:
-    """EP_DEDUPLICATED, from the ``achieved`` bandwidth (EP_ACHIEVED)."""
-    link = link_bytes_per_s(run)
-    if link.value is None:
-        return missing(link.missing_reason or "")
-    if run.gpu is None or link.value != run.gpu.nvlink_bytes_per_s_one_way:
-        return missing("the expert-parallel group extends beyond one NVLink domain")
-    if not isinstance(achieved.value, float):
-        return missing(achieved.missing_reason or "")
-    dispatcher = run.config.get("moe_token_dispatcher_type")
-    if dispatcher not in ("alltoall", "flex"):
-        return missing(f"the copies that dispatcher {dispatcher} sends are not known")
-    sizes = [
-        run.config.whole_number(key) for key in ("moe_router_topk", "num_moe_experts", "expert_model_parallel_size")
-    ]
-    top_k, experts, ranks = (size or 0 for size in sizes)
-    if not top_k or experts < ranks or ranks < 2:
-        return missing("tokens are exchanged with no other rank, or top-k and the number of experts are not known")
-    now = _copies_to_others(dispatcher == "flex", top_k, experts, ranks)
-    left = _copies_to_others(True, top_k, experts, ranks) / now
-    return known(left * achieved.value / link.value)
-
-
-def link_bytes_per_s(run: RunView) -> Measurement[float]:
-    """Upper bound of the bytes per second that a rank can send to the others of its expert-parallel group.
-
-    Across domains only the fraction for GPUs outside the rank's own crosses the network: with balanced routing that is
-    (ranks - own) / (ranks - 1), and the network's bandwidth over that fraction bounds the whole exchange.
-    """
-    gpu, layout = run.gpu, run.layout
-    if gpu is None:
-        return missing(UNKNOWN_GPU)
-    in_domain = ep_ranks_in_nvlink_domain(run)
-    if in_domain.missing_reason:
-        return missing(in_domain.missing_reason)
-    domain, nvlink = gpu.nvlink_domain_gpus, gpu.nvlink_bytes_per_s_one_way
-    if domain is None or nvlink is None:
-        return missing(f"the NVLink bandwidth of a {gpu.family} is not in tables/hardware.yaml")
-    is_server = domain <= LARGEST_SERVER_GPUS
-    if in_domain.value == layout.expert_group and not (is_server and ep_spans_nodes(run).value is True):
-        return known(float(nvlink))
-    if gpu.nic_bytes_per_s_one_way is None:
-        return missing(f"the network of a {gpu.family} server is not in tables/hardware.yaml")
-    if run.config.get("moe_token_dispatcher_type") != "alltoall":
-        return missing("across servers the fraction on the network is known for the alltoall dispatcher only")
-    if not layout.expert or layout.expert_tensor != 1:
-        return missing("across servers the fraction on the network is known for expert tensor parallelism 1 only")
-    own = layout.ranks_per_node if is_server and layout.ranks_per_node else domain
-    return known(gpu.nic_bytes_per_s_one_way * (layout.expert - 1) / (layout.expert - own))
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeRates:
-    """How fast the token exchanges of a step ran."""
-
-    sent_bytes: int | None
-    """What a rank sends in one dispatch or combine; None where the config does not give it."""
-    facts: Measurements
-    """Those of RATES."""
-    by_part: Mapping[str, float] = field(default_factory=dict)
-    """Bytes per second of dispatch and of combine, by the definition of EP_ACHIEVED."""
-
-
 def measure_rates(exchanges: pl.DataFrame, arrivals: pl.DataFrame, config: RunConfig) -> ExchangeRates:
     """Bytes per second of the token exchanges, from the time in which they transfer.
 
@@ -197,12 +209,12 @@ def measure_rates(exchanges: pl.DataFrame, arrivals: pl.DataFrame, config: RunCo
     sent = exchange_bytes(config)
     if not sent.value:
         reason = sent.missing_reason or "expert-parallel size 1: nothing is sent"
-        return ExchangeRates(sent.value, dict.fromkeys(RATES, missing(reason)))
+        return ExchangeRates(sent.value, missing(reason))
     calls = _select_token_calls(exchanges, arrivals)
     minimum_calls = attribution_thresholds().minimum_calls
     if calls.height < minimum_calls:
         too_few = missing(f"the step has fewer than {minimum_calls} token exchanges")
-        return ExchangeRates(sent.value, dict.fromkeys(RATES, too_few))
+        return ExchangeRates(sent.value, too_few)
     resolved = calls.filter("resolved")
     is_resolved = resolved.height >= max(minimum_calls, calls.height / 2)
     calls = resolved if is_resolved else calls
@@ -215,12 +227,14 @@ def measure_rates(exchanges: pl.DataFrame, arrivals: pl.DataFrame, config: RunCo
     sent_per_ns = sent.value * NS_PER_S
     return ExchangeRates(
         sent.value,
-        {
-            EP_ACHIEVED: known(sent_per_ns / together["typical"]),
-            EP_ACHIEVED_INCLUDES_WAITING: known(not is_resolved),
-            EP_FASTEST: known(sent_per_ns / together["fastest"]),
-            EP_TRANSFER_SPREAD: known(together["median"] / together["fastest"]),
-        },
+        known(
+            TokenRates(
+                achieved_bytes_per_s=sent_per_ns / together["typical"],
+                includes_waiting=not is_resolved,
+                fastest_bytes_per_s=sent_per_ns / together["fastest"],
+                spread_ratio=together["median"] / together["fastest"],
+            )
+        ),
         {
             str(part): sent_per_ns / (typical_ns if is_resolved or not is_one_kernel else together["typical"])
             for part, typical_ns in parts.select("part", "typical").rows()

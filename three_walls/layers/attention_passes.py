@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from three_walls.lib.declare import artifact
+from three_walls.step.step_view import StepView
 from three_walls.tables.thresholds import fact_thresholds
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
@@ -23,6 +25,12 @@ PASSES = pl.Schema(
         "partner": pl.Int64,  # number (from 0) of the forward pass that it is, replays or reverses; null if unknown
     }
 )
+
+
+@artifact
+def attention_passes(step: StepView) -> pl.DataFrame:
+    """The attention passes of the representative step."""
+    return find_passes(step.operations, step.window)
 
 
 def find_passes(operations: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:

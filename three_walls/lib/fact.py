@@ -1,7 +1,7 @@
 """Facts: named numbers with a unit and a definition; the seam between measuring and advising.
 
-Left of the FactSheet nothing knows a rule; right of it nothing knows a trace. A fact is defined next to the code that
-measures it: :class:`FactGroup` makes the definition, ``facts/registry.py`` lists them all.
+Left of the FactSheet nothing knows a rule; right of it nothing knows a trace. A fact is defined by the function that
+measures it (``lib/declare.py``).
 """
 
 from __future__ import annotations
@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Generic
 
-from three_walls.lib.measurement import Measurement, T_co
 from three_walls.lib.plain_data import ConfigData
 
 FactValue = ConfigData
-
-
-_TIME, _FRACTION = "Time per step ", "Fraction of the step "
 
 
 UNITS = (
@@ -73,107 +68,6 @@ class FactDefinition:
     """Capabilities of the trace without which the fact is missing (``trace/capabilities.py``)."""
     pool: Pool | None = None
     """Set for time that a rule may gain from."""
-
-
-class FactGroup:
-    """Declares the facts of one subject, in order. Each module of ``facts`` that measures has one.
-
-    ``facts/registry.py`` joins the groups and refuses a name that is defined twice.
-    """
-
-    def __init__(self) -> None:
-        self.definitions: list[FactDefinition] = []
-
-    def fact(
-        self,
-        name: str,
-        unit: str,
-        label: str,
-        meaning: str,
-        not_the_same_as: str = "",
-        *,
-        whole: str = "",
-        needs: tuple[str, ...] = (),
-    ) -> FactDefinition:
-        """Declares a fact. Raises ValueError for a unit that is not one of :data:`UNITS`."""
-        return self._add(FactDefinition(name, unit, label, meaning, not_the_same_as, whole, needs=needs))
-
-    def flag(
-        self, name: str, label: str, meaning: str, not_the_same_as: str = "", *, if_true: str, if_false: str
-    ) -> FactDefinition:
-        """Declares what is true or false, with the sentence for each answer."""
-        return self._add(
-            FactDefinition(name, "flag", label, meaning, not_the_same_as, if_true=if_true, if_false=if_false)
-        )
-
-    def duration(
-        self,
-        name: str,
-        label: str,
-        meaning: str,
-        not_the_same_as: str = "",
-        *,
-        share: str = "",
-        needs: tuple[str, ...] = (),
-        pool: Pool | None = None,
-    ) -> FactDefinition:
-        """Declares a time in ns, ``<subject>_ns``.
-
-        ``share``: the label of ``<subject>_fraction``, its fraction of the step, where there is such a fact. The
-        meaning then begins with "Time per step", which the fraction's replaces by "Fraction of the step".
-        """
-        defined = self._add(FactDefinition(name, "ns", label, meaning, not_the_same_as, needs=needs, pool=pool))
-        if share:
-            if not meaning.startswith(_TIME):
-                raise ValueError(f"fact {name}: its meaning does not begin with {_TIME!r}")
-            of_step = f"{_FRACTION}{meaning.removeprefix(_TIME)}"
-            fraction = f"{name.removesuffix('_ns')}_fraction"
-            self._add(
-                FactDefinition(
-                    fraction, "fraction", share, of_step, whole="the step", numerator=name, denominator="step_ns"
-                )
-            )
-        return defined
-
-    def fraction(
-        self,
-        name: str,
-        label: str,
-        meaning: str,
-        numerator: FactDefinition,
-        denominator: FactDefinition,
-        *,
-        whole: str,
-    ) -> FactDefinition:
-        """Declares a fraction that is derived from two facts: it is never measured itself."""
-        return self._add(
-            FactDefinition(
-                name,
-                "fraction",
-                label,
-                meaning,
-                whole=whole,
-                numerator=numerator.name,
-                denominator=denominator.name,
-            )
-        )
-
-    def _add(self, definition: FactDefinition) -> FactDefinition:
-        if definition.unit not in UNITS:
-            raise ValueError(f"fact {definition.name}: {definition.unit} is not a unit")
-        self.definitions.append(definition)
-        return definition
-
-
-Measurements = Mapping[FactDefinition, Measurement[FactValue]]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured(Generic[T_co]):
-    """``rows``: what the report shows in detail; ``facts``: the measurements that follow from it."""
-
-    rows: T_co
-    facts: Measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +149,4 @@ class FactSheet:
             old = self.get(name)
             unit = "config" if name not in self.facts and name.startswith("config.") else old.unit
             merged[name] = replace(old, value=value, unit=unit, missing_reason=None)
-        return replace(self, facts=MappingProxyType(merged))
-
-    def with_measured(self, measured: Measurements) -> FactSheet:
-        """A copy in which the facts ``measured`` have these values, or these reasons for which they are missing."""
-        merged = dict(self.facts)
-        for definition, found in measured.items():
-            merged[definition.name] = Fact(
-                definition.name, found.value, definition.unit, found.missing_reason, definition
-            )
         return replace(self, facts=MappingProxyType(merged))

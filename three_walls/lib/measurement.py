@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Never, TypeVar
 
@@ -30,6 +31,10 @@ class Measurement(Generic[T_co]):
     def whole(self) -> int | None:
         """The value where it is a whole number."""
         return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
+
+    def map(self, function: Callable[[T_co], T]) -> Measurement[T]:
+        """What ``function`` makes of the value; missing for the same reason."""
+        return Measurement(None, self.missing_reason) if self.value is None else Measurement(function(self.value))
 
 
 def known(value: T) -> Measurement[T]:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 import polars as pl
 
-from three_walls.facts.fact_rows import CriticalPath
-from three_walls.facts.log_facts import UNPROFILED_STEP, UNPROFILED_STEP_HIGH, UNPROFILED_STEP_LOW
-from three_walls.facts.replayed_step import (
-    CRITICAL_PATH_COMMUNICATION,
-    CRITICAL_PATH_COMPUTE,
-    CRITICAL_PATH_HOST,
-    PREDICTED_STEP,
-    PREDICTED_STEP_HIGH,
-    PREDICTED_STEP_LOW,
-    PREDICTION_ERROR,
-    REPLAY_ERROR,
-    measure_critical_path,
-)
-from three_walls.lib.fact import FactSheet, Measurements
-from three_walls.lib.measurement import known, known_or_missing, missing
+from three_walls.facts.fact_rows import CriticalPath, Prediction
+from three_walls.facts.unfused_ops import UnfusedWork
+from three_walls.lib.declare import artifact
+from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.text import in_ms
 from three_walls.replay.build_graph import RunCalls, build_graphs
 from three_walls.replay.find_critical_path import summarize_critical_path
@@ -37,9 +26,10 @@ from three_walls.step.build_timeline import Timeline
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import read_range_times
 from three_walls.step.ranks.matched_ranks import MatchedRanks
-from three_walls.step.step_view import NO_STEP, StepView, find_shared_gpus
+from three_walls.step.step_view import StepView, find_shared_gpus
 from three_walls.step.transfer import estimate_ready_durations
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.read_inputs import Inputs, Progress
 from three_walls.trace.read_trace import Trace
 
 _NO_LAUNCHES = "the launches of {missing:.1%} of the operations were not recorded (capture with -t cuda,nvtx)"
@@ -58,90 +48,120 @@ _LARGE_ERROR = (
 
 @dataclass(frozen=True, slots=True)
 class RunReplay:
-    """What the replay of a run gives: facts, and a predictor where it could be built."""
+    """What the replay of a run gives."""
 
-    facts: Measurements
     predictor: Predictor
     """Where no graph can be built, or its replay is not to be trusted, it predicts nothing (``reason_withheld``)."""
-    critical_path: CriticalPath | None = None
-    """Of the unprofiled step; None where nothing is predicted."""
+    error: Measurement[float]
+    """The largest error of the unchanged replay."""
+    predicted: Measurement[Prediction]
+    """The unprofiled step, without the log."""
+    critical_path: Measurement[CriticalPath]
+    """Of the unprofiled step."""
 
 
-def replay_steps(
+@artifact
+def replay_error(run_replay: RunReplay) -> Measurement[float]:
+    """The largest error of the unchanged replay."""
+    return run_replay.error
+
+
+@artifact
+def predicted_step(run_replay: RunReplay) -> Measurement[Prediction]:
+    """The unprofiled step by replay, without the log."""
+    return run_replay.predicted
+
+
+@artifact
+def critical_path(run_replay: RunReplay) -> Measurement[CriticalPath]:
+    """The critical path of the unprofiled step."""
+    return run_replay.critical_path
+
+
+@artifact
+def predictor(run_replay: Measurement[RunReplay]) -> Predictor:
+    """Predicts the step after edits; nothing where there is no step to replay."""
+    return run_replay.value.predictor if run_replay.value else NoPredictor(str(run_replay.missing_reason))
+
+
+@artifact
+def log_steps(
+    unprofiled_step_lower_quartile_ns: int, unprofiled_step_ns: int, unprofiled_step_upper_quartile_ns: int
+) -> LogSteps:
+    """The quartiles of the log's unprofiled steps."""
+    return LogSteps(unprofiled_step_lower_quartile_ns, unprofiled_step_ns, unprofiled_step_upper_quartile_ns)
+
+
+@artifact
+def ranks_in_full(matched_ranks: MatchedRanks, timeline: Timeline, inputs: Inputs) -> MatchedRanks:
+    """The ranks that were read in full: a call with other members counts as incomplete."""
+    if not inputs.surveyed:
+        return matched_ranks
+    is_in_full = pl.col("rank_index").is_in(timeline.steps["rank_index"].unique().implode())
+    arrivals = matched_ranks.arrivals
+    partial = arrivals.filter(~is_in_full)["instance"].unique().implode()
+    return replace(
+        matched_ranks,
+        ranks=tuple(rank for rank in matched_ranks.ranks if rank.rank_index in set(timeline.steps["rank_index"])),
+        arrivals=arrivals.filter(is_in_full).with_columns(
+            complete=pl.col("complete") & ~pl.col("instance").is_in(partial)
+        ),
+    )
+
+
+@artifact
+def run_replay(
+    step: StepView,
+    inputs: Inputs,
     timeline: Timeline,
-    matched_ranks: MatchedRanks,
+    ranks_in_full: MatchedRanks,
     attribution: Attribution,
-    traces: Sequence[Trace],
-    step: StepView | None,
-    facts: FactSheet,
+    unfused_work: UnfusedWork,
+    cuda_graph_fraction: Measurement[float],
+    log_steps: Measurement[LogSteps],
+    progress: Progress,
 ) -> RunReplay:
-    """Replays kept steps as they were captured, and builds the predictor of ``step``, the representative one.
+    """Replays kept steps as they were captured, and makes the predictor of the representative one.
 
     Raises InputError where a trace cannot be read any more.
     """
-    if step is None:
-        return _withhold(NO_STEP)
-    if reason := _lacks(step, facts):
+    progress("replaying the step")
+    traces = inputs.with_kernels
+    if reason := _find_lack(step, cuda_graph_fraction.value):
         return _withhold(reason)
-    shared_gpus = find_shared_gpus(attribution.kernel_spread)
     run_calls = RunCalls(attribution.event_calls, estimate_ready_durations(timeline))
-
     replayed = [step.step, *_choose_compared(timeline.steps, step.step)]
     windows = [timeline.steps.filter(pl.col("kept") & (pl.col("step") == number)) for number in replayed]
-    graphs = build_graphs(timeline, matched_ranks, windows, shared_gpus, run_calls)
+    graphs = build_graphs(timeline, ranks_in_full, windows, find_shared_gpus(attribution.kernel_spread), run_calls)
     graph = next(graphs)
     if not graph.calls.height:
         return _withhold(_NO_LAUNCHES.format(missing=1.0))
     error = max(map(_measure_error, chain([graph], graphs)))  # one graph after the other, so that each leaves memory
     limit = replay_thresholds().maximum_replay_error_fraction
-    reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
-    graph = with_operations(graph, label_operations(graph, traces, step.config))
+    started = unfused_work.started_in(step.window)
+    graph = with_operations(graph, label_operations(graph, traces, step.config, {step.rank_index: started}))
     place = graph.ranks.index(step.rank_index)
     added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
     tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
-    log_steps = read_log_steps(facts)
-    log_step_ns = log_steps.median_ns if log_steps else None
-    cost = fit_profiler_cost(graph, added_ns, tail_ns, log_steps)
+    log_step_ns = log_steps.value.median_ns if log_steps.value else None
+    cost = fit_profiler_cost(graph, added_ns, tail_ns, log_steps.value)
+    reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
     predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place)
     if reason:
-        measured = _withhold(reason).facts
-        return RunReplay({**measured, REPLAY_ERROR: known(error)}, predictor)
+        return replace(_withhold(reason), predictor=predictor, error=known(error))
     without_log = predictor
     if log_step_ns is not None:
         without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
-    predicted = without_log.step_ns
-    off = (predicted.likely_ns - log_step_ns) / log_step_ns if log_step_ns else None
     numbers = dict(graph.operations.select("rank_index", "rank_number").unique().drop_nulls().iter_rows())
     path = summarize_critical_path(graph, predictor.critical_path(), numbers)
-    return RunReplay(
-        {
-            **measure_critical_path(path),
-            REPLAY_ERROR: known(error),
-            PREDICTED_STEP: known(predicted.likely_ns),
-            PREDICTED_STEP_LOW: known(predicted.low_ns),
-            PREDICTED_STEP_HIGH: known(predicted.high_ns),
-            PREDICTION_ERROR: known_or_missing(off, "no log gives the unprofiled step (give --log)"),
-        },
-        predictor,
-        path,
-    )
-
-
-def read_log_steps(facts: FactSheet) -> LogSteps | None:
-    """The quartiles of the log's unprofiled steps; None without them."""
-    quartiles = [facts.number(each.name) for each in (UNPROFILED_STEP_LOW, UNPROFILED_STEP, UNPROFILED_STEP_HIGH)]
-    known_ns = [round(quartile) for quartile in quartiles if quartile is not None]
-    return LogSteps(*known_ns) if len(known_ns) == len(quartiles) else None
+    return RunReplay(predictor, known(error), known(without_log.step_ns), known(path))
 
 
 def _withhold(reason: str) -> RunReplay:
-    lacking = missing(reason)
-    predicted = (PREDICTED_STEP, PREDICTED_STEP_LOW, PREDICTED_STEP_HIGH, PREDICTION_ERROR)
-    path = (CRITICAL_PATH_HOST, CRITICAL_PATH_COMMUNICATION, CRITICAL_PATH_COMPUTE)
-    return RunReplay(dict.fromkeys((REPLAY_ERROR, *predicted, *path), lacking), NoPredictor(reason))
+    return RunReplay(NoPredictor(reason), missing(reason), missing(reason), missing(reason))
 
 
-def _lacks(step: StepView, facts: FactSheet) -> str:
+def _find_lack(step: StepView, envelope_fraction: float | None) -> str:
     """What the capture lacks for a replay; empty where it lacks nothing."""
     if step.step_ns < replay_thresholds().least_step_ns:
         return f"the step takes only {in_ms(step.step_ns, '.3f')}"
@@ -153,9 +173,8 @@ def _lacks(step: StepView, facts: FactSheet) -> str:
     too_late = started.select((pl.col("launch_start_ns") > pl.col("start_ns")).mean()).item()
     if isinstance(too_late, float) and too_late > 1 - limits.minimum_launched_fraction:
         return _LATE_LAUNCHES.format(share=too_late)
-    share = facts.number("cuda_graph_fraction")
-    if share is not None and share > limits.maximum_envelope_fraction:
-        return _ENVELOPES.format(share=share)
+    if envelope_fraction is not None and envelope_fraction > limits.maximum_envelope_fraction:
+        return _ENVELOPES.format(share=envelope_fraction)
     return ""
 
 

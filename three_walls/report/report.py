@@ -47,6 +47,20 @@ SCHEMA_VERSION = "3.0"
 
 
 @dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was concluded from the facts of a run."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    plan: tuple[PlanStep, ...]
+    first_trial: FirstTrial | None
+    overrides: Overrides
+    warnings: tuple[ReportWarning, ...]
+    recipe: KnownGoodRecipe | None
+    no_recipe_reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One complete analysis. A report shows nothing that is not in it."""
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from three_walls.advice.finding import Overrides
 from three_walls.advice.verdict_rows import Verdict
-from three_walls.facts.log_facts import join_log
-from three_walls.facts.measure import make_sheet
-from three_walls.facts.run_layout import WORLD_SIZE
+from three_walls.facts.log_facts import log_summary
+from three_walls.facts.sheet import make_sheet
+from three_walls.lib.artifacts import Artifacts
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.given_files import is_directory
 from three_walls.lib.load_documents import Row, Texts, load_table
-from three_walls.lib.measurement import known_or_missing
+from three_walls.lib.measurement import known_or_missing, missing
 from three_walls.lib.version import VERSION
 from three_walls.log.read_log import COMPRESSED_SUFFIXES, LOG_SUFFIXES, read_logs
 from three_walls.megatron.parallel_layout import read_layout
@@ -35,6 +35,7 @@ from three_walls.report.tuning_rows import History
 from three_walls.runs.compared_run import Run
 from three_walls.runs.judge_history import TriedWith, judge_history
 from three_walls.step.step_rows import StepSummary
+from three_walls.step.step_view import NO_STEP
 from three_walls.trace.read_inputs import Progress, jobs_of_run
 from three_walls.trace.run_request import RunRequest, Workers
 from three_walls.trace.trace_files import holds_traces, plain_name
@@ -147,8 +148,18 @@ def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: S
         *read_log_settings(log, jobs[-1].gpus if jobs else None),
     ]
     merged = merge_sources(stated)
-    joined = join_log(log, RunConfig(), merged, None, ())
-    world = known_or_missing(read_layout(merged).world, _NO_TRACE)
+    no_step = missing(NO_STEP)
+    made = Artifacts(
+        {
+            "training_log": log,
+            "config": merged,
+            "config_without_log": RunConfig(),
+            "captured_lengths": (),
+            **dict.fromkeys(("inputs", "timeline", "matched_ranks", "attribution", "progress", "step", "run"), no_step),
+            "memory_peak_bytes": no_step,
+            "world_size": known_or_missing(read_layout(merged).world, _NO_TRACE),
+        }
+    )
     return Report(
         tool_version=VERSION,
         inputs=(),
@@ -158,14 +169,14 @@ def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: S
         budget=(),
         budget_of="",
         config=merged,
-        facts=make_sheet({**joined.facts, WORLD_SIZE: world}, merged),
+        facts=make_sheet(made, merged),
         findings=(),
         plan=(),
         overrides=Overrides("", (), (), {}),
         warnings=(),
         unclassified=(),
         capabilities={},
-        log=joined.summary,
+        log=made.pull(log_summary),
     )
 
 

@@ -36,9 +36,11 @@ from three_walls.step.slow_ranks import LEAST_RANKS, find_slow_ranks, list_paced
 from three_walls.step.step_rows import Straggler, Wait
 from three_walls.step.stragglers import explain_stragglers, find_late_ranks
 from three_walls.step.stream_edges import EventCalls, list_event_calls
+from three_walls.step.survey.survey_rows import Survey
 from three_walls.step.transfer import measure_transfer
 from three_walls.step.waits_for_peers import list_waits
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
+from three_walls.trace.read_inputs import Inputs
 from three_walls.trace.read_trace import Trace
 
 
@@ -71,6 +73,18 @@ class Attribution:
     """Ranks that are slow at the same kernels, by rank index: find_slow_ranks."""
     event_calls: EventCalls
     """The calls that record events and wait for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributedRun:
+    """A run whose steps are attributed: what facts and rows of the report are made from."""
+
+    inputs: Inputs
+    timeline: Timeline
+    matched_ranks: MatchedRanks
+    attribution: Attribution
+    survey: Survey | None = None
+    """All ranks, where only some were read in full: ``timeline`` holds these alone."""
 
 
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:

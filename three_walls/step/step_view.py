@@ -1,4 +1,4 @@
-"""The representative step, and the run it is of: what measuring functions are given."""
+"""The representative step, and the run it is of: what most facts are made from."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from three_walls.lib.declare import artifact
+from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.megatron.parallel_layout import ParallelLayout, read_layout
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
 from three_walls.step.find_steps import STEP, median_steps
+from three_walls.step.joined_log import JoinedLog
 from three_walls.step.kernel_spread import GpuSuspicion, PeerMedians, suspect_gpu
+from three_walls.step.operators import Operators, read_operators
 from three_walls.step.ownership import union_where
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_rows import Straggler
@@ -21,7 +25,8 @@ from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.trace.capabilities import NONE_RECORDED, YES, common_capabilities
 from three_walls.trace.identity import Gpu, Rank
-from three_walls.trace.read_trace import Capture, Trace
+from three_walls.trace.read_inputs import Inputs
+from three_walls.trace.read_trace import Trace
 
 NO_STEP = "no step could be kept (capture four steps or more)"
 """Why what is measured in a step is missing."""
@@ -49,8 +54,10 @@ class RunView:
         return None if state in (YES, NONE_RECORDED) else state
 
 
-def view_run(traces: Sequence[Capture], config: RunConfig) -> RunView:
-    """The run of ``traces`` with the merged ``config``. Every trace holds kernels of some rank."""
+@artifact
+def run(inputs: Inputs) -> RunView:
+    """What the captures and the settings show of the run."""
+    traces, config = [capture for capture in inputs.captures if capture.ranks], inputs.config
     ranks = tuple(rank for trace in traces for rank in trace.ranks)
     devices = {rank.gpu for rank in ranks}
     first = ranks[0].gpu
@@ -110,17 +117,6 @@ class StepView:
         return self.run.config
 
     @property
-    def config_as_run(self) -> RunConfig:
-        """The config with the attention that the kernels show: Transformer Engine may fall back to unfused attention.
-
-        For estimates that depend on what ran. Advice rests on ``config``, which holds what was set.
-        """
-        if not self.owned_ns("attention_unfused") or self.owned_ns("attention"):
-            return self.config
-        shown = {"attention_backend": ConfigValue("unfused", "kernels")}
-        return replace(self.config, values={**self.config.values, **shown})
-
-    @property
     def layout(self) -> ParallelLayout:
         return self.run.layout
 
@@ -173,6 +169,58 @@ class StepView:
         return min(total, self.union_ns(categories, exposed=True))
 
 
+@artifact
+def any_step(
+    inputs: Inputs, timeline: Timeline, attribution: Attribution, matched_ranks: MatchedRanks, run: RunView
+) -> Measurement[StepView]:
+    """The step that represents the run if no rank is slow for a reason of its own."""
+    return choose_step(inputs.with_kernels, timeline, attribution, matched_ranks, run)
+
+
+@artifact
+def sick_ranks(
+    attribution: Attribution, any_step: Measurement[StepView], joined_log: Measurement[JoinedLog]
+) -> tuple[Straggler, ...]:
+    """Ranks that may not represent the run. Steps of all ranks are equally long, so any step and the log decide."""
+    step_ns = any_step.value.step_ns if any_step.value else 0
+    excess_ns = joined_log.value.measure_excess_ns(step_ns) if joined_log.value else None
+    return tuple(straggler for straggler, _ in find_sick(attribution.stragglers, step_ns, excess_ns))
+
+
+@artifact
+def step(
+    inputs: Inputs,
+    timeline: Timeline,
+    attribution: Attribution,
+    matched_ranks: MatchedRanks,
+    run: RunView,
+    any_step: StepView,
+    sick_ranks: tuple[Straggler, ...],
+) -> Measurement[StepView]:
+    """The representative step."""
+    if not sick_ranks:
+        return known(any_step)
+    return choose_step(inputs.with_kernels, timeline, attribution, matched_ranks, run, sick_ranks)
+
+
+@artifact
+def operators(step: StepView) -> Operators:
+    """The ranges of the rank's process around the launches of the step."""
+    return read_operators(step.trace, step.rank.process, step.operations)
+
+
+@artifact
+def config_as_run(run: RunView, step: Measurement[StepView]) -> RunConfig:
+    """The settings with the attention that the kernels show: Transformer Engine may fall back to unfused attention.
+
+    For estimates that depend on what ran. Advice rests on the settings, which hold what was set.
+    """
+    if step.value is None or not step.value.owned_ns("attention_unfused") or step.value.owned_ns("attention"):
+        return run.config
+    shown = {"attention_backend": ConfigValue("unfused", "kernels")}
+    return replace(run.config, values={**run.config.values, **shown})
+
+
 def choose_step(
     traces: Sequence[Trace],
     timeline: Timeline,
@@ -180,17 +228,17 @@ def choose_step(
     matched_ranks: MatchedRanks,
     run: RunView,
     sick: Sequence[Straggler] = (),
-) -> StepView | None:
-    """The representative step of ``run``; None without a kept step. ``sick``: ranks that may not represent it."""
+) -> Measurement[StepView]:
+    """The representative step of ``run``; missing without a kept step. ``sick``: ranks that may not represent it."""
     medians = median_steps(attribution.steps)
     if not medians:
-        return None
+        return missing(NO_STEP)
     trace_of = {rank.rank_index: (trace, rank) for trace in traces for rank in trace.ranks}
     rank_index, reason = choose_rank(medians, attribution, matched_ranks, sick)
     if rank_index not in trace_of:  # of a surveyed run, only some ranks were read in full
         in_full = {index: step for index, step in medians.items() if index in trace_of}
         if not in_full:
-            return None
+            return missing(NO_STEP)
         rank_index, reason = choose_rank(in_full, attribution, matched_ranks, sick)
     trace, rank = trace_of[rank_index]
     step = medians[rank_index]
@@ -200,7 +248,7 @@ def choose_step(
     of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
     budget = attribution.budget.filter(of_step).select("bucket", "ns").rows()
     transfer_ns, crawl_ns = _transfer_at_pace(attribution, matched_ranks, rank_index, step)
-    return StepView(
+    chosen = StepView(
         run=run,
         trace=trace,
         rank=rank,
@@ -219,6 +267,7 @@ def choose_step(
         least_transfer=frozenset(attribution.transfer.filter(of_step & pl.col("is_least"))["class"].to_list()),
         crawl_ns=crawl_ns,
     )
+    return known(chosen)
 
 
 def view_other_rank(step: StepView, trace: Trace, rank: Rank, timeline: Timeline) -> StepView | None:

@@ -79,17 +79,3 @@ def complete_attribution(
         stragglers=explained,
         event_calls=event_calls,
     )
-
-
-def restrict_to_full(matched_ranks: MatchedRanks, timeline: Timeline) -> MatchedRanks:
-    """``matched_ranks`` for a replay of the ranks of ``timeline``: a call with other members counts as incomplete."""
-    in_full = pl.col("rank_index").is_in(timeline.steps["rank_index"].unique().implode())
-    arrivals = matched_ranks.arrivals
-    partial = arrivals.filter(~in_full)["instance"].unique().implode()
-    return replace(
-        matched_ranks,
-        ranks=tuple(rank for rank in matched_ranks.ranks if rank.rank_index in set(timeline.steps["rank_index"])),
-        arrivals=arrivals.filter(in_full).with_columns(
-            complete=pl.col("complete") & ~pl.col("instance").is_in(partial)
-        ),
-    )
