@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from three_walls.advice.finding import PlannedEdit
 from three_walls.bridge.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS, MIXED_PRECISION, MIXED_PRECISION_CLASS
-from three_walls.lib.plain_data import ConfigData, ConfigScalar
+from three_walls.lib.hydra import write_value
+from three_walls.lib.plain_data import ConfigData
 from three_walls.megatron.settings.run_config import BUILDS_COMM_OVERLAP, RunConfig
 from three_walls.tables.bridge_releases import bridge_schema, release_number
 from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys
 
-_PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*", re.ASCII)
-_CONSTANTS = {"null", "true", "false", "nan", "inf"}
 _COPIES = ("model", "optimizer", "ddp")
 """Sections that a CommOverlapConfig copies its fields to, by name (``setup`` in comm_overlap.py of every release)."""
 _CHECK_SECTION = (
@@ -195,27 +193,3 @@ def name_of_sm_count(name: str, backend: ConfigData, *, one_name: bool) -> str:
     if name == "moe_flex_dispatcher_num_sms" and not one_name:
         return "moe_hybridep_num_sms" if backend == "hybridep" else "moe_deepep_num_sms"
     return name
-
-
-def write_value(value: ConfigData) -> str:
-    """``value`` in Hydra's grammar: null, true, 1, 1.5, word, "quoted text", [a,b]."""
-    if isinstance(value, tuple):
-        return f"[{','.join(_write_scalar(element) for element in value)}]"
-    return _write_scalar(value)
-
-
-def _write_scalar(value: ConfigScalar) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if not isinstance(value, str):
-        return repr(value)
-    if _PLAIN_WORD.fullmatch(value) and value.lower() not in _CONSTANTS:
-        return value
-    # OmegaConf resolves ${...} unless a backslash stands before it, and halves the backslashes before that.
-    escaped = re.sub(r"(?<!\\)(\\*+)\$\{", r"\1\1\\${", value)
-    # Within quotes Hydra reads backslashes as they are, but for those before a quote and at the end.
-    escaped = re.sub(r'(?<!\\)(\\*+)"', r'\1\1\\"', escaped)
-    escaped = re.sub(r"(?<!\\)(\\++)$", r"\1\1", escaped)
-    return f'"{escaped}"'

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, NsysOption, capture_rules
 from three_walls.capture.capture_results import CaptureRecipe, CaptureStep
 from three_walls.lib.errors import UsageError
+from three_walls.lib.hydra import write_value
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.shell import is_variable, quote_assignment, quote_word
 from three_walls.tables.config_keys import config_keys
@@ -299,7 +300,7 @@ def _spell_setting(key: str, value: ConfigData, framework: str) -> tuple[str, ..
         path = spelling.bridge.paths[0] if spelling.bridge else None
         if path is None:
             return ()
-        return (f"{'++' if path.startswith('profiling.') else ''}{path}={_hydra_value(value)}",)
+        return (f"{'++' if path.startswith('profiling.') else ''}{path}={write_value(value)}",)
     flag = spelling.megatron_lm.flag if spelling.megatron_lm else None
     if flag is None or value is False:
         return ()
@@ -307,9 +308,3 @@ def _spell_setting(key: str, value: ConfigData, framework: str) -> tuple[str, ..
         return (flag,)
     values = value if isinstance(value, tuple) else (value,)
     return (flag, *(str(part) for part in values))
-
-
-def _hydra_value(value: ConfigData) -> str:
-    if isinstance(value, tuple):
-        return f"[{','.join(map(str, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -4,7 +4,7 @@ Values become plain data: text, numbers, true, false and null, lists as tuples, 
 several runs uses (``a,b``, ``choice(a,b)``) is a :class:`Sweep`, and ``${model.seq_length}`` a :class:`Reference`.
 
 :func:`parse_override` is as strict as Hydra: what it cannot parse, a launch refuses. :func:`read_override` reads what a
-run was started with, or what a user states.
+run was started with, or what a user states. :func:`write_value` writes what both read.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ _TOKENS = {
 }
 _TOKEN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _TOKENS.items()), re.DOTALL | re.ASCII)
 """One token: the longest that there is, because no later kind takes more than an earlier one."""
+_PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*", re.ASCII)
+_CONSTANTS = {"null", "true", "false", "nan", "inf"}
 _SCALARS = ("id", "null", "int", "float", "bool", "reference", "character", "colon", "escape", "space")
 _CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
 _LONGEST_PATH = 400
@@ -109,6 +111,30 @@ def read_override(word: str) -> list[Override]:
         value = text
     settings = _flatten(override.path, text if isinstance(value, Sweep) else value)
     return [replace(override, path=path, value=value) for path, value in settings]
+
+
+def write_value(value: Any) -> str:
+    """``value`` in Hydra's grammar: null, true, 1, 1.5, word, "quoted text", [a,b]."""
+    if isinstance(value, tuple):
+        return f"[{','.join(_write_scalar(element) for element in value)}]"
+    return _write_scalar(value)
+
+
+def _write_scalar(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return repr(value)
+    if _PLAIN_WORD.fullmatch(value) and value.lower() not in _CONSTANTS:
+        return value
+    # OmegaConf resolves ${...} unless a backslash stands before it, and halves the backslashes before that.
+    escaped = re.sub(r"(?<!\\)(\\*+)\$\{", r"\1\1\\${", value)
+    # Within quotes Hydra reads backslashes as they are, but for those before a quote and at the end.
+    escaped = re.sub(r'(?<!\\)(\\*+)"', r'\1\1\\"', escaped)
+    escaped = re.sub(r"(?<!\\)(\\++)$", r"\1\1", escaped)
+    return f'"{escaped}"'
 
 
 def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:

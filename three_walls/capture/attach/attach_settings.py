@@ -9,6 +9,7 @@ from pathlib import Path
 from three_walls.capture.capture_commands import CaptureRequest, capture_settings, find_launcher, setting_words, wrap
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM, capture_rules
 from three_walls.lib.errors import UsageError
+from three_walls.lib.hydra import write_value
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.shell import quote_word
 from three_walls.megatron.settings.launchers import find_program
@@ -82,7 +83,7 @@ def add_settings(request: CaptureRequest, framework: str | None, config: Path) -
     words = setting_words(settings, framework)
     path = capture_rules().saved_config
     if framework == BRIDGE and not any(word.lstrip("+").startswith(f"{path}=") for word in command):
-        words = (*words, f"{path}={_quote_for_hydra(str(config))}")
+        words = (*words, f"{path}={write_value(str(config))}")
     note = f"added to the command: {' '.join(map(quote_word, words))}" if words else "nothing is added to the command"
     return Added(words, note + _warn_of_few_steps(command, request))
 
@@ -100,9 +101,3 @@ def _ends_with_arguments(command: Sequence[str]) -> bool:
     if program.script is None:
         return True
     return list(command[-len(program.arguments) - 1 :]) == [program.script, *program.arguments]
-
-
-def _quote_for_hydra(path: str) -> str:
-    plain = all(letter.isalnum() or letter in "/._-" for letter in path)
-    escaped = path.replace("\\", "\\\\").replace("'", "\\'")
-    return path if plain else f"'{escaped}'"

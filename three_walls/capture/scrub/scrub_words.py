@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from three_walls.capture.scrub.names import filter_name
-from three_walls.lib.hydra import Override
-from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.hydra import Override, write_value
 from three_walls.megatron.settings.launchers import Program, find_program
 from three_walls.megatron.settings.option_words import VARIABLE_PREFIX, find_dialect, is_bridge_override, is_flag
 from three_walls.megatron.settings.setting_sources import shown_value, shown_words
@@ -134,7 +133,7 @@ def _reduce_override(override: Override) -> str:
     path = override.path if is_known else f"{section}.{_OTHER_SETTING}"
     if override.prefix == "~":
         return f"~{path}"
-    value = _written(override.value) if is_shown else REMOVED
+    value = write_value(override.value) if is_shown else REMOVED
     return f"{override.prefix}{path}={REMOVED if _LONG_NUMBER.search(value) else value}"
 
 
@@ -152,16 +151,3 @@ def is_public_variable(name: str) -> bool:
     if not allowed_variables().allows(name):
         return False
     return name in allowed_variables().names or filter_name(name, lambda _: "") == name
-
-
-def _written(value: ConfigData) -> str:
-    """``value`` as Hydra reads it back."""
-    if isinstance(value, tuple):
-        return f"[{','.join(map(_written, value))}]"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str) and any(character in value for character in ",[]{}() '"):
-        return f'"{value}"'
-    return str(value)
