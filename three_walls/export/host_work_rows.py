@@ -28,7 +28,7 @@ from three_walls.step.step_rows import GapCause, RankReport
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import BUCKETS, COMPUTE_CATEGORIES, Group
 from three_walls.trace.read_tables import THREADS_PER_PROCESS
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import Int64Array
 
 MOST_ROWS = 60
 MOST_RANGES_SHOWN = 4
@@ -153,8 +153,8 @@ def _sum_starvation(rows: Sequence[HostWorkRow]) -> dict[str, int]:
 class _Stretches:
     """Stretches of time without overlaps, in order."""
 
-    starts: Numbers
-    ends: Numbers
+    starts: Int64Array
+    ends: Int64Array
 
     @staticmethod
     def of(intervals: pl.DataFrame) -> _Stretches:
@@ -166,14 +166,14 @@ class _Stretches:
         last = np.append(begins[1:], True)[: len(starts)]
         return _Stretches(starts[begins], covered[last])
 
-    def until(self, at: Numbers) -> Numbers:
+    def until(self, at: Int64Array) -> Int64Array:
         """How much of the stretches lies before each instant."""
         before = np.append(0, np.cumsum(self.ends - self.starts))
         place = np.searchsorted(self.starts, at, side="right")
         beyond = np.append(0, self.ends)[place] - at
         return np.asarray(before[place] - np.where(place > 0, np.maximum(0, beyond), 0), dtype=np.int64)
 
-    def within(self, start: Numbers, end: Numbers) -> Numbers:
+    def within(self, start: Int64Array, end: Int64Array) -> Int64Array:
         """How much of the stretches lies between each pair of instants."""
         return np.asarray(self.until(end) - self.until(start), dtype=np.int64)
 
@@ -188,7 +188,7 @@ class _Stretches:
         return _Stretches(at[inside], bounds[1:][inside])
 
 
-def _sort_unique(*times: Numbers) -> Numbers:
+def _sort_unique(*times: Int64Array) -> Int64Array:
     ordered = np.sort(np.concatenate(times))
     return np.asarray(ordered[np.append(True, ordered[1:] > ordered[:-1])[: len(ordered)]], dtype=np.int64)
 
@@ -273,11 +273,11 @@ def _measure_thread(
 class _Nested:
     """The time of a thread, cut where its ranges open and close."""
 
-    bounds: Numbers
+    bounds: Int64Array
     """Where stretches begin."""
-    place: Numbers
+    place: Int64Array
     """Per stretch the place that it is in."""
-    range: Numbers
+    range: Int64Array
     """Per stretch the innermost range, or -1."""
     names: Sequence[tuple[str, str]]
     """Per place the ranges around it except operators, and the innermost operator."""

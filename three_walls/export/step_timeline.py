@@ -31,7 +31,7 @@ from three_walls.step.intervals import DURATION
 from three_walls.step.operators import name_ranges
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKETS, COMMUNICATION_CATEGORIES, Group
 from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import Int64Array
 
 MOST_ITEMS = 20_000
 """Of all lanes of all ranks."""
@@ -341,7 +341,7 @@ def thin(items: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
     return joined
 
 
-def _find_joined(start_ns: Numbers, length_ns: Numbers, threshold: int) -> Numbers:
+def _find_joined(start_ns: Int64Array, length_ns: Int64Array, threshold: int) -> Int64Array:
     """The first of the items that :func:`_join` makes one: neighbours shorter than ``threshold`` within a cell."""
     is_short = length_ns < threshold
     cell = start_ns // (threshold * _CELL)

@@ -12,24 +12,13 @@ from three_walls.replay.awaited_operations import find_awaited
 from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams
 from three_walls.replay.host_chains import find_first_calls, find_hand_overs, list_calls
 from three_walls.replay.launch_queue import QueueWaits, find_queue_waits
-from three_walls.replay.step_graph import (
-    EDGE_COLUMNS,
-    NONE,
-    ORIGIN,
-    Carried,
-    Edges,
-    Flags,
-    Fractions,
-    HostPoints,
-    Kind,
-    StepGraph,
-)
+from three_walls.replay.step_graph import EDGE_COLUMNS, NONE, ORIGIN, Carried, Edges, HostPoints, Kind, StepGraph
 from three_walls.step.build_timeline import Timeline, find_between, take_rank
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.stream_edges import EventCalls, list_event_calls
 from three_walls.step.transfer import estimate_ready_durations
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,28 +90,28 @@ class _RankPart:
     """From the rank's own clock to the common one."""
     operations: pl.DataFrame
     calls: pl.DataFrame
-    call_of: Numbers
+    call_of: Int64Array
     """Per operation the call that launched it, or NONE."""
-    previous: Numbers
+    previous: Int64Array
     """Per operation the one before it on its stream, or NONE."""
-    events: tuple[Numbers, Numbers]
-    resource: Numbers
-    awaited: tuple[Numbers, Numbers]
+    events: tuple[Int64Array, Int64Array]
+    resource: Int64Array
+    awaited: tuple[Int64Array, Int64Array]
     """Calls, and the operations that they waited for."""
     queue: QueueWaits
     """Launches that waited for an operation of the step before; those that waited for one of this step are awaited."""
-    first_calls: Numbers
+    first_calls: Int64Array
     """The first call of each thread."""
-    hand_overs: tuple[Numbers, Numbers]
+    hand_overs: tuple[Int64Array, Int64Array]
     """Calls, and the calls of other threads that they followed."""
-    free_ns: Numbers
+    free_ns: Int64Array
     """Per operation that is the first on its stream: when the stream was free; NONE where nothing ran before."""
     until_ns: int
     """When the host goes on with the next step."""
 
 
 def _read_rank(
-    timeline: Timeline, events: tuple[Numbers, Numbers], place: int, window: Mapping[str, int], shift_ns: int
+    timeline: Timeline, events: tuple[Int64Array, Int64Array], place: int, window: Mapping[str, int], shift_ns: int
 ) -> _RankPart:
     """``events``: find_producers of the operations of this step."""
     rank_index, start_ns, end_ns = window["rank_index"], window["start_ns"], window["end_ns"]
@@ -169,7 +158,9 @@ def _read_rank(
     )
 
 
-def _join_waits(awaited: tuple[Numbers, Numbers], queue: QueueWaits) -> tuple[tuple[Numbers, Numbers], QueueWaits]:
+def _join_waits(
+    awaited: tuple[Int64Array, Int64Array], queue: QueueWaits
+) -> tuple[tuple[Int64Array, Int64Array], QueueWaits]:
     """All waits for operations of the step, and the launches that waited for one of the step before.
 
     A call that is known to wait for its own operation did not wait for the queue.
@@ -197,7 +188,7 @@ def _find_next_host_step(operations: pl.DataFrame, later: pl.DataFrame, end_ns: 
     return first if isinstance(first, int) else end_ns
 
 
-def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Numbers:
+def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Int64Array:
     """Per operation the place of its launch call among ``calls``, or NONE. Correlations are unique in a process."""
     if not calls.height:
         return np.full(operations.height, NONE, dtype=np.int64)
@@ -209,7 +200,7 @@ def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Numbers:
     return np.where(is_recorded & (of_call[place] == wanted), place, NONE)
 
 
-Column = Numbers | Fractions
+Column = Int64Array | Float64Array
 
 
 def _fill(value: Column | float, dtype: type, size: int) -> Column:
@@ -222,7 +213,7 @@ class _EdgeList:
     def __init__(self) -> None:
         self._parts: list[dict[str, Column]] = []
 
-    def add(self, kind: Kind, target: Numbers, fixed_ns: Column | int = 0, **columns: Column | float) -> None:
+    def add(self, kind: Kind, target: Int64Array, fixed_ns: Column | int = 0, **columns: Column | float) -> None:
         """Adds edges to ``target``; columns that are not given are NONE, or 0 for ``share``."""
         size = len(target)
         given = {"kind": int(kind), "target": target, "fixed_ns": fixed_ns, **columns}
@@ -259,7 +250,7 @@ def _join_ranks(
         for name in ("start_ns", "end_ns")
     )
 
-    def offset(values: Sequence[Numbers], base: Numbers) -> Numbers:
+    def offset(values: Sequence[Int64Array], base: Int64Array) -> Int64Array:
         shifted = [np.where(value == NONE, NONE, value + base[place]) for place, value in enumerate(values)]
         return np.concatenate(shifted)
 
@@ -389,12 +380,12 @@ def _join_ranks(
 
 
 def _list_carried(
-    until_ns: Numbers,
-    call_rank: Numbers,
-    threads: tuple[Numbers, Numbers],
-    streams: tuple[Numbers, Numbers],
+    until_ns: Int64Array,
+    call_rank: Int64Array,
+    threads: tuple[Int64Array, Int64Array],
+    streams: tuple[Int64Array, Int64Array],
     nodes: _FirstNodes,
-    queued: tuple[Numbers, Numbers, Numbers],
+    queued: tuple[Int64Array, Int64Array, Int64Array],
 ) -> Carried:
     """What the next step inherits from this one.
 
@@ -417,7 +408,7 @@ def _list_carried(
     )
 
 
-def _find_ends(operations: pl.DataFrame, previous: Numbers) -> tuple[Numbers, Numbers]:
+def _find_ends(operations: pl.DataFrame, previous: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The first and the last of the ``operations`` on every stream. ``previous``: per operation the one before it."""
     has_next = np.zeros(len(previous) + 1, dtype=bool)
     has_next[previous] = True  # NONE marks the end of the array
@@ -432,9 +423,9 @@ def _find_ends(operations: pl.DataFrame, previous: Numbers) -> tuple[Numbers, Nu
 class _FirstNodes:
     """Where threads and streams begin and end."""
 
-    join: Numbers
-    start: Numbers
-    call_end: Numbers
+    join: Int64Array
+    start: Int64Array
+    call_end: Int64Array
 
 
 _ALWAYS = -(2**62)
@@ -444,14 +435,14 @@ _CALL = ("rank_index", "stream", "start_ns", "end_ns")
 """Identifies a call of communication."""
 
 
-def _find_ready_durations(operations: pl.DataFrame, ready: pl.DataFrame) -> Numbers:
+def _find_ready_durations(operations: pl.DataFrame, ready: pl.DataFrame) -> Int64Array:
     """Per operation how long it transfers when its peers are ready, or NONE."""
     known = ready.drop_nulls("ready_ns").unique(_CALL, keep="first", maintain_order=True)
     joined = operations.select(_CALL).join(known, on=_CALL, how="left", maintain_order="left")
     return joined["ready_ns"].fill_null(NONE).to_numpy()
 
 
-def _is_complete(member: Numbers, arrivals: pl.DataFrame, operations: pl.DataFrame) -> Flags:
+def _is_complete(member: Int64Array, arrivals: pl.DataFrame, operations: pl.DataFrame) -> BoolArray:
     """Per operation whether all members of its collective were captured, so that its rendezvous is whole.
 
     ``member``: the operations that meet others.
@@ -467,7 +458,7 @@ def _is_complete(member: Numbers, arrivals: pl.DataFrame, operations: pl.DataFra
 
 def _list_rendezvous(
     operations: pl.DataFrame, arrivals: pl.DataFrame, rank_indices: Sequence[int]
-) -> tuple[Numbers, Numbers]:
+) -> tuple[Int64Array, Int64Array]:
     """Pairs (operation, number of its rendezvous), by rendezvous. Each has two members or more."""
     numbered = operations.with_row_index("op").select(
         pl.col("op").cast(pl.Int64), "rank_index", "stream", "start_ns", "end_ns"
@@ -486,11 +477,11 @@ def _list_rendezvous(
 
 def _add_host_edges(
     edges: _EdgeList,
-    join: Numbers,
-    call_start: Numbers,
-    first: Numbers,
-    hand_overs: tuple[Numbers, Numbers],
-    waiting: Numbers,
+    join: Int64Array,
+    call_start: Int64Array,
+    first: Int64Array,
+    hand_overs: tuple[Int64Array, Int64Array],
+    waiting: Int64Array,
 ) -> None:
     """Edges to the joins of threads from what they did before."""
     handed, followed = hand_overs
@@ -506,22 +497,22 @@ def _add_host_edges(
 class _Device:
     """Operations of all ranks on the common clock, with their nodes."""
 
-    start: Numbers
-    end: Numbers
-    duration_ns: Numbers
-    start_node: Numbers
-    end_node: Numbers
+    start: Int64Array
+    end: Int64Array
+    duration_ns: Int64Array
+    start_node: Int64Array
+    end_node: Int64Array
 
 
 def _add_operation_edges(
     edges: _EdgeList,
     device: _Device,
-    call_of: Numbers,
-    call_start: Numbers,
-    previous: Numbers,
-    resource: Numbers,
-    events: tuple[Numbers, Numbers],
-    free_ns: Numbers,
+    call_of: Int64Array,
+    call_start: Int64Array,
+    previous: Int64Array,
+    resource: Int64Array,
+    events: tuple[Int64Array, Int64Array],
+    free_ns: Int64Array,
 ) -> None:
     """Edges to the starts of operations."""
     limits = replay_thresholds()
@@ -576,7 +567,7 @@ def _add_operation_edges(
     _add_resource_edges(edges, device, held, resource[held])
 
 
-def _add_resource_edges(edges: _EdgeList, device: _Device, held: Numbers, holder: Numbers) -> None:
+def _add_resource_edges(edges: _EdgeList, device: _Device, held: Int64Array, holder: Int64Array) -> None:
     """An operation starts at the same share of the holder's duration as captured, or as long after its end."""
     since_end = device.start[held] - device.end[holder]
     after = since_end >= 0

@@ -30,7 +30,7 @@ from three_walls.replay.longest_path import find_longest_paths_once
 from three_walls.replay.step_graph import NONE, ORIGIN, Edges, Kind, StepGraph, Times, Work
 from three_walls.tables.buckets import BUCKET_BY_NAME
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import Int64Array
 
 OPERATION, HOST, GAP = "operation", "host", "gap"
 """What a segment is: a device operation, a piece of a host thread, or time between two things (launch latency, the gap
@@ -70,7 +70,7 @@ class CriticalPath:
     step_ns: int
     segments: pl.DataFrame
     """SEGMENTS, in order; each begins where the one before it ends."""
-    slack_ns: Numbers
+    slack_ns: Int64Array
     """Per operation of the graph how much later it may end without any rank's step ending later than the longest."""
 
     def sum_by(self, column: str) -> dict[str, int]:
@@ -116,7 +116,7 @@ def list_operations_on_path(graph: StepGraph, work: Work, times: Times, rank: in
     return frozenset(segments.filter(pl.col("what") == OPERATION)["operation"].to_list())
 
 
-def _find_segments(graph: StepGraph, work: Work, times: Times, lengths_ns: Numbers, place: int) -> pl.DataFrame:
+def _find_segments(graph: StepGraph, work: Work, times: Times, lengths_ns: Int64Array, place: int) -> pl.DataFrame:
     """The segments of the step of the rank at ``place``, without labels."""
     of_rank = np.flatnonzero(graph.operations["rank"].to_numpy() == place)
     last = int(of_rank[np.argmax(times.end_ns[of_rank])])
@@ -136,7 +136,7 @@ def _check_partition(segments: pl.DataFrame, start_ns: int, step_ns: int) -> Non
     assert expected[-1] == start_ns + step_ns, "segments of the critical path do not sum to the step"
 
 
-def _walk_back(graph: StepGraph, edges: Edges, lengths_ns: Numbers, node_ns: Numbers, last: int) -> Numbers:
+def _walk_back(graph: StepGraph, edges: Edges, lengths_ns: Int64Array, node_ns: Int64Array, last: int) -> Int64Array:
     """The binding edges from the origin to node ``last``, in order."""
     binding = np.flatnonzero(node_ns[edges.source] + lengths_ns == node_ns[edges.target])
     kind = edges.kind[binding]
@@ -154,7 +154,7 @@ def _walk_back(graph: StepGraph, edges: Edges, lengths_ns: Numbers, node_ns: Num
 
 
 def _list_segments(
-    graph: StepGraph, work: Work, times: Times, path: Numbers, lengths_ns: Numbers, last: int
+    graph: StepGraph, work: Work, times: Times, path: Int64Array, lengths_ns: Int64Array, last: int
 ) -> pl.DataFrame:
     """The segments of all edges of ``path`` and of the ``last`` operation, from the origin; some have no length."""
     edges = work.edges.take(path)
@@ -205,8 +205,8 @@ def _list_segments(
 class _PointsOfEdges:
     """Host points whose pieces are part of an edge, with the edge's place on the path."""
 
-    edge: Numbers
-    point: Numbers
+    edge: Int64Array
+    point: Int64Array
 
 
 def _expand_points(graph: StepGraph, edges: Edges) -> _PointsOfEdges:
@@ -221,7 +221,7 @@ def _expand_points(graph: StepGraph, edges: Edges) -> _PointsOfEdges:
     return _PointsOfEdges(np.repeat(at, counts), point)
 
 
-def _operation_started(graph: StepGraph) -> Numbers:
+def _operation_started(graph: StepGraph) -> Int64Array:
     """Per node the operation that starts there, or whose transfer does; else NONE."""
     started = np.full(graph.nodes_count, NONE, dtype=np.int64)
     numbers = np.arange(graph.operations.height, dtype=np.int64)[::-1]
@@ -230,7 +230,7 @@ def _operation_started(graph: StepGraph) -> Numbers:
     return started
 
 
-def _point_of_join(graph: StepGraph) -> Numbers:
+def _point_of_join(graph: StepGraph) -> Int64Array:
     point = np.full(graph.nodes_count, NONE, dtype=np.int64)
     places = np.flatnonzero(graph.points.join != NONE)
     point[graph.points.join[places]] = places
@@ -293,7 +293,7 @@ def _launched_by(graph: StepGraph) -> pl.Series:
     return pl.Series("launched", launched).replace(NONE, None)
 
 
-def _find_slack(graph: StepGraph, work: Work, times: Times, lengths_ns: Numbers) -> Numbers:
+def _find_slack(graph: StepGraph, work: Work, times: Times, lengths_ns: Int64Array) -> Int64Array:
     """Per operation how much later it may end before the longest step grows."""
     edges = work.edges
     rank = graph.operations["rank"].to_numpy()

@@ -19,7 +19,7 @@ from three_walls.replay.find_critical_path import summarize_critical_path
 from three_walls.replay.labels import label_operations
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
-from three_walls.replay.step_graph import Fractions, StepGraph, replay, with_operations
+from three_walls.replay.step_graph import StepGraph, replay, with_operations
 from three_walls.replay.transformation import NoPredictor, Predictor
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
@@ -31,6 +31,7 @@ from three_walls.step.transfer import estimate_ready_durations
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.read_inputs import Inputs, Progress
 from three_walls.trace.read_trace import Trace
+from three_walls.trace.schemas import Float64Array
 
 _NO_LAUNCHES = "the launches of {missing:.1%} of the operations were not recorded (capture with -t cuda,nvtx)"
 _LATE_LAUNCHES = (
@@ -195,7 +196,7 @@ def _measure_error(graph: StepGraph) -> float:
     return float(np.abs(replay(graph).step_ns / graph.measured_ns - 1).max())
 
 
-def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> Fractions:
+def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> Float64Array:
     calls = graph.calls.filter(pl.col("rank") == place)
     if calls.is_empty():  # a rank whose launches were not recorded
         return np.zeros(0)

@@ -15,7 +15,7 @@ from three_walls.step.find_steps import STEP
 from three_walls.step.host_activity import THREAD
 from three_walls.step.ownership import label_idle, measure_budget, slice_steps
 from three_walls.tables.buckets import BUCKETS
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import Int64Array
 
 _SYNCHRONIZE = "synchronize"
 
@@ -45,13 +45,13 @@ def measure_replayed_budget(graph: StepGraph, work: Work, times: Times, rank: in
     return {bucket.name: int(owned_ns[bucket.name]) for bucket in BUCKETS if bucket.name in owned_ns}
 
 
-def find_point_times(graph: StepGraph, work: Work, times: Times) -> Numbers:
+def find_point_times(graph: StepGraph, work: Work, times: Times) -> Int64Array:
     """When every host point is reached: 2i is the start of call i, 2i + 1 its end."""
     offsets_ns = graph.points.offsets_ns(work.piece_ns)
     return np.asarray(times.node_ns[graph.points.last_join()] + offsets_ns, dtype=np.int64)
 
 
-def _replay_operations(graph: StepGraph, times: Times, points_ns: Numbers, rank: int) -> pl.DataFrame:
+def _replay_operations(graph: StepGraph, times: Times, points_ns: Int64Array, rank: int) -> pl.DataFrame:
     """The operations of ``rank`` at the times of the replay; those that take no time any more are left out."""
     call_of = graph.call_of
     has_call = call_of != NONE

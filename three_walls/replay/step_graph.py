@@ -23,15 +23,12 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from three_walls.replay.longest_path import find_longest_paths
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
-Fractions = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 Found = TypeVar("Found")
 
 NONE = -1
@@ -70,22 +67,22 @@ class Kind(IntEnum):
 class HostPoints:
     """Starts and ends of the CUDA calls of all threads in the order of each thread: point 2i is the start of call i."""
 
-    join: Numbers
+    join: Int64Array
     """The point's own node if it is a join, else NONE. The first point of each thread is one."""
 
-    joined_at: Numbers = field(init=False)
+    joined_at: Int64Array = field(init=False)
     """Per point the last one up to it that is a join."""
 
     def __post_init__(self) -> None:
         joins = np.append(0, np.flatnonzero(self.join != NONE))
         object.__setattr__(self, "joined_at", np.repeat(joins, np.diff(joins, append=len(self.join))))
 
-    def offsets_ns(self, piece_ns: Numbers, points: Numbers | slice = _EVERY) -> Numbers:
+    def offsets_ns(self, piece_ns: Int64Array, points: Int64Array | slice = _EVERY) -> Int64Array:
         """Host time from the last join to each of ``points``."""
         total_ns = np.cumsum(piece_ns)
         return np.asarray(total_ns[points] - total_ns[self.joined_at[points]], dtype=np.int64)
 
-    def last_join(self, points: Numbers | slice = _EVERY) -> Numbers:
+    def last_join(self, points: Int64Array | slice = _EVERY) -> Int64Array:
         """The node of the last join up to each of ``points``."""
         return self.join[self.joined_at[points]]
 
@@ -94,19 +91,19 @@ class HostPoints:
 class Edges:
     """All edges, sorted by the nodes they lead to. One from a host point begins at the last join before that."""
 
-    kind: Numbers
-    source: Numbers
-    target: Numbers
-    fixed_ns: Numbers
-    point: Numbers
+    kind: Int64Array
+    source: Int64Array
+    target: Int64Array
+    fixed_ns: Int64Array
+    point: Int64Array
     """The host point whose offset from its join is added, or NONE."""
-    piece: Numbers
+    piece: Int64Array
     """The host point whose piece is added, or NONE."""
-    operation: Numbers
+    operation: Int64Array
     """The operation of whose duration ``share`` is added, or NONE."""
-    share: Fractions
+    share: Float64Array
 
-    def lengths_ns(self, points: HostPoints, piece_ns: Numbers, duration_ns: Numbers) -> Numbers:
+    def lengths_ns(self, points: HostPoints, piece_ns: Int64Array, duration_ns: Int64Array) -> Int64Array:
         """Length of every edge. Where there is no operation, the share is 0."""
         lengths_ns = self.fixed_ns + np.rint(self.share * duration_ns[self.operation]).astype(np.int64)
         from_host, with_piece = np.flatnonzero(self.point != NONE), np.flatnonzero(self.piece != NONE)
@@ -114,17 +111,17 @@ class Edges:
         lengths_ns[with_piece] += piece_ns[self.piece[with_piece]]
         return lengths_ns
 
-    def delay(self, nodes: Numbers, later_ns: Numbers) -> Edges:
+    def delay(self, nodes: Int64Array, later_ns: Int64Array) -> Edges:
         """The edges with those to ``nodes`` longer by ``later_ns`` each."""
         by_node = np.zeros(int(max(self.target.max(initial=0), nodes.max(initial=0))) + 1, dtype=np.int64)
         by_node[nodes] = later_ns
         return replace(self, fixed_ns=self.fixed_ns + by_node[self.target])
 
-    def drop(self, dropped: Flags) -> Edges:
+    def drop(self, dropped: BoolArray) -> Edges:
         """The edges without those that are ``dropped``. Where there are none, the next replay need not be prepared."""
         return self.take(~dropped) if dropped.any() else self
 
-    def take(self, chosen: Flags | Numbers) -> Edges:
+    def take(self, chosen: BoolArray | Int64Array) -> Edges:
         """The edges that are ``chosen``, by a mask or by their places."""
         return Edges(*(getattr(self, name)[chosen] for name in EDGE_COLUMNS))
 
@@ -136,16 +133,16 @@ EDGE_COLUMNS = ("kind", "source", "target", "fixed_ns", "point", "piece", "opera
 class Carried:
     """What a step inherits from the one before it: when threads go on, streams are free, and queued launches return."""
 
-    node: Numbers
+    node: Int64Array
     """The first node of a thread or stream, or that of a launch which waited for an operation of the step before."""
-    last_point: Numbers
+    last_point: Int64Array
     """The last host point of the thread in the step, after which it goes on in the next; NONE for a stream."""
-    last_operation: Numbers
+    last_operation: Int64Array
     """The last operation of the stream, or the one that the launch waited for; NONE for a thread."""
-    pause_ns: Numbers
+    pause_ns: Int64Array
     """Host time from the thread's last call of the step to its first of the next; from the end of the operation to the
     return of the launch; 0 for a stream."""
-    holds_host: Flags
+    holds_host: BoolArray
     """Whether the host waits for it: threads and launches, not streams."""
 
 
@@ -160,26 +157,26 @@ class StepGraph:
     points: HostPoints
     edges: Edges
     nodes_count: int
-    call_of: Numbers
+    call_of: Int64Array
     """Per operation the call that launched it, or NONE."""
-    start_node: Numbers
+    start_node: Int64Array
     """Per operation the node of its start."""
-    end_node: Numbers
+    end_node: Int64Array
     """Per operation the node after which it takes its duration: its start, or the rendezvous of its collective."""
-    piece_ns: Numbers
+    piece_ns: Int64Array
     """As captured: host time right before every point. At a join, what it takes where nothing has to be waited for."""
-    duration_ns: Numbers
+    duration_ns: Int64Array
     """As captured; of a member of a rendezvous, the time from the rendezvous to its end."""
-    wait_ns: Numbers
+    wait_ns: Int64Array
     """The part of the duration in which communication is taken to wait for ranks that were not captured."""
-    held_ns: Numbers
+    held_ns: Int64Array
     """Per operation how long another process held it up on a shared GPU; edges to its start contain it."""
-    ready_ns: Numbers
+    ready_ns: Int64Array
     """Per operation how long it transfers at the pace of the fastest of its kind; NONE where that is not known."""
     carried: Carried
-    measured_ns: Numbers
+    measured_ns: Int64Array
     """Per rank (in order of ``ranks``): from its step's start to the end of its last operation."""
-    rank_start_ns: Numbers
+    rank_start_ns: Int64Array
     """Per rank: the start of its step."""
     tail_ns: int
     """From the end of the last operation to the end of the step, of the rank where that is least."""
@@ -207,10 +204,10 @@ class StepGraph:
 class Work:
     """What a replay evaluates: host pieces, durations and edges, as captured or changed."""
 
-    piece_ns: Numbers
-    duration_ns: Numbers
+    piece_ns: Int64Array
+    duration_ns: Int64Array
     edges: Edges
-    wait_ns: Numbers
+    wait_ns: Int64Array
     """The part of the durations that waits for ranks that were not captured."""
 
 
@@ -218,11 +215,11 @@ class Work:
 class Times:
     """When everything happens in a replay, counted from the graph's origin."""
 
-    node_ns: Numbers
-    start_ns: Numbers
+    node_ns: Int64Array
+    start_ns: Int64Array
     """Per operation."""
-    end_ns: Numbers
-    step_ns: Numbers
+    end_ns: Int64Array
+    step_ns: Int64Array
     """Per rank: from its step's start to the end of its last operation."""
 
     @property

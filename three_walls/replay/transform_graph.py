@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from three_walls.replay.step_graph import NONE, Edges, Flags, Fractions, Kind, StepGraph, Work, replay
+from three_walls.replay.step_graph import NONE, Edges, Kind, StepGraph, Work, replay
 from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -29,12 +29,12 @@ def transform(graph: StepGraph, work: Work, transformations: Sequence[Transforma
     return work
 
 
-def select_operations(graph: StepGraph, select: Selection) -> Flags:
+def select_operations(graph: StepGraph, select: Selection) -> BoolArray:
     """Which operations of ``graph`` are meant. A label that is not known matches nothing."""
     return graph.once(select, lambda: _find_operations(graph.operations, select))
 
 
-def _find_operations(operations: pl.DataFrame, select: Selection) -> Flags:
+def _find_operations(operations: pl.DataFrame, select: Selection) -> BoolArray:
     categories = [name for each in select.categories for name in CATEGORY_GROUPS.get(each, (each,))]
     wanted: list[pl.Expr] = []
     lists = (
@@ -89,7 +89,7 @@ def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     )
 
 
-def _is_in_graph(graph: StepGraph) -> Flags:
+def _is_in_graph(graph: StepGraph) -> BoolArray:
     """Operations that a CUDA graph launches: several of one call."""
     launched = np.bincount(graph.call_of[graph.call_of != NONE], minlength=graph.calls.height)
     return np.asarray((graph.call_of != NONE) & (launched[graph.call_of] > 1))
@@ -102,7 +102,9 @@ def _usual_launch_ns(graph: StepGraph, work: Work) -> float:
     return float(np.median(before_ns + work.piece_ns[2 * launches + 1])) if len(launches) else 0.0
 
 
-def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float | Fractions, host: float) -> Work:
+def _scale_operations(
+    graph: StepGraph, work: Work, selected: BoolArray, time: float | Float64Array, host: float
+) -> Work:
     """``time``: what remains of the ``selected`` operations' durations; one number, or one for each of all."""
     edges = work.edges
     # A wait for a rank that was not captured is no work of this one.
@@ -119,13 +121,13 @@ def _scale_operations(graph: StepGraph, work: Work, selected: Flags, time: float
     return Work(piece_ns, wait_ns + transfer_ns, edges, wait_ns)
 
 
-def _scale_chosen(values_ns: Numbers, chosen: Flags, factor: float | Fractions) -> Numbers:
+def _scale_chosen(values_ns: Int64Array, chosen: BoolArray, factor: float | Float64Array) -> Int64Array:
     if np.ndim(factor) == 0 and factor == 1.0:
         return values_ns
     return np.where(chosen, np.rint(values_ns * factor).astype(np.int64), values_ns)
 
 
-def _pieces_of(graph: StepGraph, selected: Flags) -> Flags:
+def _pieces_of(graph: StepGraph, selected: BoolArray) -> BoolArray:
     """The host pieces that lead to the launches of the ``selected`` operations: all since the launch before.
 
     What a thread waited for (at a join) is no work of its own.
@@ -133,7 +135,7 @@ def _pieces_of(graph: StepGraph, selected: Flags) -> Flags:
     return graph.once(("pieces", selected.tobytes()), lambda: _find_pieces(graph, selected))
 
 
-def _find_pieces(graph: StepGraph, selected: Flags) -> Flags:
+def _find_pieces(graph: StepGraph, selected: BoolArray) -> BoolArray:
     leads_to = _leads_to(graph)
     launches_selected = np.zeros(graph.calls.height, dtype=bool)
     launched = graph.call_of[selected & (graph.call_of != NONE)]
@@ -144,12 +146,12 @@ def _find_pieces(graph: StepGraph, selected: Flags) -> Flags:
     return np.asarray(pieces & ~is_join)
 
 
-def _leads_to(graph: StepGraph) -> Numbers:
+def _leads_to(graph: StepGraph) -> Int64Array:
     """Per call the next call of its thread that launches something, itself included; NONE after the last."""
     return graph.once("leads_to", lambda: _find_next_launches(graph))
 
 
-def _find_next_launches(graph: StepGraph) -> Numbers:
+def _find_next_launches(graph: StepGraph) -> Int64Array:
     count = graph.calls.height
     launches = np.zeros(count, dtype=bool)
     launches[graph.call_of[graph.call_of != NONE]] = True
@@ -161,26 +163,26 @@ def _find_next_launches(graph: StepGraph) -> Numbers:
     return np.where(same, following, NONE)
 
 
-def _thread_numbers(graph: StepGraph) -> Numbers:
+def _thread_numbers(graph: StepGraph) -> Int64Array:
     """A number per call that differs between threads, also of different ranks."""
 
-    def count() -> Numbers:
+    def count() -> Int64Array:
         rank, thread = (graph.calls[name].to_numpy() for name in ("rank", "thread"))
         return np.cumsum(np.append(0, (rank[1:] != rank[:-1]) | (thread[1:] != thread[:-1])))[: len(rank)]
 
     return graph.once("threads", count)
 
 
-def _column_of(graph: StepGraph, name: str) -> Numbers:
+def _column_of(graph: StepGraph, name: str) -> Int64Array:
     """A column of the operations, with NONE where it is null."""
     return graph.once(name, lambda: graph.operations[name].fill_null(NONE).to_numpy())
 
 
-def _is_synchronizing(graph: StepGraph) -> Flags:
+def _is_synchronizing(graph: StepGraph) -> BoolArray:
     return graph.once("synchronizing", lambda: graph.calls["kind"].eq_missing("synchronize").to_numpy())
 
 
-def _without_gaps(graph: StepGraph, edges: Edges, operations: Flags) -> Edges:
+def _without_gaps(graph: StepGraph, edges: Edges, operations: BoolArray) -> Edges:
     """``edges`` in which ``operations`` follow at once on their streams and wait for no multiprocessors."""
     at_start = np.zeros(graph.nodes_count, dtype=bool)
     at_start[graph.start_node[operations]] = True
@@ -225,21 +227,21 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
 class _Runs:
     """Runs of launches that become fewer."""
 
-    run: Numbers
+    run: Int64Array
     """Per call its run, or NONE."""
-    first_calls: Numbers
+    first_calls: Int64Array
     """Per run."""
-    is_removed: Flags
+    is_removed: BoolArray
     """Operations whose launch goes, """
-    is_kept: Flags
+    is_kept: BoolArray
     """and those of the runs whose launch stays."""
-    launched_by: Numbers
+    launched_by: Int64Array
     """Per node, the start of an operation whose launch goes: the last call of its run that stays; else NONE."""
-    within: Flags
+    within: BoolArray
     """The host pieces that go."""
-    kernel: Numbers
+    kernel: Int64Array
     """Per call the fused kernel that would take over; NONE if not known."""
-    waits_for_own: Flags
+    waits_for_own: BoolArray
     """Calls that wait for nothing but what such a kernel would take over."""
 
 
@@ -256,7 +258,7 @@ def _find_graph_runs(graph: StepGraph, change: Transformation) -> _Runs:
 
 
 def _shorten_runs(
-    graph: StepGraph, selected: Flags, kept_launches: int, kernel: Numbers, waits_for_own: Flags
+    graph: StepGraph, selected: BoolArray, kept_launches: int, kernel: Int64Array, waits_for_own: BoolArray
 ) -> _Runs:
     """The runs of ``selected`` operations, of each of which ``kept_launches`` launches stay."""
     run, position = _find_runs(graph, selected, kernel, waits_for_own)
@@ -276,7 +278,7 @@ def _shorten_runs(
     )
 
 
-def _fused_kernel_of_calls(graph: StepGraph, selected: Flags) -> Numbers:
+def _fused_kernel_of_calls(graph: StepGraph, selected: BoolArray) -> Int64Array:
     """Per call the fused kernel that would take over the ``selected`` operation that it launches; NONE if not known."""
     kernels = np.full(graph.calls.height, NONE, dtype=np.int64)
     if "fused_kernel" in graph.operations.columns:
@@ -286,7 +288,7 @@ def _fused_kernel_of_calls(graph: StepGraph, selected: Flags) -> Numbers:
     return kernels
 
 
-def _waits_for_own(graph: StepGraph, fused_kernel: Numbers) -> Flags:
+def _waits_for_own(graph: StepGraph, fused_kernel: Int64Array) -> BoolArray:
     """Per call whether all that it waits for is its own operation, which a known fused kernel would take over.
 
     A short kernel that ends while its launch call is open looks like that.
@@ -301,7 +303,7 @@ def _waits_for_own(graph: StepGraph, fused_kernel: Numbers) -> Flags:
     return np.asarray(flags & (fused_kernel != NONE))
 
 
-def _sum_by_run(piece_ns: Numbers, first_calls: Numbers) -> Fractions:
+def _sum_by_run(piece_ns: Int64Array, first_calls: Int64Array) -> Float64Array:
     """The sum of ``piece_ns`` of each run, by the ascending first calls of the runs; it is 0 outside of runs."""
     places = np.flatnonzero(piece_ns)
     run = np.searchsorted(first_calls, places // 2, side="right") - 1
@@ -328,7 +330,9 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     )
 
 
-def _find_runs(graph: StepGraph, selected: Flags, kernel: Numbers, goes_on: Flags) -> tuple[Numbers, Numbers]:
+def _find_runs(
+    graph: StepGraph, selected: BoolArray, kernel: Int64Array, goes_on: BoolArray
+) -> tuple[Int64Array, Int64Array]:
     """Per call the run of launches of ``selected`` operations that it is part of (or NONE), and its place in the run.
 
     A launch of other work ends a run, and so does a call that waits for the device, or another thread. ``kernel``: per
@@ -358,8 +362,8 @@ def _find_runs(graph: StepGraph, selected: Flags, kernel: Numbers, goes_on: Flag
 
 
 def _find_new_launches(
-    graph: StepGraph, run: Numbers, position: Numbers, is_removed: Flags, kept_launches: int
-) -> Numbers:
+    graph: StepGraph, run: Int64Array, position: Int64Array, is_removed: BoolArray, kept_launches: int
+) -> Int64Array:
     places = np.flatnonzero((run != NONE) & (position < kept_launches))
     last_kept = np.full(int(run.max()) + 1 if len(run) else 0, NONE, dtype=np.int64)
     last_kept[run[places]] = places  # ascending: the last of each run stays
@@ -379,7 +383,9 @@ def _launch_together(graph: StepGraph, edges: Edges, runs: _Runs) -> Edges:
     return replace(edges, point=point, source=source)
 
 
-def _pieces_within(graph: StepGraph, run: Numbers, position: Numbers, kept_launches: int, goes_on: Flags) -> Flags:
+def _pieces_within(
+    graph: StepGraph, run: Int64Array, position: Int64Array, kept_launches: int, goes_on: BoolArray
+) -> BoolArray:
     """The host pieces between the last launch of a run that is left and the last one of all.
 
     Pieces that end at a join stay, but for those of calls that go on (``goes_on``).
@@ -422,7 +428,7 @@ def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     return replace(work, duration_ns=_scale_chosen(work.duration_ns, computes, slower), edges=released)
 
 
-def _can_be_covered(graph: StepGraph) -> Flags:
+def _can_be_covered(graph: StepGraph) -> BoolArray:
     """Operations of passes beside which another micro-batch computes: all but the first forward and last backward."""
     operations = graph.operations
     if "micro_batch" not in operations.columns or "direction" not in operations.columns:
@@ -482,7 +488,7 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
     return replace(work, piece_ns=np.rint(piece_ns).astype(np.int64), duration_ns=np.rint(duration_ns).astype(np.int64))
 
 
-def _covered_fraction(operations: pl.DataFrame, chosen: Flags) -> float:
+def _covered_fraction(operations: pl.DataFrame, chosen: BoolArray) -> float:
     """The time that ``chosen`` operations cover in the capture, over the sum of their durations; 1 for none."""
     captured = operations.filter(pl.Series(chosen)).select("start_ns", "end_ns").sort("start_ns")
     before_ns = pl.col("end_ns").cum_max().shift(1).fill_null(pl.col("start_ns").min())
@@ -491,7 +497,7 @@ def _covered_fraction(operations: pl.DataFrame, chosen: Flags) -> float:
     return covered / total if total else 1.0
 
 
-def _stretch(values: Fractions, repeated: Flags, longer: Flags, times: float) -> None:
+def _stretch(values: Float64Array, repeated: BoolArray, longer: BoolArray, times: float) -> None:
     """Makes ``longer`` values longer in proportion, by ``times`` the sum of the ``repeated`` ones."""
     total = values[longer].sum()
     if total:
@@ -538,7 +544,7 @@ def knows_passes(graph: StepGraph) -> bool:
     return "micro_batch" in operations.columns and operations["micro_batch"].max() is not None
 
 
-def _count_filling_passes(graph: StepGraph, micro_batch: Numbers) -> int:
+def _count_filling_passes(graph: StepGraph, micro_batch: Int64Array) -> int:
     """Passes that fill the captured part of a pipeline: forward passes that its first stage begins before it goes back.
 
     0 where no stages exchange anything, or where they wait for stages that were not captured.
@@ -558,7 +564,7 @@ def _count_filling_passes(graph: StepGraph, micro_batch: Numbers) -> int:
     return most
 
 
-def _is_pipeline_exchange(graph: StepGraph) -> Flags:
+def _is_pipeline_exchange(graph: StepGraph) -> BoolArray:
     return select_operations(graph, Selection(categories=("pipeline_p2p",)))
 
 
@@ -581,7 +587,7 @@ def _lengthen_pipeline_waits(graph: StepGraph, before: Work, after: Work, factor
     return replace(after, duration_ns=after.duration_ns + wait_ns - after.wait_ns, wait_ns=wait_ns)
 
 
-def _without_waits(work: Work, operations: Flags) -> Work:
+def _without_waits(work: Work, operations: BoolArray) -> Work:
     wait_ns = np.where(operations, 0, work.wait_ns)
     return replace(work, duration_ns=work.duration_ns + wait_ns - work.wait_ns, wait_ns=wait_ns)
 

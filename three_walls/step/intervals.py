@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import Int64Array
 
 DURATION = pl.col("end_ns") - pl.col("start_ns")
 """Length of an interval, in ns."""
@@ -30,15 +30,15 @@ class _Line:
     first_ns: int
     length: int
     """Of each group on the line."""
-    times_ns: Numbers | None
+    times_ns: Int64Array | None
     """Where the line would be too long: all times in order. A time then stands for its place among them."""
 
-    def place(self, group: Numbers, at_ns: Numbers) -> Numbers:
+    def place(self, group: Int64Array, at_ns: Int64Array) -> Int64Array:
         """The places of the times ``at_ns`` of groups."""
         within = at_ns - self.first_ns if self.times_ns is None else np.searchsorted(self.times_ns, at_ns)
         return np.asarray(group * self.length + within, dtype=np.int64)
 
-    def read(self, place: Numbers) -> Numbers:
+    def read(self, place: Int64Array) -> Int64Array:
         """The times of places."""
         within = place % self.length
         return within + self.first_ns if self.times_ns is None else self.times_ns[within]
@@ -48,16 +48,16 @@ class _Line:
 class _Placed:
     """Intervals of a frame as places, in the order of its rows."""
 
-    start: Numbers
-    end: Numbers
+    start: Int64Array
+    end: Int64Array
 
-    def in_order(self) -> Numbers:
+    def in_order(self) -> Int64Array:
         """The rows that are not empty, by start."""
         rows = np.flatnonzero(self.end > self.start)
         start = self.start[rows]
         return rows if np.all(start[1:] >= start[:-1]) else rows[np.argsort(start, kind="stable")]
 
-    def take(self, rows: Numbers) -> _Placed:
+    def take(self, rows: Int64Array) -> _Placed:
         return _Placed(self.start[rows], self.end[rows])
 
 
@@ -224,7 +224,7 @@ def _place(frames: Sequence[pl.DataFrame], by: Sequence[str]) -> tuple[_Line, li
     return line, placed
 
 
-def _read_times(intervals: pl.DataFrame) -> tuple[Numbers, Numbers]:
+def _read_times(intervals: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
     """Starts and ends; an interval of which either is unknown is empty."""
     start, end = intervals["start_ns"], intervals["end_ns"]
     if start.null_count() or end.null_count():
@@ -233,14 +233,14 @@ def _read_times(intervals: pl.DataFrame) -> tuple[Numbers, Numbers]:
     return start.to_numpy(), end.to_numpy()
 
 
-def _find_numbers(column: pl.Series, values: pl.Series) -> Numbers:
+def _find_numbers(column: pl.Series, values: pl.Series) -> Int64Array:
     """Per row of ``column`` the place of its value among the sorted ``values``."""
     if column.dtype == pl.Int64 and not values.null_count():
         return np.searchsorted(values.to_numpy(), column.to_numpy())
     return column.replace_strict(values, pl.int_range(len(values), eager=True), return_dtype=pl.Int64).to_numpy()
 
 
-def _merge(placed: _Placed) -> tuple[_Placed, Numbers]:
+def _merge(placed: _Placed) -> tuple[_Placed, Int64Array]:
     """The union of intervals sorted by start, and the row that each interval of it begins with."""
     latest = np.maximum.accumulate(placed.end)
     opens = np.ones(len(latest), dtype=bool)
@@ -250,7 +250,7 @@ def _merge(placed: _Placed) -> tuple[_Placed, Numbers]:
     return _Placed(placed.start[first], latest[closes]), first
 
 
-def _find_overlaps(left: _Placed, disjoint: _Placed) -> tuple[Numbers, Numbers]:
+def _find_overlaps(left: _Placed, disjoint: _Placed) -> tuple[Int64Array, Int64Array]:
     """Pairs of rows that overlap. ``disjoint`` is sorted.
 
     The intervals of ``disjoint`` that overlap one of ``left`` are consecutive: from the first that ends after its start
@@ -263,5 +263,5 @@ def _find_overlaps(left: _Placed, disjoint: _Placed) -> tuple[Numbers, Numbers]:
     return row, np.arange(len(row)) + np.repeat(first - np.cumsum(counts) + counts, counts)
 
 
-def _as_column(numbers: Numbers) -> pl.Series:
+def _as_column(numbers: Int64Array) -> pl.Series:
     return pl.Series(numbers, dtype=pl.Int64)

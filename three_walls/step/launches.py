@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from three_walls.trace.api_calls import ApiCalls
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import Int64Array
 
 _NEVER = 2**62
 _FOUND = ("start_ns", "end_ns", "thread")
@@ -42,7 +42,7 @@ def find_launches(operations: pl.DataFrame, api_calls: ApiCalls) -> pl.DataFrame
     return pl.DataFrame([column.set(is_missing, None) for column in columns] if is_missing.any() else columns)
 
 
-def _sort_by_call(operations: pl.DataFrame, process: int) -> tuple[Numbers, Numbers]:
+def _sort_by_call(operations: pl.DataFrame, process: int) -> tuple[Int64Array, Int64Array]:
     """The rows of a ``process`` whose call is known, by its id, and these ids."""
     is_known = operations.select((pl.col("process") == process) & pl.col("correlation").is_not_null()).to_series()
     ids = operations["correlation"].filter(is_known).to_numpy()
@@ -51,7 +51,7 @@ def _sort_by_call(operations: pl.DataFrame, process: int) -> tuple[Numbers, Numb
 
 
 def _find_first_calls(
-    ids: Numbers, rows: Numbers, api_calls: ApiCalls, process: int, launches: dict[str, Numbers]
+    ids: Int64Array, rows: Int64Array, api_calls: ApiCalls, process: int, launches: dict[str, Int64Array]
 ) -> None:
     """Notes in the ``rows`` of ``launches`` the first of the calls with each of ``ids``, which are sorted."""
     for calls in api_calls.of_process(process):

@@ -18,7 +18,7 @@ from three_walls.step.intervals import DURATION
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.read_trace import Trace
-from three_walls.trace.schemas import OPERATIONS, Numbers, share_constants
+from three_walls.trace.schemas import OPERATIONS, Int64Array, share_constants
 
 LARGEST_MARGIN = 20_000
 """Operations before and after some steps, however many streams there are."""
@@ -36,11 +36,11 @@ class RankRows:
         computes = operations.select("category", "start_ns", "end_ns").select(ends_gap.arg_true())
         self._computing = computes.to_series().to_numpy()
 
-    def count_before(self, times_ns: pl.Series) -> Numbers:
+    def count_before(self, times_ns: pl.Series) -> Int64Array:
         """How many operations start before each of ``times_ns``."""
         return self._start_ns.search_sorted(times_ns, "left").to_numpy()
 
-    def find(self, begin_ns: int, until_ns: int) -> tuple[Numbers, int, int]:
+    def find(self, begin_ns: int, until_ns: int) -> tuple[Int64Array, int, int]:
         """Rows for the steps from ``begin_ns`` to ``until_ns``: single ones, and those from a first to before a last.
 
         The single ones are earlier operations that still run at ``begin_ns``. The others are the operations of the

@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-Numbers = npt.NDArray[np.int64]
-"""Times, places or counts, one after another."""
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+Float64Array = npt.NDArray[np.float64]
 
 ROWS_AT_ONCE = 1 << 18
 """Of millions of rows, where what is worked out of all at once would take several times their memory."""

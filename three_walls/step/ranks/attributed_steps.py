@@ -18,7 +18,7 @@ from three_walls.step.intervals import DURATION
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.selected_steps import excerpt
 from three_walls.tables.thresholds import attribution_thresholds
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import Int64Array
 from three_walls.trace.spans import StepsToRead
 
 LEFT_OUT = "left out of a long capture"
@@ -111,7 +111,7 @@ def check_are_kept(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead]) -> N
             raise UnreadStepError
 
 
-def _choose_places(length_ns: Numbers, count: int) -> Numbers:
+def _choose_places(length_ns: Int64Array, count: int) -> Int64Array:
     """Places of about ``count`` steps, of those with ``length_ns`` in their order, and of the longest.
 
     The stretches of equal length and distance whose median is nearest to that of all.
@@ -124,7 +124,7 @@ def _choose_places(length_ns: Numbers, count: int) -> Numbers:
     room = max(0, int(begins[1]) - len(of_stretch)) // 2
     median_ns = np.median(length_ns)
 
-    def choose(shift: int) -> Numbers:
+    def choose(shift: int) -> Int64Array:
         shifted = np.clip(begins + shift, 0, last)
         return np.union1d(shifted[:, None] + of_stretch, longest)
 

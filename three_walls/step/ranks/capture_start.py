@@ -19,7 +19,7 @@ from three_walls.step.find_steps import COUNTED_SOURCES, STEP, StepSource
 from three_walls.step.intervals import DURATION
 from three_walls.step.ranks.align_clocks import ClockSource, CommonClock
 from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
-from three_walls.trace.schemas import Numbers
+from three_walls.trace.schemas import Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _find_shift(ends_ns: list[int], first_ends_ns: list[int]) -> int:
     return min(candidates, key=lambda shift: _median_distance(ends, first_ends[shift:]))
 
 
-def _median_distance(ends_ns: Numbers, other_ends_ns: Numbers) -> int:
+def _median_distance(ends_ns: Int64Array, other_ends_ns: Int64Array) -> int:
     """Of two in the middle the longer."""
     compared = min(len(ends_ns), len(other_ends_ns))
     distances = np.abs(ends_ns[:compared] - other_ends_ns[:compared])
