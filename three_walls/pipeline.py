@@ -52,7 +52,7 @@ from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ran
 from three_walls.step.ranks.attributed_steps import UnreadStepError, choose_steps
 from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.step.ranks.steps_to_read import choose_steps_to_read, outline_run
-from three_walls.step.selected_steps import excerpt_trace
+from three_walls.step.selected_steps import select_from_trace
 from three_walls.tables.bridge_releases import check_release
 from three_walls.tables.kernel_names import load_api_patterns, union_of
 from three_walls.trace.read_inputs import ChooseSteps, Inputs, Progress, read_every_step, read_inputs
@@ -202,9 +202,8 @@ def _find_steps(inputs: Inputs, step_range: str | None, progress: Progress) -> t
     finished, matched_ranks = match_ranks(captured, traces, inputs.config, outline)
     timeline, matched_ranks = choose_steps(finished, matched_ranks, to_read)
     if timeline is not finished:
-        inputs = replace(
-            inputs, traces=tuple(excerpt_trace(trace, timeline) if trace.ranks else trace for trace in inputs.traces)
-        )
+        attributed = (select_from_trace(trace, timeline) if trace.ranks else trace for trace in inputs.traces)
+        inputs = replace(inputs, traces=tuple(attributed))
     return inputs, timeline, matched_ranks
 
 

@@ -103,7 +103,8 @@ def drawn_timeline(
         of_rank = slices_of.get((index,), step_slices.clear())
         if index in detailed:
             most = left * weights[index] // sum(weights.values())
-            read = ranges if index == representative else _read_ranges(window)
+            in_step = (window.trace.path, window.rank.process, window.start_ns, window.end_ns)
+            read = ranges if index == representative else name_ranges(read_ranges_between(*in_step))
             lanes, items = _list_lanes(measured, window, of_rank, read, gaps, texts, most)
         else:
             lanes, items = [_list_owners(of_rank, window, texts, most_coarse)], of_rank.height
@@ -269,10 +270,6 @@ def _list_calls(measured: MeasuredStep, window: Window, launching: pl.Series) ->
         category=pl.lit(""),
     )
     return outer, threads
-
-
-def _read_ranges(window: Window) -> pl.DataFrame:
-    return name_ranges(read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns))
 
 
 def _list_ranges(window: Window, read: pl.DataFrame, threads: Sequence[int], most: int) -> pl.DataFrame:

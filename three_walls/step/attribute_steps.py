@@ -19,7 +19,7 @@ import polars as pl
 
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.compute_gaps import ComputeGaps, explain_compute_gaps
-from three_walls.step.find_steps import STEP, median_steps
+from three_walls.step.find_steps import STEP, list_median_steps
 from three_walls.step.kernel_spread import measure_kernel_spread, measure_step_spreads
 from three_walls.step.ownership import (
     IS_EXPOSED,
@@ -90,7 +90,7 @@ class AttributedRun:
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
     """Attributes the time of every step. ``timeline``: finished by match_ranks; ``traces``: for kernel names."""
     event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
-    shown = pl.col("step").is_in(list(set(median_steps(timeline.steps).values())))
+    shown = pl.col("step").is_in(list_median_steps(timeline.steps)["step"].unique().to_list())
     # Stragglers are found by what owned the time before the calls that ranks have in common, in any step.
     sliced = pl.lit(value=True) if matched_ranks.arrivals.height else shown
     parts = [attribute_part(part, shown, sliced) for part in divide_run(timeline, event_calls)]

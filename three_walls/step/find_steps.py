@@ -215,16 +215,23 @@ def _have_increasing_numbers(windows: Sequence[_Window]) -> bool:
     return _NO_NUMBER not in numbers and all(before < after for before, after in pairwise(numbers))
 
 
-def median_steps(steps: pl.DataFrame) -> dict[int, int]:
-    """Per rank index its kept step of median length: of two in the middle the shorter, of equally long the earlier."""
-    middle = (
+def list_median_steps(steps: pl.DataFrame) -> pl.DataFrame:
+    """The kept step of median length of each rank: rank_index, step.
+
+    Of two in the middle it is the shorter, of equally long ones the earlier.
+    """
+    return (
         steps.filter("kept")
         .with_columns(length_ns=DURATION)
         .sort("rank_index", "length_ns", "start_ns")
         .group_by("rank_index", maintain_order=True)
         .agg(pl.col("step").get((pl.len() - 1) // 2))
     )
-    return {int(rank_index): int(step) for rank_index, step in middle.rows()}
+
+
+def median_steps(steps: pl.DataFrame) -> dict[int, int]:
+    """The steps of :func:`list_median_steps` by rank index."""
+    return dict(list_median_steps(steps).rows())
 
 
 def _find_windows(

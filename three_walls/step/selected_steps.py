@@ -56,7 +56,7 @@ class RankRows:
         return (self._end_ns[:begin] > begin_ns).arg_true().to_numpy(), begin, end
 
 
-def excerpt(timeline: Timeline, numbers: Collection[int]) -> Timeline:
+def select_steps(timeline: Timeline, numbers: Collection[int]) -> Timeline:
     """``timeline`` with the steps of ``numbers`` alone, and with what conclusions about these rest on.
 
     Its operations are copies: the memory of all is free when nothing else refers to them.
@@ -84,8 +84,8 @@ def excerpt(timeline: Timeline, numbers: Collection[int]) -> Timeline:
     )
 
 
-def excerpt_trace(trace: Trace, timeline: Timeline) -> Trace:
-    """``trace`` with its operations and calls in the excerpt ``timeline``, with which it shares their memory."""
+def select_from_trace(trace: Trace, timeline: Timeline) -> Trace:
+    """``trace`` with its operations and calls in ``timeline`` alone, with which it shares their memory."""
     operations = find_between(timeline.operations, "capture_id", trace.capture_id, trace.capture_id + 1)
     return replace(
         trace,

@@ -18,7 +18,8 @@ Calls that carry next to nothing (``ep_control``: counts, notifications, barrier
 the shortest call of the kind is the transfer of each, up to the threshold ``maximum_control_ns``.
 
 Besides the measured transfer there is what its calls would take at the pace of the fastest of their kind.
-It matters where a GPU of the group is shared with another process: its collectives crawl, which no faster link cures.
+It matters where a GPU of the group is shared with another process: its collectives take many times as long, and no
+faster link cures that.
 
 The estimate is low where message sizes vary a lot, and high where even the fastest calls waited. With only a few calls
 per step nothing is known, and all of their time counts as transfer.
@@ -41,7 +42,11 @@ _KIND = ("rank_index", "category", "stream", "name_id", "small")
 
 _EXCHANGES = ("ep_all_to_all", "send_recv_ambiguous")
 
-_TOKEN_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
+_IS_TOKEN_EXCHANGE = pl.col("category").is_in(["ep_all_to_all", "ep_dispatch_combine"])
+_SIZED_NS = pl.when(_IS_TOKEN_EXCHANGE).then(
+    (pl.col("message_bytes") * pl.col("fastest_ns_per_byte")).round().cast(pl.Int64)
+)
+"""What the bytes of an exchange of tokens take at the pace of the fastest one."""
 
 
 def measure_transfer(
@@ -90,17 +95,13 @@ def estimate_ready_durations(timeline: Timeline) -> pl.DataFrame:
     """
     calls = _list_calls(timeline.operations)
     inside = intersect(calls, timeline.steps, ["rank_index"], carry=["step", "kept"])
-    is_exchange = pl.col("category").is_in(_TOKEN_EXCHANGES)
-    sized_ns = pl.when(is_exchange).then(
-        (pl.col("message_bytes") * pl.col("fastest_ns_per_byte")).round().cast(pl.Int64)
-    )
     return calls.join(_ready_durations(inside), on=_KIND, how="left", nulls_equal=True).select(
         "rank_index",
         "stream",
         "start_ns",
         "end_ns",
         ready_ns=pl.when(pl.col("ready_ns").is_not_null()).then(
-            pl.min_horizontal("duration_ns", pl.coalesce(sized_ns, "ready_ns"))
+            pl.min_horizontal("duration_ns", pl.coalesce(_SIZED_NS, "ready_ns"))
         ),
     )
 
@@ -152,18 +153,14 @@ def _estimate(timeline: Timeline, exposed_stretches: pl.DataFrame) -> pl.DataFra
         .group_by("call", *STEP)
         .agg(exposed_ns=DURATION.sum())
     )
-    is_exchange = pl.col("category").is_in(_TOKEN_EXCHANGES)
-    sized_ns = pl.when(is_exchange).then(
-        (pl.col("message_bytes") * pl.col("fastest_ns_per_byte")).round().cast(pl.Int64)
-    )
     return (
         inside.select("call", *STEP, "message_bytes", *(name for name in _KIND if name != "rank_index"))
         .join(exposed, on=["call", *STEP])
         .join(_ready_durations(inside), on=_KIND, how="left", nulls_equal=True)
-        .with_columns(sized_ns=pl.when(pl.col("ready_ns").is_not_null()).then(sized_ns))
+        .with_columns(sized_ns=pl.when(pl.col("ready_ns").is_not_null()).then(_SIZED_NS))
         .with_columns(
             transfer_ns=pl.min_horizontal("exposed_ns", pl.coalesce("sized_ns", "ready_ns").fill_null(2**62)),
-            is_least=is_exchange & pl.col("ready_ns").is_not_null() & pl.col("sized_ns").is_null(),
+            is_least=_IS_TOKEN_EXCHANGE & pl.col("ready_ns").is_not_null() & pl.col("sized_ns").is_null(),
         )
         .group_by(*STEP, pl.col("category").cast(pl.String).alias("class"))
         .agg(estimated_ns=pl.col("transfer_ns").sum(), is_least=pl.col("is_least").any())
@@ -177,8 +174,7 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
     """
     per_byte = pl.col("duration_ns") / pl.when(pl.col("message_bytes") > 0).then("message_bytes")
     thresholds = attribution_thresholds()
-    duration, is_exchange = pl.col("duration_ns"), pl.col("category").is_in(_TOKEN_EXCHANGES)
-    quantile = duration.quantile(thresholds.ready_quantile, interpolation="lower").cast(pl.Int64)
+    quantile = pl.col("duration_ns").quantile(thresholds.ready_quantile, interpolation="lower").cast(pl.Int64)
     return (
         calls.filter("kept")
         .group_by(_KIND)
@@ -194,7 +190,7 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
             ready_ns=pl.when(pl.col("category") == "ep_control")
             .then(pl.min_horizontal("shortest_ns", pl.lit(thresholds.maximum_control_ns)))
             .when(pl.col("calls") >= thresholds.minimum_calls)
-            .then(pl.when(is_exchange).then("shortest_ns").otherwise("quantile_ns")),
+            .then(pl.when(_IS_TOKEN_EXCHANGE).then("shortest_ns").otherwise("quantile_ns")),
         )
     )
 

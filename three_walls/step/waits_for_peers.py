@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from three_walls.lib.text import in_percent
-from three_walls.step.find_steps import STEP, median_steps
+from three_walls.step.find_steps import STEP, list_median_steps
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.ranks.rank_groups import PAIRWISE
@@ -24,9 +24,7 @@ def list_waits(
     matched_ranks: MatchedRanks, steps: pl.DataFrame, exposure: pl.DataFrame, transfer: pl.DataFrame
 ) -> tuple[Wait, ...]:
     """A row per class and rank, from the rank's median kept step. ``exposure`` and ``transfer``: see Attribution."""
-    medians = pl.DataFrame(
-        list(median_steps(steps).items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row"
-    )
+    medians = list_median_steps(steps)
     awaited = _find_awaited(matched_ranks.arrivals.join(medians, on=STEP, how="semi"))
     rows = (
         exposure.join(transfer, on=STEP_AND_CLASS, how="left")

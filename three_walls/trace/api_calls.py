@@ -110,7 +110,7 @@ class ApiCalls:
 
     @property
     def correlations(self) -> tuple[Span, ...]:
-        """The ids of the calls, by which other rows refer to them, and few others: in order, and apart."""
+        """The ids of the calls, by which other rows refer to them, and few others: in order, without overlaps."""
         bounds = ((part.least["correlation"], part.packed["correlation"].max()) for part in self.parts)
         return join_spans((least, least + most + 1) for least, most in bounds if isinstance(most, int))
 

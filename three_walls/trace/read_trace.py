@@ -150,8 +150,8 @@ def read_trace(
         launch, notes = _read_launch(export, rows)
         config = merge_sources([launch])
         devices = _devices_with_kernels(operations)
-        strangers = _find_strangers(operations, names) if len(devices) > 1 else {}
-        devices = [device for device in devices if device not in strangers]
+        foreign = _find_foreign_processes(operations, names) if len(devices) > 1 else {}
+        devices = [device for device in devices if device not in foreign]
         ranks = identify_ranks(export, devices, config.environment, first_rank_index)
         capture_column = pl.lit(capture_id, dtype=pl.Int64).alias("capture_id")
         return Trace(
@@ -181,7 +181,7 @@ def read_trace(
             warnings=(
                 *_warn_of_contents(path, untimed, refused, secret_names([*rows, *other_environments(export)])),
                 *_warn_of_long_names(path, long_names),
-                *_warn_of_strangers(path, strangers),
+                *_warn_of_foreign_processes(path, foreign),
                 *notes,
             ),
             input=_describe(export, path, wait_for_digest()),  # last: until here the file was hashed meanwhile
@@ -228,7 +228,7 @@ def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
     return [(int(p), int(d)) for p, d in working.sort("process", "device").rows()]
 
 
-def _find_strangers(operations: pl.DataFrame, names: Mapping[int, str]) -> dict[tuple[int, int], int]:
+def _find_foreign_processes(operations: pl.DataFrame, names: Mapping[int, str]) -> dict[tuple[int, int], int]:
     """(process, device) pairs that are no ranks of the run: their time in kernels, in ns.
 
     Where a process of the capture runs NCCL, so does every rank of the run. A process that runs none is another program
@@ -291,13 +291,13 @@ def _warn_of_long_names(path: Path, count: int) -> list[ReportWarning]:
     return [ReportWarning("long-names", message)]
 
 
-def _warn_of_strangers(path: Path, strangers: Mapping[tuple[int, int], int]) -> list[ReportWarning]:
+def _warn_of_foreign_processes(path: Path, foreign: Mapping[tuple[int, int], int]) -> list[ReportWarning]:
     """Warns of other programs on the GPUs: they are no ranks."""
-    if not strangers:
+    if not foreign:
         return []
     message = (
-        f"Of {path.name}, processes that ran kernels but no NCCL are left out: {len(strangers)}, with up to "
-        f"{in_ms(max(strangers.values()), ',.0f')} of kernels. They may have slowed a rank's GPU."
+        f"Of {path.name}, processes that ran kernels but no NCCL are left out: {len(foreign)}, with up to "
+        f"{in_ms(max(foreign.values()), ',.0f')} of kernels. They may have slowed a rank's GPU."
     )
     return [ReportWarning("other-process-on-gpu", message)]
 

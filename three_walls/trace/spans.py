@@ -28,7 +28,7 @@ class StepsToRead:
     read: frozenset[int]
     """Numbers of these and of the steps next to them: all that they launched is read."""
     spans: tuple[Span, ...]
-    """When all this ran: in order, and apart."""
+    """When all this ran: in order, without overlaps."""
     begins: Span
     """The earliest start and the earliest end of a kernel of the rank in the whole capture."""
 
@@ -47,12 +47,12 @@ class SampledSteps:
 
 
 def list_spans(to_read: Mapping[Device, StepsToRead]) -> tuple[Span, ...]:
-    """When the steps ran that are read of any rank of a capture: in order, and apart; empty where all are."""
+    """When the steps ran that are read of any rank of a capture: in order, without overlaps; empty where all are."""
     return join_spans(span for read in to_read.values() for span in read.spans)
 
 
 def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The times in any of ``spans``: in order, and apart."""
+    """The times in any of ``spans``: in order, without overlaps."""
     joined: list[Span] = []
     for begin, end in sorted(spans):
         if joined and begin <= joined[-1][1]:

@@ -16,7 +16,7 @@ import pytest
 from tests.step.survey.six_ranks import DEADLY, FRAMES, die_at_the_deadly_rank, plan
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.megatron.settings.run_config import RunConfig
-from three_walls.step.survey import dask_cluster, survey_processes
+from three_walls.step.survey import survey_processes, survey_workers
 from three_walls.step.survey.survey_workers import run_tasks
 from three_walls.trace.run_request import Workers
 
@@ -78,7 +78,7 @@ def test_a_scheduler_that_does_not_answer_is_named(
     config: RunConfig,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dask_cluster, "_CONNECTING_S", 0.2)
+    monkeypatch.setattr(survey_workers, "_CONNECTING_S", 0.2)
     with pytest.raises(UsageError, match="--scheduler: "):
         run_tasks(plan(paths, config), Workers(scheduler="tcp://127.0.0.1:9"), lambda _: None)
 

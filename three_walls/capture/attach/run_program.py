@@ -15,7 +15,7 @@ from types import FrameType
 from typing import IO
 
 from three_walls.capture.attach import start_program
-from three_walls.capture.attach.start_program import ENDED, LEASH, PASSED_ON
+from three_walls.capture.attach.start_program import ENDED, LIVENESS, PASSED_ON
 
 _UNDER_PROFILER, _WITHOUT_PROFILER = "under-profiler", "without-profiler"
 """Marks of ``start_program``: they differ, so that a late start by the profiler cannot be taken for the other."""
@@ -51,9 +51,9 @@ class Program:
         self._starter: int | None = None
         self._pending: list[int] = []
         self._was_asked_to_end = False
-        os.mkfifo(folder / LEASH)
+        os.mkfifo(folder / LIVENESS)
         # Both ends, so that opening does not wait. The starter sees the end of the pipe when this process is gone.
-        self._leash = os.open(folder / LEASH, os.O_RDWR)
+        self._liveness_pipe = os.open(folder / LIVENESS, os.O_RDWR)
 
     def run(self, profiler: Sequence[str], profiler_log: IO[bytes] | None) -> Ended:
         """Runs the program under ``profiler`` (its words; none to run it without) and waits until it has ended.

@@ -6,7 +6,7 @@ ended, and kills it if the process that attached is killed itself.
 
     python start_program.py FOLDER MARK PROGRAM ARGUMENT...
 
-FOLDER holds the pipes ``out``, ``err`` (left out where both go to the same place) and ``leash``. MARK is the name of
+FOLDER holds the pipes ``out``, ``err`` (left out where both go to the same place) and ``liveness``. MARK is the name of
 the file in it whose creation claims the start; it then holds the ids of this process and of the program.
 """
 
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 
-ENDED, OUT, ERR, LEASH = "ended", "out", "err", "leash"
+ENDED, OUT, ERR, LIVENESS = "ended", "out", "err", "liveness"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a shell for a program that does not exist, and for one that cannot be run."""
 PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -31,17 +31,17 @@ def main() -> None:
         claim = os.open(os.path.join(folder, mark), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)  # noqa: PTH118
     except FileExistsError:
         sys.exit(f"three-walls attach: {command[0]} was started without the profiler")
-    leash = os.open(os.path.join(folder, LEASH), os.O_RDONLY)  # noqa: PTH118
+    liveness = os.open(os.path.join(folder, LIVENESS), os.O_RDONLY)  # noqa: PTH118
     for name in PASSED_ON:
         number = getattr(signal, name)
         if signal.getsignal(number) is not signal.SIG_IGN:  # an ignored signal stays ignored in the program
             signal.signal(number, lambda *_: None)  # a handler, unlike SIG_IGN, does not reach the program
-    code = _run(folder, command, claim, leash)
+    code = _run(folder, command, claim, liveness)
     _write_whole(os.path.join(folder, ENDED), str(code))  # noqa: PTH118
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _run(folder: str, command: list[str], claim: int, leash: int) -> int:
+def _run(folder: str, command: list[str], claim: int, liveness: int) -> int:
     out = os.open(os.path.join(folder, OUT), os.O_WRONLY)  # noqa: PTH118
     err_path = os.path.join(folder, ERR)  # noqa: PTH118
     err = os.open(err_path, os.O_WRONLY) if os.path.exists(err_path) else out  # noqa: PTH110
@@ -56,13 +56,13 @@ def _run(folder: str, command: list[str], claim: int, leash: int) -> int:
         if err != out:
             os.close(err)
     os.write(claim, f"{os.getpid()} {program.pid}\n".encode())
-    threading.Thread(target=_kill_when_let_go, args=(leash, program.pid), daemon=True).start()
+    threading.Thread(target=_kill_when_let_go, args=(liveness, program.pid), daemon=True).start()
     return program.wait()
 
 
-def _kill_when_let_go(leash: int, group: int) -> None:
-    """Waits until no process holds the other end of ``leash``, then kills the process group ``group``."""
-    os.read(leash, 1)
+def _kill_when_let_go(liveness: int, group: int) -> None:
+    """Waits until no process holds the other end of ``liveness``, then kills the process group ``group``."""
+    os.read(liveness, 1)
     os.killpg(group, signal.SIGKILL)
 
 

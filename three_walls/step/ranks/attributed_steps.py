@@ -16,7 +16,7 @@ from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION
 from three_walls.step.ranks.matched_ranks import MatchedRanks
-from three_walls.step.selected_steps import excerpt
+from three_walls.step.selected_steps import select_steps
 from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.trace.schemas import Int64Array
 from three_walls.trace.spans import StepsToRead
@@ -47,7 +47,7 @@ def choose_steps(
         return timeline, matched_ranks
     count = _list_common(steps).height
     steps = leave_out(steps, pl.col("step").is_in(sorted(numbers)), count, len(numbers))
-    chosen_run, matched = excerpt(timeline, numbers), matched_ranks.matched
+    chosen_run, matched = select_steps(timeline, numbers), matched_ranks.matched
     return chosen_run, replace(
         matched_ranks,
         steps=steps,

@@ -159,7 +159,7 @@ _CALLS = pl.Schema(
 
 
 def _take(rank: RankSteps, steps: pl.DataFrame, numbers: frozenset[int]) -> StepsToRead:
-    """``numbers`` of the ``steps`` of a rank, with as many others around them as excerpt may need."""
+    """``numbers`` of the ``steps`` of a rank, with as many others around them as select_steps may need."""
     margin = 1 + -(-selected_steps.LARGEST_MARGIN * steps.height // rank.kernels)
     places = np.flatnonzero(steps["step"].is_in(sorted(numbers)).to_numpy())
     around = np.zeros(steps.height + 2 * margin + 2, dtype=bool)

@@ -10,7 +10,7 @@ import polars as pl
 from three_walls.step.attribute_steps import Attribution, attribute_part
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.compute_gaps import ComputeGaps
-from three_walls.step.find_steps import STEP, median_steps
+from three_walls.step.find_steps import STEP, list_median_steps
 from three_walls.step.kernel_spread import measure_kernel_spread
 from three_walls.step.parts_of_run import divide_run
 from three_walls.step.ranks.matched_ranks import MatchedRanks
@@ -61,7 +61,7 @@ def complete_attribution(
     """``surveyed`` with what only ranks read in full show, which are those of ``timeline`` and ``traces``."""
     steps = timeline.steps
     event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
-    shown = pl.col("step").is_in(list(set(median_steps(steps).values())))
+    shown = pl.col("step").is_in(list_median_steps(steps)["step"].unique().to_list())
     parts = [attribute_part(part, shown, pl.lit(value=True)) for part in divide_run(timeline, event_calls)]
     slices, _, _, _, _, gap_sums, gap_stretches, _ = (pl.concat(frames) for frames in zip(*parts, strict=True))
     in_full = set(steps["rank_index"].to_list())

@@ -236,7 +236,10 @@ def survey_captures(task: SurveyTask) -> RankSurvey:
 
 def _summarize(traces: Sequence[Trace], lost: Sequence[LostCapture], task: SurveyTask) -> RankSurvey:
     with_kernels = [trace for trace in traces if trace.ranks]
-    captures = tuple(_without_events(trace) for trace in traces)
+    # Without events.
+    captures = tuple(
+        Capture(**{name: getattr(trace, name) for name in Capture.__dataclass_fields__}) for trace in traces
+    )
     if not with_kernels:
         return replace(_empty_survey(), captures=captures, lost=tuple(lost))
     try:
@@ -277,10 +280,6 @@ def _drop_others(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead], sample
     is_whole = ~pl.col("rank_index").is_in(sorted(to_read))
     left = leave_out(marked, is_whole | pl.col("is_in").is_not_null(), sample.all_count, len(sample.numbers))
     return left.drop("is_in").sort("rank_index", "start_ns", "step")
-
-
-def _without_events(trace: Trace) -> Capture:
-    return Capture(**{name: getattr(trace, name) for name in Capture.__dataclass_fields__})
 
 
 def _condense(paced: PacedCalls) -> PacedCalls:

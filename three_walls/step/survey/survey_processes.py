@@ -22,25 +22,25 @@ def run_in_processes(
     tasks: Sequence[SurveyTask],
     jobs: int,
     most_handed_out: int,
-    finish: Callable[[int, RankSurvey | None], None],
+    finish: Callable[[SurveyTask, RankSurvey | None], None],
 ) -> None:
     """Runs ``tasks`` in ``jobs`` processes. Where one dies, the tasks that were handed out are not finished.
 
-    ``finish`` is called with the place of each task and its survey, or None where it is not finished.
+    ``finish`` is called with each task and its survey, or None where it is not finished.
     """
-    waiting = deque(range(len(tasks)))
+    waiting = deque(tasks)
     while waiting:
-        handed_out: dict[Future[RankSurvey], int] = {}
+        handed_out: dict[Future[RankSurvey], SurveyTask] = {}
         with _open_pool(min(jobs, len(waiting))) as pool, suppress(BrokenProcessPool):
             while waiting or handed_out:
                 while waiting and len(handed_out) < most_handed_out:
-                    future = pool.submit(_run_inside_polars, survey_captures, tasks[waiting[0]])
+                    future = pool.submit(_run_inside_polars, survey_captures, waiting[0])
                     handed_out[future] = waiting.popleft()
                 for future in wait(handed_out, return_when=FIRST_COMPLETED).done:
                     survey = future.result()
                     finish(handed_out.pop(future), survey)
-        for place in handed_out.values():
-            finish(place, None)
+        for task in handed_out.values():
+            finish(task, None)
 
 
 @contextmanager
