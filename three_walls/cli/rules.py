@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,11 +12,11 @@ from three_walls.advice.format.rule import Rule
 from three_walls.advice.format.rule_base import load_rule_base
 from three_walls.cli.signals import loading
 from three_walls.lib.errors import UsageError
-from three_walls.lib.expressions import Condition
+from three_walls.lib.expressions import Clause, Junction
 from three_walls.lib.fact import FactDefinition
 from three_walls.lib.resources import RULES_DIR
 from three_walls.lib.shell import quote_file
-from three_walls.lib.text import format_setting, show_control_characters
+from three_walls.lib.text import show_control_characters
 from three_walls.tables.buckets import SubWall, Wall
 
 
@@ -31,21 +31,6 @@ _OWN = click.argument(
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     callback=_own_directory,
 )
-
-_COMPARISONS = {
-    "equals": "is",
-    "not_equals": "is not",
-    "one_of": "is one of",
-    "none_of": "is none of",
-    "within": "contains nothing but",
-    "at_least": "is at least",
-    "at_most": "is at most",
-    "above": "is above",
-    "below": "is below",
-    "includes": "includes",
-    "excludes": "does not include",
-}
-"""Operators as verbs; ``is_set`` reads ``is set`` or ``is unset``."""
 
 
 @click.group("rules")
@@ -164,13 +149,8 @@ def _list_definitions() -> tuple[FactDefinition, ...]:
     return DEFINITIONS
 
 
-def _describe(conditions: Iterable[Condition]) -> str:
-    return " and ".join(
-        f"{condition.fact} is {'set' if condition.operand else 'unset'}"
-        if condition.operator == "is_set"
-        else f"{condition.fact} {_COMPARISONS[condition.operator]} {format_setting(condition.operand)}"
-        for condition in conditions
-    )
+def _describe(conditions: Sequence[Clause]) -> str:
+    return str(conditions[0] if len(conditions) == 1 else Junction("and", tuple(conditions)))
 
 
 def _files(directory: Path | None) -> tuple[Path, ...]:
