@@ -23,6 +23,7 @@ from three_walls.rules.load import load_rules
 from three_walls.rules.what_if import answer
 
 MS = 1_000_000
+RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)
 
 
 class Predictor:
@@ -58,8 +59,7 @@ class Predictor:
 def predictor(monkeypatch: pytest.MonkeyPatch) -> Predictor:
     """The run of every trace is replayed by this one."""
     fake = Predictor()
-    rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
-    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(rules, FactSheet.of(()), fake, answer))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(RULES, FactSheet.of(()), fake, answer))
     return fake
 
 
