@@ -132,7 +132,7 @@ test-nsys: $(VENV)/.installed  ## attach, reports and the recipe with a real Nsi
 	$(PYTHON) -m venv $(NSYS_VENV)
 	$(NSYS_VENV)/bin/python $(PIP_INSTALL) $(NSYS_NEEDS)
 	nsys=$$(command -v $(NSYS)); PATH="$(CURDIR)/$(NSYS_VENV)/bin:$$(dirname "$$nsys"):$$PATH" THREE_WALLS_NSYS="$$nsys" \
-		$(BIN)/pytest -rs tests/nsys tests/nsys_recipe
+		$(BIN)/pytest -rs tests/nsys tests/capture/nsys_recipe
 
 # The browser of `make test-browser`: any Chromium or Chrome.
 CHROMIUM ?= $(or $(shell command -v chromium || command -v chromium-browser || command -v google-chrome),/usr/bin/chromium)
@@ -144,7 +144,7 @@ test-browser: $(VENV)/.installed  ## report.html in a real browser; CHROMIUM=PAT
 .PHONY: test-cluster
 test-cluster: $(VENV)/.installed  ## --scheduler with a Dask scheduler and two workers, as processes of this machine
 	$(BIN)/python $(PIP_INSTALL) --no-build-isolation -e '.[cluster]'
-	THREE_WALLS_CLUSTER=1 $(BIN)/pytest tests/survey/cluster
+	THREE_WALLS_CLUSTER=1 $(BIN)/pytest tests/step/survey/cluster
 
 # Interpreters that `make test-pythons` tries; those that are not installed are named and left out.
 PYTHONS ?= python3.11 python3.12 python3.13

@@ -1,6 +1,6 @@
 """Writes what a run would otherwise make anew each time: rules and tables as JSON, templates as Python modules.
 
-``three_walls/tables/parsed_documents.py`` and ``three_walls/report/compiled_templates.py`` read them.
+``three_walls/lib/parsed_documents.py`` and ``three_walls/report/compiled_templates.py`` read them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class PrepareDocuments(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         self.folder = TemporaryDirectory()
         sys.path.insert(0, self.root)
+        from three_walls.lib.parsed_documents import write_all
+        from three_walls.lib.resources import PARSED_DIR
         from three_walls.report.compiled_templates import write_modules
         from three_walls.report.html_report import make_environment
-        from three_walls.resources import PARSED_DIR
-        from three_walls.tables.parsed_documents import write_all
 
         if version == "editable":
             PARSED_DIR.mkdir(parents=True, exist_ok=True)

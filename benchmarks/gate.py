@@ -65,7 +65,7 @@ def list_ratios(folder: Path) -> list[Ratio]:
     """The ratios of the gate; ``folder`` is for what they write."""
     python, larger = sys.executable, folder / "larger.sqlite"
     measure([python, REPOSITORY / "benchmarks" / "inflate.py", SMALL, larger, "--steps", str(STEPS)], OWN)
-    options: Command = ["--quiet", "--no-cache", "--out", folder / "report"]
+    options: Command = ["--quiet", "--out", folder / "report"]
     program: Command = [python, "-m", "three_walls"]
     floor: Command = [python, REPOSITORY / "benchmarks" / "floor.py"]
     return [

@@ -28,8 +28,8 @@ import click
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from three_walls import analyze
-from three_walls.inputs.nsys.source import plain_sqlite
-from three_walls.model.errors import UsageError
+from three_walls.lib.errors import UsageError
+from three_walls.trace.trace_files import plain_sqlite
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 OPERATIONS = (f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY", f"{_PREFIX}MEMSET", f"{_PREFIX}GRAPH_TRACE")

@@ -18,15 +18,16 @@ from typing import TypeVar
 import click
 import polars as pl
 
-from three_walls.inputs.nsys.api_calls import ApiCalls
-from three_walls.inputs.read_inputs import InputRequest, read_inputs
-from three_walls.model.transformation import Action, Level, Levels, Transformation
-from three_walls.ranks.matched_ranks import MatchedRanks, match_ranks
-from three_walls.replay.build import build_graph
-from three_walls.replay.graph import replay
-from three_walls.replay.transform import transform
-from three_walls.tables.kernels import load_api_patterns, union_of
-from three_walls.timeline.timeline import Timeline, build_timeline, wanted_ranges
+from three_walls.replay.build_graph import build_graph
+from three_walls.replay.step_graph import replay
+from three_walls.replay.transform_graph import transform
+from three_walls.replay.transformation import Action, Level, Levels, Transformation
+from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
+from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
+from three_walls.tables.kernel_names import load_api_patterns, union_of
+from three_walls.trace.api_calls import ApiCalls
+from three_walls.trace.read_inputs import read_inputs
+from three_walls.trace.run_request import RunRequest
 
 SAMPLE = Path(__file__).parent.parent / "sample_traces" / "te-host-bound"
 _APART = 2**32
@@ -37,9 +38,8 @@ Result = TypeVar("Result")
 
 def read_step(trace: Path) -> tuple[Timeline, MatchedRanks, pl.DataFrame]:
     """The timeline and ranks of ``trace``, and the window (rank_index, start_ns, end_ns) of a kept step of one rank."""
-    request = InputRequest(trace, (), None, (), None, None)
     ranges, graph_launch = wanted_ranges(None), union_of(load_api_patterns(), "graph_launch")
-    inputs = read_inputs(request, ranges, graph_launch, lambda _: None)
+    inputs = read_inputs(RunRequest((trace,)), ranges, graph_launch, lambda _: None)
     captured = build_timeline(inputs.with_kernels, inputs.config, None)
     timeline, matched_ranks = match_ranks(captured, inputs.with_kernels, inputs.config)
     window = timeline.steps.filter("kept").head(1).select("rank_index", "start_ns", "end_ns")

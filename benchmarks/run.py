@@ -6,7 +6,7 @@
 The programs take turns, so that what else the machine does slows them alike; of several rounds each program's best one
 counts. Compare the ratios: seconds depend on the machine, and CPU seconds of all threads on how busy it is.
 
-- analyze: ``three-walls analyze --timings``, with all files of the report, without a cache.
+- analyze: ``three-walls analyze`` by ``benchmarks/stages.py``, with all files of the report.
 - floor: ``benchmarks/floor.py``, which reads the same columns and does nothing with them.
 - nsys-ai: ``nsys-ai diagnose``, from an environment of its own, on a fresh copy: it writes indexes into its input.
 - nsys stats: four of its reports, where ``nsys`` (``--nsys PATH``) works; else the error is shown.
@@ -67,8 +67,8 @@ def analyze(trace: Path, folder: Path) -> Use:
 
     The table has the peak of memory: to measure that of each stage, the command has the kernel forget the one before.
     """
-    options = ("--quiet", "--timings", "--no-cache", "--out", folder / "report")
-    use = measure([sys.executable, "-m", "three_walls", "analyze", trace, *options], OWN)
+    stages = REPOSITORY / "benchmarks" / "stages.py"
+    use = measure([sys.executable, stages, trace, "--quiet", "--out", folder / "report"], OWN)
     return replace(use, peak_bytes=int(float(use.stderr.split()[-1]) * 1e6))
 
 

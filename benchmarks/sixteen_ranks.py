@@ -24,7 +24,7 @@ sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.par
 from lockstep import MS, Behaviour, Run, simulate  # noqa: E402
 
 from three_walls import analyze  # noqa: E402
-from three_walls.model.report import Report  # noqa: E402
+from three_walls.report.report import Report  # noqa: E402
 
 CLOCK_AHEAD_NS = 15 * MS
 SLOW, TOKENS = 1.3, 2.0

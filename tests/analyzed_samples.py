@@ -8,7 +8,7 @@ import pytest
 
 from tests.paths import SAMPLES
 from three_walls import analyze
-from three_walls.model.report import Report
+from three_walls.report.report import Report
 
 
 @cache

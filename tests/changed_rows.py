@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import Any, TypeVar
 
-from three_walls.tables.loader import Row
+from three_walls.lib.load_documents import Row
 
 Kind = TypeVar("Kind", bound=Row)
 

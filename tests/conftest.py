@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 # `make test-browser` runs these: they need a Chromium, and playwright to drive it.
 collect_ignore = [] if "THREE_WALLS_CHROMIUM" in os.environ else ["browser"]
 # `make test-cluster` runs these: they need dask.
-collect_ignore += [] if "THREE_WALLS_CLUSTER" in os.environ else ["survey/cluster"]
+collect_ignore += [] if "THREE_WALLS_CLUSTER" in os.environ else ["step/survey/cluster"]
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from tests.paths import REPOSITORY
-from three_walls.facts.registry import DEFINITIONS
-from three_walls.resources import RULES_DIR
-from three_walls.rules.load import load_rules
+from three_walls.advice.format.load_rules import load_rules
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.lib.resources import RULES_DIR
 
 KIT = REPOSITORY / "benchmarks" / "gpu"
 sys.path.insert(0, str(KIT))

@@ -16,7 +16,6 @@ from trace_builder import TraceBuilder
 from tests.called import call
 from tests.paths import REPOSITORY
 from three_walls.cli import main
-from three_walls.report_cache import FOLDER
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +33,7 @@ def test_analyze_prints_the_verdict_and_writes_three_files(tmp_path: Path) -> No
     assert done.stderr == ""
     assert "\x1b" not in done.stdout  # plain where it is no terminal
     out = tmp_path / "rank0.three-walls"
-    assert sorted(path.name for path in out.iterdir()) == [FOLDER, "overrides.txt", "report.html", "report.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["overrides.txt", "report.html", "report.json"]
     assert done.stdout.splitlines()[-1] == (
         f"Wrote {Path('rank0.three-walls') / 'report.html'} (next to it: report.json, overrides.txt)"
     )

@@ -11,7 +11,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tests.called import call
-from tests.captures.scrub.conftest import SECRETS, plant
+from tests.capture.scrub.conftest import SECRETS, plant
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""compare, baseline and plan next as a person meets them, and the CI examples."""
+"""compare and plan next as a person meets them, and the CI examples."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.compare.sample_runs import make_run
-from tests.compare.test_settings import DEEPEP
 from tests.paths import REPOSITORY
+from tests.runs.sample_runs import make_run
+from tests.runs.test_settings import DEEPEP
 from three_walls.cli.main import main
 from three_walls.report.json_report import render_json
 
@@ -40,7 +40,6 @@ Command = Callable[..., Done]
 def three_walls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
     """Runs a command in ``tmp_path``, in this process."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("THREE_WALLS_BASELINES", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
 
     def run(*arguments: str | Path) -> Done:
@@ -146,7 +145,7 @@ def test_out_writes_a_page_json_and_markdown(three_walls: Command, runs: Path) -
         (["base", "edit", "--repeat", "other"], 2, "num_layers 48 and 2"),
         (["base", "edit", "--repeat", "base"], 0, ""),
         (["base", "none"], 3, "none: no such file or directory"),
-        (["baseline:main", "edit"], 2, "expected the directory of baselines"),
+        (["perf/main.json", "edit"], 3, "perf/main.json: no such file or directory"),
         (["base", "other"], 7, "num_layers 48 and 2"),
         (["base", "other", "--force", "-q"], 0, ""),
     ],
@@ -167,34 +166,6 @@ def test_texts_of_a_run_stay_text(three_walls: Command, runs: Path) -> None:
         assert done.returncode == 0
         assert "\x1b" not in done.stdout
         assert form == "text" or "<script>alert" not in done.stdout
-
-
-def test_a_baseline_is_saved_listed_shown_and_compared(three_walls: Command, runs: Path) -> None:
-    where = ("--dir", runs / "baselines")
-    assert three_walls("baseline", "list", *where) == Done(0, "", "")
-    assert three_walls("baseline", "save", "main", runs / "base", *where).returncode == 0
-    taken = three_walls("baseline", "save", "main", runs / "edit", *where)
-    assert (taken.returncode, "--replace" in taken.stderr) == (2, True)
-    assert three_walls("baseline", "list", *where).stdout.startswith("main  600 ms unprofiled  Communication wall")
-    assert json.loads(three_walls("baseline", "show", "main", "--json", *where).stdout)["schema_version"]
-    assert three_walls("compare", "baseline:main", runs / "edit", *where).stdout.startswith("6.7% faster")
-    assert three_walls("baseline", "save", "main", runs / "edit", "--replace", *where).returncode == 0
-    assert three_walls("compare", "baseline:main", runs / "edit", *where).stdout.startswith("No difference")
-    assert [path.name for path in (runs / "baselines").iterdir()] == ["main.json"]  # nothing half-written is left
-
-
-@pytest.mark.parametrize("name", ["../main", "", ".hidden", "a/b", "a b", "x" * 65, "new\nline"])
-def test_a_name_that_could_lead_elsewhere_is_refused(three_walls: Command, runs: Path, name: str) -> None:
-    done = three_walls("baseline", "save", name, runs / "base", "--dir", runs / "baselines")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "expected a name of a baseline" in done.stderr
-    assert not (runs / "baselines").exists()
-
-
-def test_an_unknown_baseline_names_those_that_there_are(three_walls: Command, runs: Path) -> None:
-    three_walls("baseline", "save", "main", runs / "base", "--dir", runs / "baselines")
-    done = three_walls("baseline", "show", "mian", "--dir", runs / "baselines")
-    assert (done.returncode, "there are main" in done.stderr) == (2, True)
 
 
 def test_plan_next_proposes_the_first_entry_that_was_not_tried(three_walls: Command, runs: Path) -> None:
@@ -234,13 +205,12 @@ def test_the_gate_of_the_ci_examples_passes_and_fails_as_it_must(
     program = runs / "bin" / "three-walls"
     program.write_text(f'#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {sys.executable} -m three_walls "$@"\n')
     program.chmod(0o755)
-    (runs / "baselines").mkdir()
-    (runs / "base" / "report.json").rename(runs / "baselines" / "main.json")
+    (runs / "perf").mkdir()
+    (runs / "base" / "report.json").rename(runs / "perf" / "main.json")
     (runs / after).rename(runs / "report")
     environment = os.environ | {
         "PATH": f"{runs / 'bin'}:{os.environ['PATH']}",
         "GITHUB_STEP_SUMMARY": str(runs / "summary.md"),
-        "THREE_WALLS_BASELINES": "baselines",
     }
     script = gate_step(REPOSITORY / "docs" / "ci" / name)
     command = ["bash", "-eo", "pipefail", "-c", script]

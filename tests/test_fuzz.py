@@ -35,7 +35,7 @@ def test_no_kept_case_breaks_a_law_again() -> None:
 PLANTED = """
 import os, sys, time
 from pathlib import Path
-import three_walls.cli.analyze as analyze, three_walls.inputs.log.reader as inputs
+import three_walls.cli.analyze as analyze, three_walls.log.read_log as inputs
 from tests.fuzz import worker
 from tests.fuzz.campaign import run_one
 from tests.fuzz.generate import make_case

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from tests.paths import REPOSITORY
-from three_walls.cli.completion import completion_command
 from three_walls.cli.main import SUMMARIES, TASKS, cli
 
 
@@ -59,7 +57,7 @@ def test_the_script_of_each_shell_asks_the_command(shell: str) -> None:
 
 
 def test_another_shell_is_refused() -> None:
-    assert CliRunner().invoke(completion_command, ["tcsh"]).exit_code == 2
+    assert CliRunner().invoke(cli, ["completion", "tcsh"]).exit_code == 2
 
 
 def test_every_command_is_in_one_group_and_its_line_begins_its_help() -> None:
@@ -67,5 +65,6 @@ def test_every_command_is_in_one_group_and_its_line_begins_its_help() -> None:
     assert len(named) == len(set(named))
     assert set(SUMMARIES) <= set(named)
     for name, summary in SUMMARIES.items():
-        command: click.Command = getattr(importlib.import_module(f"three_walls.cli.{name}"), f"{name}_command")
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
         assert (command.help or "").startswith((summary, summary.removesuffix("."))), name

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from three_walls.facts.registry import DEFINITIONS
-from three_walls.inputs import limits
-from three_walls.inputs.config.command_line import read_command_line, read_user_settings
-from three_walls.inputs.config.log_settings import read_argument_block, read_log_settings
-from three_walls.inputs.config.merge import merge_sources
-from three_walls.inputs.config.saved_config import read_dump
-from three_walls.inputs.log.lines import read_value
-from three_walls.inputs.log.reader import read_logs
-from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
-from three_walls.model.errors import InputError, RuleBaseError, UsageError
-from three_walls.rules.load import load_rules
-from three_walls.timeline.operators import read_operator_text
+from three_walls.advice.format.load_rules import load_rules
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.lib import limits
+from three_walls.lib.errors import InputError, RuleBaseError, UsageError
+from three_walls.log.read_lines import read_value
+from three_walls.log.read_log import read_logs
+from three_walls.megatron.settings.log_settings import read_argument_block, read_log_settings
+from three_walls.megatron.settings.merge_settings import merge_sources
+from three_walls.megatron.settings.option_words import read_command_line, read_user_settings
+from three_walls.megatron.settings.saved_config import read_dump
+from three_walls.memory_snapshot.summarize_snapshot import read_memory_snapshot
+from three_walls.step.operators import read_operator_text
 
 DIGITS = [400, 5_000]
 

@@ -22,20 +22,19 @@ import pytest
 import three_walls
 from tests.linear_work import MOST_TIMES, assert_linear, cpu_seconds
 from tests.pattern_attacks import attack_texts
-from three_walls.inputs.config.command_line import read_command_line
-from three_walls.inputs.config.log_settings import read_printed
-from three_walls.inputs.config.yaml_data import read_yaml
-from three_walls.inputs.log.collector import Collector
-from three_walls.inputs.log.reader import read_text
-from three_walls.inputs.memory_snapshot.summarize import read_memory_snapshot
-from three_walls.inputs.nsys.schemas import HOST_RANGES
-from three_walls.model.errors import InputError
+from three_walls.lib.errors import InputError
+from three_walls.lib.load_documents import Row
+from three_walls.lib.yaml import read_document, read_yaml
+from three_walls.log.collect_log import Collector
+from three_walls.log.read_log import read_text
+from three_walls.megatron.settings.log_settings import read_printed
+from three_walls.megatron.settings.option_words import read_command_line
+from three_walls.memory_snapshot.summarize_snapshot import read_memory_snapshot
+from three_walls.step.categories import match_kernel
+from three_walls.step.operators import nest_operators, read_operator_text
 from three_walls.tables.environment_variables import ValueForm
-from three_walls.tables.kernels import load_kernel_patterns
-from three_walls.tables.loader import Row
-from three_walls.tables.yaml_document import read_document
-from three_walls.timeline.categories import match_kernel
-from three_walls.timeline.operators import nest_operators, read_operator_text
+from three_walls.tables.kernel_names import load_kernel_patterns
+from three_walls.trace.schemas import HOST_RANGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
@@ -58,8 +57,8 @@ _MATCHED = {
 """Part of the place of a table's expression -> how it is used, where it is not searched."""
 _FOREIGN = ("three_walls.overrides.real_bridge", "three_walls.nsys_recipe.")
 """Modules for the Python of Megatron-Bridge or Nsight Systems; they use no expression."""
-_SCRUB = ("three_walls.tables.scrub", "three_walls.captures.scrub")
-"""tests/captures/scrub has the laws of these modules: their expressions are used on texts that were split before."""
+_SCRUB = ("three_walls.tables.shareable", "three_walls.captures.scrub")
+"""tests/capture/scrub has the laws of these modules: their expressions are used on texts that were split before."""
 
 
 def _modules() -> Iterator[types.ModuleType]:

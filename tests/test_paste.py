@@ -20,21 +20,21 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tests.report.sample_report import sample_report, without_plan
-from three_walls.captures.launch import CaptureRequest, make_recipe
+from three_walls.advice.finding import ConditionalLines, Overrides, PlannedEdit
+from three_walls.advice.format.load_rules import load_rules
+from three_walls.bridge.render_overrides import spell
+from three_walls.capture.capture_commands import CaptureRequest, make_recipe
 from three_walls.cli.capture import format_recipe
 from three_walls.cli.main import cli
-from three_walls.facts.registry import DEFINITIONS
-from three_walls.inputs.nsys.source import plain_sqlite
-from three_walls.model.config import RunConfig
-from three_walls.model.errors import InputError, RuleBaseError
-from three_walls.model.finding import ConditionalLines, Overrides, PlannedEdit
-from three_walls.model.report import Report
-from three_walls.model.shell import is_variable, quote_assignment, quote_file, quote_word
-from three_walls.overrides.spell import spell
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.lib.errors import InputError, RuleBaseError
+from three_walls.lib.resources import RULES_DIR
+from three_walls.lib.shell import is_variable, quote_assignment, quote_file, quote_word
+from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.pipeline import analyze
 from three_walls.report.overrides_file import list_forms, render_overrides
-from three_walls.resources import RULES_DIR
-from three_walls.rules.load import load_rules
+from three_walls.report.report import Report
+from three_walls.trace.trace_files import plain_sqlite
 
 PLANTED = "PLANTED"
 HOSTILE = [

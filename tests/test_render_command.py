@@ -16,14 +16,14 @@ from tests.report.sample_report import sample_report
 from three_walls import pipeline
 from three_walls.cli.analyze import analyze_command
 from three_walls.cli.render import render_command
-from three_walls.model.errors import UsageError
-from three_walls.model.report import SCHEMA_VERSION, Report
+from three_walls.lib.errors import UsageError
 from three_walls.report.json_report import render_json
-from three_walls.report.render import FORMATS, render
-from three_walls.report.write import write_report
+from three_walls.report.render_report import FORMATS, render
+from three_walls.report.report import SCHEMA_VERSION, Report
+from three_walls.report.write_report import write_report
 
-OLDER = "tests/report/report-2.3.json.xz"
-"""The sample report as release 0.1.0 wrote it with schema 2.3."""
+FIRST = "tests/report/report-3.0.json.xz"
+"""The sample report as it was written with schema 3.0."""
 FILES = ["overrides.txt", "report.html", "report.json"]
 
 
@@ -102,10 +102,10 @@ def test_the_report_that_is_read_is_never_replaced_by_another_format(written: Pa
     assert json.loads((tmp_path / "report.json").read_text())["schema_version"]
 
 
-def test_a_report_of_an_older_minor_version_renders(tmp_path: Path) -> None:
-    """That of 2.3 is kept as it was written: fields that later versions add need defaults, nested ones too."""
-    (tmp_path / "report.json").write_bytes(lzma.decompress((REPOSITORY / OLDER).read_bytes()))
-    assert json.loads((tmp_path / "report.json").read_text())["schema_version"] == "2.3"
+def test_a_report_of_the_first_minor_version_renders(tmp_path: Path) -> None:
+    """That of 3.0 is kept as it was written: fields that later versions add need defaults, nested ones too."""
+    (tmp_path / "report.json").write_bytes(lzma.decompress((REPOSITORY / FIRST).read_bytes()))
+    assert json.loads((tmp_path / "report.json").read_text())["schema_version"] == "3.0"
     for form in FORMATS:
         done = run(tmp_path, "--format", form, *(["--table", "budget"] if form == "csv" else []))
         assert done.exit_code == 0, done.exception
@@ -120,7 +120,7 @@ def test_a_report_of_an_older_minor_version_renders(tmp_path: Path) -> None:
 def analyzed(monkeypatch: pytest.MonkeyPatch) -> Report:
     """Analysis gives the sample report, whatever is analyzed."""
     report = sample_report()
-    monkeypatch.setattr(pipeline, "analyze", lambda *_, **__: report)
+    monkeypatch.setattr(pipeline, "analyze_run", lambda *_, **__: report)
     return report
 
 
@@ -162,7 +162,7 @@ def test_full_markdown_has_every_section(analyzed: Report) -> None:
 def test_an_abstention_is_named_with_quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     report = sample_report()
     abstained = replace(report, verdict=replace(report.verdict, wall=None, abstained=True))
-    monkeypatch.setattr(pipeline, "analyze", lambda *_, **__: abstained)
+    monkeypatch.setattr(pipeline, "analyze_run", lambda *_, **__: abstained)
     assert analyze("--quiet", "--out", tmp_path).stdout.startswith("No wall named\n")
 
 

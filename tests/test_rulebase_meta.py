@@ -11,18 +11,18 @@ import pytest
 import yaml
 
 from tests.paths import REPOSITORY
-from three_walls.facts.registry import DEFINITION_BY_NAME, DEFINITIONS
-from three_walls.model.condition import Condition
-from three_walls.model.fact import FactSheet
-from three_walls.model.rule import NO_BASIS, UPPER_BOUND, Edit, GainModel, GainTerm, Rule
-from three_walls.resources import RULES_DIR, TABLES_DIR
-from three_walls.rules.cases import Case, load_cases
-from three_walls.rules.conditions import KnownFacts
-from three_walls.rules.derive import derive_cases
-from three_walls.rules.judge import judge_with_size
-from three_walls.rules.load import cases_file, load_rules, rule_files
-from three_walls.rules.sources import check_pointer, load_sources
-from three_walls.rules.warnings import load_warnings
+from three_walls.advice.format.conditions import KnownFacts, list_conditions
+from three_walls.advice.format.load_rules import cases_file, load_rules, rule_files
+from three_walls.advice.format.rule import NO_BASIS, UPPER_BOUND, Edit, GainModel, GainTerm, Rule
+from three_walls.advice.format.rule_sources import check_pointer, load_sources
+from three_walls.advice.judge import judge_with_size
+from three_walls.advice.judge_warnings import load_warnings
+from three_walls.advice.testing.derive_cases import derive_cases
+from three_walls.advice.testing.rule_cases import Case, load_cases
+from three_walls.facts.sheet import DEFINITION_BY_NAME, DEFINITIONS
+from three_walls.lib.expressions import ORDERED, Clause, Condition, Junction
+from three_walls.lib.fact import FactSheet
+from three_walls.lib.resources import RULES_DIR, TABLES_DIR
 from tools.generate_rules_index import INDEX, index_of
 
 pytestmark = pytest.mark.slow
@@ -48,11 +48,11 @@ def cases_of(rule_id: str) -> tuple[tuple[Case, FactSheet], ...]:
 
 
 def conditions_of(rule: Rule) -> Iterator[Condition]:
-    yield from (*rule.applies_to, *rule.when)
+    yield from list_conditions((*rule.applies_to, *rule.when))
     for requirement in rule.requires:
-        yield from requirement.checks
+        yield from list_conditions(requirement.checks)
     for edit in edits_of(rule):
-        yield from edit.only_if
+        yield from list_conditions(edit.only_if)
 
 
 def test_there_is_a_rule_for_each_wall() -> None:
@@ -73,7 +73,7 @@ def test_docs_say_what_why_and_how(rule: Rule) -> None:
 
 @each_rule
 def test_every_fact_is_defined(rule: Rule) -> None:
-    names = [condition.fact for condition in conditions_of(rule)]
+    names = [condition.name for condition in conditions_of(rule)]
     names += [term.pool for term in rule.gain.terms]
     names += [edit.to_fact for edit in rule.edits if edit.to_fact]
     assert [name for name in names if unit_of(name) is None] == []
@@ -112,15 +112,15 @@ def test_every_rule_has_the_cases_that_show_its_limits(rule: Rule) -> None:
 
 @each_rule
 def test_some_case_is_silent_just_beyond_each_measured_threshold(rule: Rule) -> None:
-    for condition in rule.when:
-        if condition.operator != "at_least" or unit_of(condition.fact) != "fraction":
+    for condition in list_conditions(rule.when):
+        if condition.operator != ">=" or unit_of(condition.name) != "fraction":
             continue
-        limit = condition.operand
+        limit = condition.value
         assert isinstance(limit, float)
         given = [
             (value, case.expect.outcome)
             for case, facts in cases_of(rule.id)
-            if isinstance(value := facts.get(condition.fact).value, float)
+            if isinstance(value := facts.get(condition.name).value, float)
         ]
         assert any(0.95 * limit <= value < limit and outcome == "not_needed" for value, outcome in given)
         assert any(value == limit and outcome in ("recommended", "found") for value, outcome in given)
@@ -129,7 +129,7 @@ def test_some_case_is_silent_just_beyond_each_measured_threshold(rule: Rule) -> 
 @each_rule
 def test_every_setting_is_a_known_config_key(rule: Rule) -> None:
     keys = {edit.key for edit in edits_of(rule) if edit.kind == "config"}
-    compared = {c.fact.removeprefix("config.") for c in conditions_of(rule) if c.fact.startswith("config.")}
+    compared = {c.name.removeprefix("config.") for c in conditions_of(rule) if c.name.startswith("config.")}
     assert (keys | compared) - known_keys() == set()
 
 
@@ -151,11 +151,14 @@ def next_to(operand: int | float) -> tuple[int | float, ...]:
 
 
 def with_condition(rule: Rule, old: Condition, new: Condition | None) -> Rule:
-    """``rule`` with one condition replaced, or left out, wherever it stands."""
+    """``rule`` with one condition replaced, or left out. The same words elsewhere are another condition."""
 
-    def swap(conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
-        changed = [new if one is old else one for one in conditions]
+    def swap(clauses: tuple[Clause, ...]) -> tuple[Clause, ...]:
+        changed = [new if one is old else swap_parts(one) for one in clauses]
         return tuple(one for one in changed if one is not None)
+
+    def swap_parts(clause: Clause) -> Clause:
+        return replace(clause, parts=swap(clause.parts)) if isinstance(clause, Junction) else clause
 
     def swap_in_edits(edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
         return tuple(replace(edit, only_if=swap(edit.only_if)) for edit in edits)
@@ -177,18 +180,18 @@ def notices(rule: Rule) -> bool:
 @each_rule
 def test_some_case_notices_each_threshold_that_moves(rule: Rule) -> None:
     for condition in conditions_of(rule):
-        if condition.operator not in ("at_least", "at_most", "above", "below"):
+        if condition.operator not in ORDERED:
             continue
-        assert isinstance(condition.operand, int | float)
-        for moved in next_to(condition.operand):
-            mutant = with_condition(rule, condition, replace(condition, operand=moved))
-            assert notices(mutant), f"{condition.fact} {condition.operator} {moved}"
+        assert isinstance(condition.value, int | float)
+        for moved in next_to(condition.value):
+            mutant = with_condition(rule, condition, replace(condition, value=moved))
+            assert notices(mutant), f"{condition}, not {moved}"
 
 
 @each_rule
 def test_some_case_notices_each_condition_that_is_left_out(rule: Rule) -> None:
     for condition in conditions_of(rule):
-        assert notices(with_condition(rule, condition, None)), f"{condition.fact} {condition.operator}"
+        assert notices(with_condition(rule, condition, None)), str(condition)
 
 
 def moved(share: float) -> tuple[float, ...]:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.rules.test_rulebase import RULE, rules_directory
+from tests.advice.test_rulebase import RULE, rules_directory
 from three_walls.cli.main import cli
-from three_walls.model.errors import RuleBaseError, UsageError
+from three_walls.lib.errors import RuleBaseError, UsageError
 
 pytestmark = pytest.mark.slow
 
 CASES = """\
 rule: late-host
-workload: {gpu.sm: sm_90, launch_starved_fraction: 0.5, gpus_per_node: 8}
+workload: {gpu.sm: sm_90, launch_starved_fraction: 0.5, world_size: 8}
 cases:
   recommends where the host is late:
     expect: {outcome: OUTCOME}
@@ -45,9 +45,9 @@ def test_own_rules_are_listed_with_the_built_in_rules(tmp_path: Path) -> None:
 def test_one_rule_is_shown_with_its_conditions_edits_and_evidence(tmp_path: Path) -> None:
     _, shown = invoke("show", "late-host", str(own_rules(tmp_path)))
     assert "late-host: Launch earlier" in shown
-    assert "launch_starved_fraction is at least 0.1" in shown
+    assert "launch_starved_fraction >= 0.1" in shown
     assert "set cuda_graph_scope to [moe_router]" in shown
-    assert "set SOME_VARIABLE to the value of gpus_per_node" in shown
+    assert "set SOME_VARIABLE to the value of world_size" in shown
     assert "20% to 60% of launch_starved_ns, likely 40%" in shown
     assert "Evidence for\n  it helped (mcore:a/b.py:3)" in shown
 
@@ -149,4 +149,4 @@ def test_a_new_rule_needs_an_id_of_its_own(tmp_path: Path) -> None:
 def test_warnings_are_listed_with_their_conditions() -> None:
     listed = invoke("warnings")[1]
     assert "waiting-for-peers" in listed
-    assert "wait_exposed_fraction is at least 0.1" in listed
+    assert "wait_exposed_fraction >= 0.1" in listed

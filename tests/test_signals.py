@@ -51,8 +51,8 @@ def wait_for(is_so: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-READING = ("three_walls.inputs.nsys.reader", "read_api_calls")
-WRITING = ("three_walls.report.write", "render_overrides")
+READING = ("three_walls.trace.read_trace", "read_api_calls")
+WRITING = ("three_walls.report.write_report", "render_overrides")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from lockstep import MS, US, Behaviour, simulate
 from trace_builder import ADAM, GEMM, MEGATRON, TraceBuilder
 
 from three_walls import analyze
-from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
 from three_walls.report.markdown_report import render_markdown
 from three_walls.report.overrides_file import render_overrides
+from three_walls.report.report import Report
 from three_walls.report.section import Hero
 from three_walls.report.sections import make_sections
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.cli.workers_option import choose_threads
+from three_walls.cli.options import choose_threads
 
 MB = 1024 * 1024
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.version import VERSION, find_version
+from three_walls.lib.version import VERSION, find_version
 
 
 def test_it_is_what_importlib_finds() -> None:

@@ -12,15 +12,16 @@ from trace_builder import TraceBuilder
 
 from tests.paths import REPOSITORY
 from three_walls import pipeline
+from three_walls.advice.answer_what_if import answer
+from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.what_if import ReplayedRun
 from three_walls.cli import main
 from three_walls.cli.whatif import read_question
-from three_walls.facts.registry import DEFINITIONS
-from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.transformation import Prediction, Transformation
-from three_walls.model.what_if import NoPredictor, ReplayedRun
-from three_walls.resources import RULES_DIR
-from three_walls.rules.load import load_rules
-from three_walls.rules.what_if import answer
+from three_walls.facts.fact_rows import Prediction
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.lib.fact import Fact, FactSheet
+from three_walls.lib.resources import RULES_DIR
+from three_walls.replay.transformation import NoPredictor, Transformation
 
 MS = 1_000_000
 RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)

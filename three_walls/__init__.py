@@ -12,18 +12,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from three_walls.model.errors import ThreeWallsError
-    from three_walls.model.report import Report
+    from three_walls.lib.errors import ThreeWallsError
     from three_walls.pipeline import analyze
     from three_walls.report.plotly_figures import plotly_figures
+    from three_walls.report.report import Report
 
     __version__: str
 
 __all__ = ["Report", "ThreeWallsError", "__version__", "analyze", "plotly_figures"]
 
 _MODULES = {
-    "Report": "three_walls.model.report",
-    "ThreeWallsError": "three_walls.model.errors",
+    "Report": "three_walls.report.report",
+    "ThreeWallsError": "three_walls.lib.errors",
     "analyze": "three_walls.pipeline",
     "plotly_figures": "three_walls.report.plotly_figures",
 }
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name == "__version__":
-        return import_module("three_walls.version").VERSION
+        return import_module("three_walls.lib.version").VERSION
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

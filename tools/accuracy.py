@@ -25,13 +25,14 @@ from statistics import median, stdev
 import click
 import yaml
 
-from three_walls.inputs.config.command_line import read_user_settings
-from three_walls.model.fact import FactSheet
-from three_walls.model.report import Verdict
-from three_walls.model.what_if import Question, ReplayedRun
+from three_walls.advice.answer_what_if import find_changes
+from three_walls.advice.plan.replays import resolve
+from three_walls.advice.verdict_rows import Verdict
+from three_walls.advice.what_if import Question, ReplayedRun
+from three_walls.lib.fact import FactSheet
+from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.pipeline import analyze, replay_run
-from three_walls.rules.replays import resolve
-from three_walls.rules.what_if import find_changes
+from three_walls.trace.run_request import RunRequest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAIRS = ROOT / "benchmarks" / "measured_pairs.yaml"
@@ -199,7 +200,7 @@ def _find_settings(path: Path) -> tuple[tuple[Path, ...], Path | None]:
 def load_base(path: Path) -> ReplayedRun:
     """The run at ``path``, with the logs and the config beside its traces."""
     logs, config = _find_settings(path)
-    return replay_run([path], logs=logs, config=config)
+    return replay_run(RunRequest((path,), logs, config))
 
 
 def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:

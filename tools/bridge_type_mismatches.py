@@ -2,7 +2,7 @@
 
     PYTHONPATH=<unpacked wheels> <interpreter with Megatron-Bridge's dependencies> tools/bridge_type_mismatches.py 0.6.2
 
-It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/overrides/real_bridge/stubs.py replaces the
+It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/bridge/real_bridge/stubs.py replaces the
 rest). Every field of the release gets values that do not fit it, one at a time, in several valid configurations that
 differ in what they switch on; Bridge then validates. What it refuses in all of them is written as ``refused``, what it
 refuses in some of them as ``sometimes``. What is in neither list it accepted everywhere.

@@ -28,7 +28,7 @@ from typing import Any
 import click
 import yaml
 
-from three_walls.model.errors import UsageError
+from three_walls.lib.errors import UsageError
 from tools.accuracy import MeasuredEdit, compare, load_base
 
 ROOT = Path(__file__).resolve().parent.parent

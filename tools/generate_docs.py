@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 
 from three_walls.cli.main import cli
-from three_walls.facts.registry import DEFINITIONS
-from three_walls.inputs import limits
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.lib import limits
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "generated"
 LIMITS = Path(limits.__file__)
@@ -75,7 +75,7 @@ def limit_reference() -> str:
         "# Limits on inputs",
         "",
         "Files may be of unknown origin, so whatever could take unlimited time or memory has a limit, far above what a",
-        "real run needs. They are constants of `three_walls/inputs/limits.py`.",
+        "real run needs. They are constants of `three_walls/lib/limits.py`.",
         "",
         "| limit | value | of what |",
         "|---|---:|---|",

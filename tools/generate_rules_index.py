@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from three_walls.facts.registry import DEFINITIONS
-from three_walls.model.rule import Rule, WarningRule
-from three_walls.resources import RULES_DIR
-from three_walls.rules.load import load_rules
-from three_walls.rules.warnings import load_warnings
+from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.format.rule import Rule, WarningRule
+from three_walls.advice.judge_warnings import load_warnings
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.lib.expressions import list_names
+from three_walls.lib.resources import RULES_DIR
 
 INDEX = Path(__file__).resolve().parent.parent / "docs" / "generated" / "rules.md"
 _WALLS = {
@@ -54,7 +55,7 @@ def _lines(rules: tuple[Rule, ...], warnings: tuple[WarningRule, ...]) -> Iterat
                 yield f"| {' | '.join(row)} |"
     yield from ("", "## Warnings", "", "| code | given where |", "|---|---|")
     for warning in warnings:
-        facts = ", ".join(dict.fromkeys(f"`{condition.fact}`" for condition in warning.when))
+        facts = ", ".join(dict.fromkeys(f"`{name}`" for condition in warning.when for name in list_names(condition)))
         yield f"| [{warning.code}]({_TO_RULES}/{warning.path}) | a comparison of {facts} holds |"
 
 

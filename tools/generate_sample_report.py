@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from three_walls import analyze
-from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
+from three_walls.report.report import Report
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SAMPLE = REPOSITORY / "sample_traces" / "te-host-bound"

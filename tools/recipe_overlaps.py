@@ -2,7 +2,7 @@
 
     PYTHONPATH=<unpacked wheels> <interpreter with Megatron-Bridge's dependencies> tools/recipe_overlaps.py 0.6.2
 
-It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/overrides/real_bridge/stubs.py replaces the
+It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/bridge/real_bridge/stubs.py replaces the
 rest). Every recipe is made by its own function, with a model of one shape instead of the hub's: no recipe reads the
 shape for its comm_overlap. Recipes are grouped by the fields that their section sets; null is no section. A
 recipe that cannot be made this way is left out, because unknown is better than wrong; the script lists those.

@@ -51,16 +51,14 @@ class Case:
     inputs: tuple[str, ...]
 
 
-def list_cases(only: list[str]) -> list[Case]:
-    """The captures in order; of ``only`` these names, where any is given."""
+def list_cases(only: list[str]) -> list[tuple[int, Case]]:
+    """The captures with their numbers, in order; of ``only`` these names, where any is given."""
     cases = []
     for folder in TRACE_FOLDERS:
         for path in sorted((ROOT / folder).iterdir()):
             if not (path.is_dir() or re.search(r"\.sqlite(\.xz)?$", path.name)) or f"{folder}/{path.name}" == RUNS:
                 continue
             name, trace = path.name.partition(".")[0], f"{folder}/{path.name}"
-            if only and name not in only:
-                continue
             cases.append(Case(name, trace, ()))
             beside = {"--log": "train.log", "--config": "run_config.yaml"}
             if path.is_dir():
@@ -69,7 +67,7 @@ def list_cases(only: list[str]) -> list[Case]:
                 given = [("--log", f"{folder}/{log.name}") for log in path.parent.glob(f"{name}.train.log*")]
             if given:
                 cases.append(Case(f"{name}+inputs", trace, tuple(word for pair in given for word in pair)))
-    return cases
+    return [(number, case) for number, case in enumerate(cases) if not only or case.name.partition("+")[0] in only]
 
 
 def produce(out: Path, only: list[str]) -> None:
@@ -80,7 +78,7 @@ def produce(out: Path, only: list[str]) -> None:
     os.chdir(out)
     os.environ.update(COLUMNS="140", THREE_WALLS_DEBUG="1")
     with ProcessPoolExecutor() as pool:
-        results = [pool.submit(_produce_case, number, case) for number, case in enumerate(list_cases(only))]
+        results = [pool.submit(_produce_case, number, case) for number, case in list_cases(only)]
         if not only:
             results.append(pool.submit(_produce_runs))
         for result in results:
@@ -124,7 +122,7 @@ def _run(name: str, *words: str, fresh: bool = False) -> str:
 
     if fresh and "--no-cache" in _help_of("analyze"):
         words = (*words, "--no-cache")
-    printed, status = io.StringIO(), "0"
+    printed, status = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), "0"
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             cli(list(words), standalone_mode=False)
@@ -132,7 +130,7 @@ def _run(name: str, *words: str, fresh: bool = False) -> str:
             status = f"{type(error).__name__}: {error}"
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = f"{printed.getvalue()}\n[{status}]\n"
+    text = f"{printed.buffer.getvalue().decode()}\n[{status}]\n"  # type: ignore[attr-defined]
     path.write_text(text)
     return text
 
@@ -175,7 +173,7 @@ def _git(*words: str) -> str:
 
 def list_files(folder: Path, only: list[str]) -> Iterator[str]:
     """The files below ``folder`` that a run wrote, hidden ones left out."""
-    names = {case.name for case in list_cases(only)} | ({"runs"} if not only else set())
+    names = {case.name for _, case in list_cases(only)} | ({"runs"} if not only else set())
     for path in sorted(folder.rglob("*")):
         below = path.relative_to(folder)
         if below.parts[0] in names and path.is_file() and not any(part.startswith(".") for part in below.parts):

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 from case import BASE, Case, Edit, alike, order, overrides_of
 
-from three_walls.overrides.check import check_overrides
-from three_walls.overrides.merged_config import MergedConfig, config_of_paths
-from three_walls.overrides.real_bridge.verify import ask_bridge
+from three_walls.bridge.check_overrides import check_overrides
+from three_walls.bridge.merged_config import MergedConfig, config_of_paths
+from three_walls.bridge.real_bridge.verify_overrides import ask_bridge
 
 RELEASE, GPU = "0.6.2", "NVIDIA H200"
 PLATFORM = {"gpu_name": GPU, "gpu_major": 9, "transformer_engine": 2020, "torch": 2011}

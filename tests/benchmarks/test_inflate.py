@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from benchmarks.inflate import CALLS, inflate, main
 from tests.paths import SAMPLES
 from three_walls import analyze
-from three_walls.model.errors import UsageError
-from three_walls.model.report import Report
+from three_walls.lib.errors import UsageError
+from three_walls.report.report import Report
 
 pytestmark = pytest.mark.xdist_group("inflate")  # the long trace is made once
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from three_walls.overrides.merged_config import MergedConfig, config_of_paths
+from three_walls.bridge.merged_config import MergedConfig, config_of_paths
 
 HERE = Path(__file__).parent
 RELEASE = "0.3.1"

@@ -24,9 +24,9 @@ from typing import Any
 
 from tests.bridge.override_cases import OverrideCase, make_cases
 from tests.bridge.releases import Bridge, read_bridge
-from three_walls.inputs.config.yaml_data import read_yaml
-from three_walls.overrides.check import OverrideCheck, check_overrides
-from three_walls.overrides.merged_config import MergedConfig, config_of_paths, config_of_sections
+from three_walls.bridge.check_overrides import OverrideCheck, check_overrides
+from three_walls.bridge.merged_config import MergedConfig, config_of_paths, config_of_sections
+from three_walls.lib.yaml import read_yaml
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "bridge_runs"

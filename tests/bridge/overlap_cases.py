@@ -13,14 +13,15 @@ from typing import Any
 
 import yaml
 
+from tests.bridge.builders import edit
 from tests.bridge.releases import recipe_in
-from tests.overrides.builders import edit
-from three_walls.inputs.config.command_line import read_command_line
-from three_walls.inputs.config.merge import merge_sources
-from three_walls.model.config import ConfigData, ConfigValue, RunConfig
-from three_walls.model.finding import Overrides
-from three_walls.overrides.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS
-from three_walls.overrides.spell import spell
+from three_walls.advice.finding import Overrides
+from three_walls.bridge.merged_config import COMM_OVERLAP, COMM_OVERLAP_CLASS
+from three_walls.bridge.render_overrides import spell
+from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.settings.merge_settings import merge_sources
+from three_walls.megatron.settings.option_words import read_command_line
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 
 RECORDED = Path(__file__).parent / "comm-overlap-cases.yaml"
 RELEASES = ("0.3.1", "0.4.2", "0.5.1", "0.6.2")

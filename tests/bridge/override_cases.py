@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.bridge.override_categories import CATEGORIES, REMOVED, VALUES
-from three_walls.tables.bridge import bridge_schema
+from three_walls.tables.bridge_releases import bridge_schema
 
 OVERLAP = "megatron.bridge.training.comm_overlap.CommOverlapConfig"
 BACKEND = "megatron.core.transformer.enums.AttnBackend"

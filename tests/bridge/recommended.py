@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from tests.bridge.builders import config, edit
 from tests.bridge.cases import PLATFORM, RECIPE, RELEASE, recipe_config
 from tests.bridge.releases import recipe_in
-from tests.overrides.builders import config, edit
-from three_walls.facts.registry import DEFINITIONS
-from three_walls.model.config import ConfigData
-from three_walls.model.finding import Outcome, Overrides, PlannedEdit
-from three_walls.overrides.merged_config import COMM_OVERLAP, MIXED_PRECISION, MIXED_PRECISION_CLASS, MergedConfig
-from three_walls.overrides.spell import spell
-from three_walls.resources import RULES_DIR
-from three_walls.rules.cases import load_cases
-from three_walls.rules.judge import judge
-from three_walls.rules.load import cases_file, load_rules, rule_files
-from three_walls.tables.bridge import bridge_schema
+from three_walls.advice.finding import Outcome, Overrides, PlannedEdit
+from three_walls.advice.format.load_rules import cases_file, load_rules, rule_files
+from three_walls.advice.judge import judge
+from three_walls.advice.testing.rule_cases import load_cases
+from three_walls.bridge.merged_config import COMM_OVERLAP, MIXED_PRECISION, MIXED_PRECISION_CLASS, MergedConfig
+from three_walls.bridge.render_overrides import spell
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.resources import RULES_DIR
+from three_walls.tables.bridge_releases import bridge_schema
 
 FLAT: dict[str, ConfigData] = {
     "tensor_model_parallel_size": 1,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from three_walls.overrides.real_bridge.verify import RUNNER
+from three_walls.bridge.real_bridge.verify_overrides import RUNNER
 
 MODELS = Path(__file__).parent / "models"
 _LATER_NAMES = {

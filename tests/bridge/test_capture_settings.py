@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.bridge.releases import BRIDGES, EVERY_RELEASE, recipe_in
-from three_walls.captures.attach.settings import add_settings
-from three_walls.captures.launch import CaptureRequest
+from three_walls.capture.attach.attach_settings import add_settings
+from three_walls.capture.capture_commands import CaptureRequest
 
 SECTIONS = {
     "the recipe's": [],

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.bridge.cases import CASES, RELEASE, BridgeCase, recipe_config
-from three_walls.overrides.check import check_overrides
-from three_walls.overrides.constraints import judge_constraints
+from three_walls.bridge.check_overrides import check_overrides
+from three_walls.bridge.constraints import judge_constraints
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])

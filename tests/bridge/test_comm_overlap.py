@@ -11,7 +11,7 @@ import pytest
 
 from tests.bridge.overlap_cases import CASES, RELEASES, OverlapCase, recorded
 from tests.bridge.releases import BRIDGES, EVERY_RELEASE
-from three_walls.tables.bridge import bridge_schema
+from three_walls.tables.bridge_releases import bridge_schema
 from three_walls.tables.config_keys import config_keys, paths_of
 
 SECTIONS = ("model", "optimizer", "ddp", "comm_overlap")

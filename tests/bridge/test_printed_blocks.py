@@ -22,12 +22,12 @@ from tests.bridge.recommended import EditedRun, Gpu, check_edits, is_fine
 from tests.bridge.releases import BRIDGES, EVERY_RELEASE
 from tests.paths import SAMPLES
 from three_walls import analyze
+from three_walls.advice.finding import Overrides
+from three_walls.bridge.merged_config import COMM_OVERLAP
 from three_walls.cli.verify import read_overrides
-from three_walls.model.finding import Overrides
-from three_walls.model.report import Report
-from three_walls.overrides.merged_config import COMM_OVERLAP
 from three_walls.report.overrides_file import render_overrides
-from three_walls.tables.bridge import bridge_schema
+from three_walls.report.report import Report
+from three_walls.tables.bridge_releases import bridge_schema
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.bridge.builders import config
 from tests.bridge.cases import RELEASE, not_runnable
 from tests.bridge.recommended import recommended_cases
-from tests.overrides.builders import config
-from three_walls.overrides.check import check_overrides
-from three_walls.overrides.constraints import judge_constraints
-from three_walls.overrides.spell import spell
-from three_walls.tables.bridge import known_releases
+from three_walls.bridge.check_overrides import check_overrides
+from three_walls.bridge.constraints import judge_constraints
+from three_walls.bridge.render_overrides import spell
+from three_walls.tables.bridge_releases import known_releases
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from tests.analyzed_samples import analyze_sample
 from tests.report.sample_report import sample_report
 from tests.report.test_html_report import spoil
-from three_walls.report.write import write_report
+from three_walls.report.write_report import write_report
 
 _OPTIONS = (
     "--no-sandbox",

@@ -10,13 +10,13 @@ from playwright.sync_api import Browser
 
 from tests.browser.conftest import open_page
 from tests.browser.test_page import WIDTHS, show_all_tables
-from tests.compare.sample_runs import make_run
-from tests.compare.test_settings import DEEPEP
 from tests.report.test_html_report import HOSTILE, spoil
-from three_walls.compare.compare import compare
-from three_walls.compare.history import TriedWith, judge_history
-from three_walls.compare.run import Run
-from three_walls.report.comparison_report import render_shown_html
+from tests.runs.sample_runs import make_run
+from tests.runs.test_settings import DEEPEP
+from three_walls.runs.compare_runs import compare
+from three_walls.runs.compared_run import Run
+from three_walls.runs.comparison_report import render_shown_html
+from three_walls.runs.judge_history import TriedWith, judge_history
 
 UNSET = {"moe_router_dtype": None, "cuda_graph_scope": None}
 

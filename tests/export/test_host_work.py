@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from three_walls import analyze
-from three_walls.model.report import HostWorkRow, RankReport
+from three_walls.export.step_detail_rows import HostWorkRow
+from three_walls.step.step_rows import RankReport
 
 US = 1_000
 

@@ -14,8 +14,9 @@ from tests.replay.small_graphs import GraphBuilder
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from three_walls.export.step_tracks import find_operations_on_path
 from three_walls.export.tracks import RankTracks, Slice, Track, lay_out
-from three_walls.model.errors import UsageError
+from three_walls.lib.errors import UsageError
 from three_walls.pipeline import export_step
+from three_walls.trace.run_request import RunRequest
 
 US = 1_000
 
@@ -38,7 +39,7 @@ def build(gemm: str = GEMM, text: str = "forward") -> TraceBuilder:
 
 
 def export(folder: Path, builder: TraceBuilder, *ranks: int) -> RankTracks:
-    (rank,) = export_step(builder.write(folder / "rank0.sqlite"), ranks=ranks).ranks
+    (rank,) = export_step(RunRequest((builder.write(folder / "rank0.sqlite"),)), ranks).ranks
     return rank
 
 
@@ -85,7 +86,7 @@ def test_a_path_in_a_range_is_not_exported(tmp_path: Path) -> None:
 def test_a_rank_that_was_not_captured_is_refused(tmp_path: Path) -> None:
     assert export(tmp_path, build(), 0).rank == 0
     with pytest.raises(UsageError, match=r"--rank: expected a rank that captured step \d \(0\), found 7"):
-        export_step(tmp_path / "rank0.sqlite", ranks=[7])
+        export_step(RunRequest((tmp_path / "rank0.sqlite",)), [7])
 
 
 def test_slices_that_overlap_without_nesting_are_on_tracks_of_their_own() -> None:

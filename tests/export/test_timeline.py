@@ -10,8 +10,8 @@ import pytest
 
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from three_walls import analyze
-from three_walls.export.timeline import thin
-from three_walls.model.report import Timeline, TimelineLane
+from three_walls.export.step_detail_rows import Timeline, TimelineLane
+from three_walls.export.step_timeline import thin
 
 US = 1_000
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from three_walls.model.config import ConfigData, ConfigValue, RunConfig
+from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 
 # Two layers of hidden 8: 4 heads of 2 channels in 2 groups, 4 experts of 6 (gated), 2 of them per token.
 TOY: dict[str, ConfigData] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from trace_builder import ADAM, GEMM, TraceBuilder
 
 from three_walls import analyze
-from three_walls.model.report import ReportWarning
+from three_walls.lib.report_warning import ReportWarning
 
 
 def outlier_warnings(tmp_path: Path, pauses: list[int]) -> list[ReportWarning]:

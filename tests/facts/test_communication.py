@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from three_walls.facts.communication import _overlappable_fraction
-from three_walls.inputs.config.parallel_layout import ParallelLayout
+from three_walls.facts.communication_facts import _overlappable_fraction
+from three_walls.megatron.parallel_layout import ParallelLayout
 
 
 def layout(microbatches: int | None, pipeline: int | None = 1, virtual: int = 1) -> ParallelLayout:

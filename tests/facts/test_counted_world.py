@@ -8,8 +8,9 @@ import polars as pl
 import pytest
 
 from three_walls.facts.counted_world import COUNTED, add_counted_world
-from three_walls.model.config import ConfigData, ConfigValue, RunConfig
-from three_walls.timeline.timeline import Timeline
+from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
+from three_walls.step.build_timeline import Timeline
 
 # Two layers in each of two stages. Four micro-batches of 1 make half a batch of 8: two replicas x two stages = 4 GPUs.
 SETTINGS: dict[str, ConfigData] = {

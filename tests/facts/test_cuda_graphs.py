@@ -11,11 +11,12 @@ from trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.views import step_view
 from three_walls import analyze
-from three_walls.attribution.ownership import LABELS
-from three_walls.facts.cuda_graphs import measure_optimizer_starved
-from three_walls.model.fact import Measurement, known, missing
-from three_walls.model.report import GraphCoverage, OutsideGraphs, Report
-from three_walls.timeline.intervals import mask_of
+from three_walls.facts.cuda_graphs import optimizer_launch_starved_ns
+from three_walls.facts.fact_rows import GraphCoverage, OutsideGraphs
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.report.report import Report
+from three_walls.step.intervals import mask_of
+from three_walls.step.ownership import LABELS
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +140,7 @@ def optimizer_starved(kernels: list[tuple[str, int, int]], slices: list[tuple[in
     """``kernels``: category, start, end. ``slices``: start, end, active."""
     times = {"start_ns": pl.Int64, "end_ns": pl.Int64}
     operations = pl.DataFrame(kernels, schema={"category": pl.String, **times}, orient="row")
-    return measure_optimizer_starved(
+    return optimizer_launch_starved_ns(
         step_view(operations, pl.DataFrame(slices, schema={**times, "active": pl.Int64}, orient="row"))
     )
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from tests.facts import views
 from tests.facts.model_runs import toy
-from tests.facts.views import pairs, run_view, step_view
-from three_walls.facts.half_tensor_parallel import measure_half_tensor_parallel
-from three_walls.facts.memory.estimate import MEMORY_PEAK, estimate_stages
-from three_walls.facts.moe.token_exchange import EP_FASTEST
-from three_walls.facts.transport import DP_FASTEST, TP_FASTEST
-from three_walls.inputs.nsys.identity import Gpu
-from three_walls.model.config import ConfigData
-from three_walls.model.fact import FactValue, Measurements, known, missing
+from tests.facts.views import run_view, step_view
+from three_walls.facts import half_tensor_parallel
+from three_walls.facts.memory_estimate import estimate_stages
+from three_walls.lib.fact import FactValue
+from three_walls.lib.measurement import known, missing
+from three_walls.lib.plain_data import ConfigData
+from three_walls.trace.identity import Gpu
 
 DEVICE_BYTES, PEAK_BYTES, UPDATE_NS = 1_000_000, 100_000, 500
 DENSE = 2 * (192 + 32 + 16) + 2 * 256 + 8
@@ -24,14 +24,15 @@ DENSE = 2 * (192 + 32 + 16) + 2 * 256 + 8
 def measure(rate: float | None = 1e9, world: int = 2, **values: ConfigData) -> dict[str, tuple[FactValue, str | None]]:
     sizes: dict[str, ConfigData] = {"tensor_model_parallel_size": 2, "sequence_parallel": True, **values}
     run = replace(run_view(toy(world, **sizes)), device=Gpu("H200", "sm_90", DEVICE_BYTES))
-    measured: Measurements = {
-        MEMORY_PEAK: known(PEAK_BYTES),
-        EP_FASTEST: missing("no exchange") if rate is None else known(rate),
-        DP_FASTEST: missing("none"),
-        TP_FASTEST: missing("none"),
-    }
-    step = replace(step_view(run=run), budget_ns={"optimizer": UPDATE_NS})
-    return pairs(measure_half_tensor_parallel(run, step, measured))
+    return views.measure(
+        half_tensor_parallel,
+        run=run,
+        step=replace(step_view(run=run), budget_ns={"optimizer": UPDATE_NS}),
+        memory_peak_bytes=known(PEAK_BYTES),
+        ep_fastest_bytes_per_s=missing("no exchange") if rate is None else known(rate),
+        dp_fastest_bytes_per_s=missing("none"),
+        tp_fastest_bytes_per_s=missing("none"),
+    )
 
 
 def test_tensor_parallelism_is_halved_where_its_micro_batches_can_be_spread() -> None:

@@ -12,8 +12,8 @@ from moe_model import Model, command
 from trace_builder import ADAM, GEMM, POINTWISE, PROCESS, TraceBuilder, merge
 
 from three_walls import analyze
-from three_walls.model.report import Report
 from three_walls.report.json_report import render_json
+from three_walls.report.report import Report
 
 pytestmark = pytest.mark.slow
 

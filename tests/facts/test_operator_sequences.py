@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.timeline.test_operators import nest
-from three_walls.facts.operator_sequences import FusedPart, Sequences, find_sequences
-from three_walls.timeline.operators import Operators
+from tests.step.test_operators import nest
+from three_walls.layers.operator_sequences import FusedPart, Sequences, find_sequences
+from three_walls.step.operators import Operators
 
 MAIN, AUTOGRAD = 1, 2
 ROPE = "alias slice cos* mul* to* sin* mul* to* mul chunk neg cat mul add cat"

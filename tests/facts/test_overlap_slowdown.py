@@ -9,7 +9,8 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, TraceBuilder
 
 from tests.analyzed_samples import analyze_sample, reads_sample
 from three_walls import analyze
-from three_walls.model.report import OverlapSlowdown, Report
+from three_walls.facts.fact_rows import OverlapSlowdown
+from three_walls.report.report import Report
 
 pytestmark = pytest.mark.slow
 

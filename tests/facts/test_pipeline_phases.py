@@ -21,9 +21,10 @@ from trace_builder import GEMM
 
 from tests.analyzed_samples import analyze_sample, reads_sample
 from three_walls import analyze
-from three_walls.facts.attention_passes import find_passes
+from three_walls.facts.fact_rows import PipelinePhase
 from three_walls.facts.pipeline_schedule import bubble_beyond_schedule_ns, find_phases
-from three_walls.model.report import PipelinePhase, Report
+from three_walls.layers.attention_passes import find_passes
+from three_walls.report.report import Report
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ import pytest
 from tests.paths import SAMPLES
 from tests.trace_builder import ADAM, GEMM, MEGATRON_RANGE, TraceBuilder
 from three_walls import analyze
-from three_walls.model.finding import Outcome
-from three_walls.model.report import Report
+from three_walls.advice.finding import Outcome
+from three_walls.report.report import Report
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.timeline.steps import STEPS, median_steps
+from three_walls.step.find_steps import STEPS, median_steps
 
 
 def test_the_median_step_is_the_lower_of_two_and_dropped_ones_do_not_count() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
-from tests.facts.views import RANK, pairs, run_view, step_view
-from tests.timeline.test_operators import nest
-from three_walls.facts.moe.token_exchange import EP_FASTEST, EP_LINK
-from three_walls.facts.transport import _measure_gpu_order, measure_transport
-from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.model.fact import FactValue, known, missing
+from tests.facts import views
+from tests.facts.views import RANK, run_view, step_view
+from tests.step.test_operators import nest
+from three_walls.facts import transport
+from three_walls.facts.transport import gpu_lists, gpus_reordered, visible_gpus
+from three_walls.lib.fact import FactValue
+from three_walls.lib.measurement import known, missing
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.tables.hardware import find_gpu
 
 H200 = find_gpu("NVIDIA H200")
@@ -63,7 +66,14 @@ def measure(
     )
     step = step_view(frame, run=run_view(config, H200), window=(0, 10**9), names=NAMES)
     rate = known(exchange) if exchange else missing("not known")
-    return pairs(measure_transport(step, nest(*ranges), arrivals, {EP_FASTEST: rate, EP_LINK: known(450e9)}))
+    return views.measure(
+        transport,
+        step=step,
+        operators=nest(*ranges),
+        matched_ranks=SimpleNamespace(arrivals=arrivals),
+        ep_fastest_bytes_per_s=rate,
+        ep_link_bytes_per_s=known(450e9),
+    )
 
 
 def test_the_fastest_communication_shows_that_nvlink_is_used() -> None:
@@ -77,8 +87,8 @@ def gpu_order(*lists: str | None, hosts: str = "aaaaaaaa", local_size: int = 4) 
     config = RunConfig({}, {"LOCAL_WORLD_SIZE": ConfigValue(str(local_size), "test")})
     ranks = tuple(replace(RANK, rank=number, host=host) for number, host in zip(range(len(lists)), hosts, strict=False))
     run = replace(run_view(config, H200), ranks=ranks, visible_gpus=lists)
-    found = pairs(_measure_gpu_order(run))
-    return found["visible_gpus"][0], found["gpus_reordered"][0]
+    found = gpu_lists(step_view(run=run))
+    return visible_gpus(found).value, gpus_reordered(found)
 
 
 def test_a_list_of_gpus_that_does_not_ascend_reorders_the_host() -> None:
@@ -189,6 +199,7 @@ def test_without_element_size_or_shapes_the_bandwidth_is_unknown(name: int, text
 
 
 def test_an_exchange_beyond_the_host_is_compared_with_the_network() -> None:
-    found = measure(exchange=90e9, ep=16)
-    assert found["nvlink_achieved_fraction"][0] is None
-    assert found["network_achieved_fraction"] == (0.2, None)
+    slow, fast = (measure(exchange=rate, ep=16, NCCL_IB_DISABLE="1", WORLD_SIZE="16") for rate in (90e9, 360e9))
+    assert slow["nvlink_achieved_fraction"][0] is None
+    assert slow["nccl_transport_disabled"] == (True, None)  # it reaches a fifth of the network's bandwidth
+    assert fast["nccl_transport_disabled"] == (False, None)

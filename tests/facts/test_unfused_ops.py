@@ -6,12 +6,16 @@ import polars as pl
 import pytest
 
 from tests.analyzed_samples import analyze_sample, reads_sample
+from tests.facts import views
 from tests.facts.model_runs import toy
-from tests.facts.views import pairs, run_view, step_view
-from tests.timeline.test_operators import nest
-from three_walls.attribution.ownership import LABELS
-from three_walls.facts.unfused_ops import measure_unfused_ops
-from three_walls.timeline.intervals import mask_of
+from tests.facts.views import run_view, step_view
+from tests.step.test_operators import nest
+from three_walls.facts import unfused_ops
+from three_walls.lib.fact import FactValue
+from three_walls.step.intervals import mask_of
+from three_walls.step.operators import Operators
+from three_walls.step.ownership import LABELS
+from three_walls.step.step_view import StepView
 
 STEP = (0, 1000)
 STARVED = mask_of(["launch_starved"], LABELS)
@@ -30,13 +34,19 @@ def slices(*rows: tuple[int, int, int]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "active": pl.Int64}, orient="row")
 
 
+def measure_step(step: StepView, operators: Operators) -> dict[str, tuple[FactValue, str | None]]:
+    """Without a log, which would take a share of the launch-starved time."""
+    log = {"launch_starved_ns": 1000, "launch_starved_recoverable_ns": 1000}
+    return views.measure(unfused_ops, step=step, run=step.run, operators=operators, **log)
+
+
 def measure(
     kernels: pl.DataFrame, *ranges: tuple[str, int, int], cut: pl.DataFrame | None = None
 ) -> dict[str, int | str | None]:
     """Each fact's value, or the reason why there is none."""
     operators = nest(*((text, start, end, 1) for text, start, end in ranges))
     step = step_view(kernels, slices() if cut is None else cut, run_view(CONFIG), STEP)
-    found = pairs(measure_unfused_ops(step, operators))
+    found = measure_step(step, operators)
     return {name: reason or value for name, (value, reason) in found.items()}  # type: ignore[misc]
 
 
@@ -204,7 +214,7 @@ def test_latent_attention_has_no_such_fused_kernel() -> None:
     kernels, ranges = turned_in_order()
     step = step_view(kernels, slices(), run_view(toy(multi_latent_attention=True)), STEP)
     operators = nest(*((text, start, end, 1) for text, start, end in ranges))
-    assert pairs(measure_unfused_ops(step, operators))["rope_kernels_ns"][0] is None
+    assert measure_step(step, operators)["rope_kernels_ns"][0] is None
 
 
 def test_the_cast_after_the_backward_pass_of_the_loss_is_part_of_it() -> None:

@@ -1,32 +1,40 @@
-"""Views of made-up runs and steps, and measurements in a form that is easy to compare."""
+"""Views of made-up runs and steps, and the facts that follow from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import cast
 
 import polars as pl
 
-from three_walls.facts.step_view import RunView, StepView
-from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.nsys.identity import Rank
-from three_walls.inputs.nsys.reader import Trace
-from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactValue, Measurements
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.lib.artifacts import Artifacts
+from three_walls.lib.declare import CATALOG
+from three_walls.lib.fact import FactValue
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.step_view import RunView, StepView
 from three_walls.tables.hardware import GpuModel
+from three_walls.trace.capabilities import YES
+from three_walls.trace.identity import Rank
+from three_walls.trace.read_trace import Trace
 
+_NEEDS = sorted({need for definition in DEFINITIONS for need in definition.needs})
 RANK = Rank(0, 0, "environment", 1, 0, "host", None, "trace.sqlite")
 
 
 def run_view(config: RunConfig | None = None, gpu: GpuModel | None = None) -> RunView:
     config = config or RunConfig()
-    return RunView(config, read_layout(config), gpu)
+    return RunView(config, read_layout(config), gpu, capabilities=dict.fromkeys(_NEEDS, YES))
 
 
-def pairs(measurements: Measurements) -> dict[str, tuple[FactValue, str | None]]:
-    """Value and missing reason by name."""
-    return {definition.name: (found.value, found.missing_reason) for definition, found in measurements.items()}
+def measure(module: ModuleType, **given: object) -> dict[str, tuple[FactValue, str | None]]:
+    """Value and missing reason of every fact of ``module``, by name, made from what is ``given``."""
+    made = Artifacts(given)
+    facts = [each for each in CATALOG.declared.values() if each.module == module.__name__ and each.definition]
+    found = {each.definition.name: made.named(each.definition.name) for each in facts if each.definition}
+    return {name: (each.value, each.missing_reason) for name, each in found.items()}
 
 
 def step_view(

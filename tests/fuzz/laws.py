@@ -7,7 +7,6 @@ import lzma
 import re
 import stat
 import unicodedata
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,15 +128,13 @@ def _check_files(case: Case, outcome: Outcome, directory: Path, given: dict[str,
             yield f"input: {name!r} was changed"
     new = set(now) - set(given)
     expected = _expected_files(case, outcome)
-    if expected is not None:  # each entry of the plan has files of its own, and the report has a cache beside it
-        new = {name for name in new if not _ENTRY_FILE.fullmatch(name) and not _CACHE_FILE.fullmatch(name)}
+    if expected is not None:  # each entry of the plan has files of its own
+        new = {name for name in new if not _ENTRY_FILE.fullmatch(name)}
     if expected is not None and new != expected - set(given):
         yield f"files: expected {sorted(expected - set(given))}, found {sorted(new)}"
 
 
 _ENTRY_FILE = re.compile(r".*/overrides(?:/\d\d-[a-z0-9-]+\.(?:bridge\.txt|megatron\.txt|env|py))?")
-
-_CACHE_FILE = re.compile(r".*/\.three-walls-cache(?:/files\.json|/[0-9a-f]{32}-[0-9a-f]{32}\.report)?")
 
 
 def _expected_files(case: Case, outcome: Outcome) -> set[str] | None:
@@ -163,8 +160,6 @@ def _check_private(case: Case, outcome: Outcome, directory: Path, given: set[str
     for name, content in written.items():
         if name.endswith(".xz"):
             content = lzma.decompress(content)
-        elif name.endswith(".report"):
-            content = zlib.decompress(content)
         elif name.endswith(".zst"):
             content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
         for text in case.planted:
@@ -175,7 +170,7 @@ def _check_private(case: Case, outcome: Outcome, directory: Path, given: set[str
                 yield f"markup: {name} holds a raw tag"
             if control := _PAGE_CONTROLS.search(content):
                 yield f"control: {control[0]!r} in {name} at {control.start()}"
-        is_text = name.endswith(("overrides.txt", "report.json", ".report")) or _ENTRY_FILE.fullmatch(name)
+        is_text = name.endswith(("overrides.txt", "report.json")) or _ENTRY_FILE.fullmatch(name)
         if is_text and (control := _find_control(content.decode("utf-8", "replace"))):
             yield f"control: {control!r} in {name}"
 

@@ -39,8 +39,7 @@ def load_program() -> None:
         for path in sorted((REPOSITORY / "three_walls" / package).glob("*.py")):
             importlib.import_module(f"three_walls.{package}.{path.stem}")
     importlib.import_module("three_walls.pipeline")
-    importlib.import_module("three_walls.runs")
-    importlib.import_module("three_walls.report_cache")
+    importlib.import_module("three_walls.runs.read_runs")
 
     _read_bundled_rules_once()
 
@@ -48,12 +47,13 @@ def load_program() -> None:
 @functools.cache
 def _read_bundled_rules_once() -> None:
     """Bundled rules never change, and each command that reads rules of a user would read all of them again."""
-    from three_walls.resources import RULES_DIR
-    from three_walls.rules import load, sources, warnings
-    from three_walls.tables import loader
+    from three_walls.advice import judge_warnings
+    from three_walls.advice.format import load_rules, rule_sources
+    from three_walls.lib import load_documents
+    from three_walls.lib.resources import RULES_DIR
 
     bundled: dict[tuple[Path, Any], Any] = {}
-    for module in (loader, load, sources, warnings):
+    for module in (load_documents, load_rules, rule_sources, judge_warnings):
         reading = module.read_table  # type: ignore[attr-defined]
 
         def read(path: Path, kind: Any, problems: Any, context: Any = None, *, reading: Any = reading) -> Any:
@@ -116,7 +116,7 @@ def _run_command(words: list[str], root: Path) -> Outcome:
 
 def _load_report(path: str) -> None:
     """What a program does that reads a report.json; no command does."""
-    from three_walls.model.errors import ThreeWallsError
+    from three_walls.lib.errors import ThreeWallsError
     from three_walls.report.json_report import load_report
 
     try:

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 PATIENCE_S = 120
 ALWAYS = (
-    "import three_walls.captures.attach.attach as a; plain = a.nsys_options; a.nsys_options = lambda *_, **__: "
+    "import three_walls.capture.attach.attach_job as a; plain = a.nsys_options; a.nsys_options = lambda *_, **__: "
     "[word for word in plain(False, is_attached=True) if not word.startswith('--capture-range')]; "
 )
 PROGRAM = """

@@ -8,12 +8,13 @@ from tempfile import mkdtemp
 import polars as pl
 
 from tests.trace_builder import TraceBuilder
-from three_walls.inputs.read_inputs import InputRequest, read_inputs
 from three_walls.pipeline import match_ranks
-from three_walls.replay.build import build_graph
-from three_walls.replay.graph import StepGraph
-from three_walls.tables.kernels import load_api_patterns, union_of
-from three_walls.timeline.timeline import build_timeline, wanted_ranges
+from three_walls.replay.build_graph import build_graph
+from three_walls.replay.step_graph import StepGraph
+from three_walls.step.build_timeline import build_timeline, wanted_ranges
+from three_walls.tables.kernel_names import load_api_patterns, union_of
+from three_walls.trace.read_inputs import read_inputs
+from three_walls.trace.run_request import RunRequest
 
 US = 1000
 
@@ -44,7 +45,7 @@ class Step(TraceBuilder):
         folder = Path(mkdtemp(dir=path))
         paths = [builder.write(folder / f"rank{place}.sqlite") for place, builder in enumerate((self, *others))]
         graph_launch = union_of(load_api_patterns(), "graph_launch")
-        request = InputRequest(paths, (), None, (), None, None)
+        request = RunRequest(tuple(paths))
         inputs = read_inputs(request, wanted_ranges(None), graph_launch, lambda _: None)
         traces = inputs.with_kernels
         timeline, matched = match_ranks(build_timeline(traces, inputs.config, None), traces, inputs.config)

@@ -12,13 +12,23 @@ import polars as pl
 from hypothesis import strategies as st
 from lockstep import Behaviour, simulate
 
-from three_walls.inputs.nsys.reader import read_trace
-from three_walls.model.buckets import CATEGORIES
-from three_walls.ranks.matched_ranks import match_ranks
-from three_walls.replay.build import build_graph
-from three_walls.replay.graph import EDGE_COLUMNS, NONE, ORIGIN, Carried, Edges, HostPoints, Kind, StepGraph, replay
-from three_walls.tables.kernels import load_api_patterns, union_of
-from three_walls.timeline.timeline import build_timeline, wanted_ranges
+from three_walls.replay.build_graph import build_graph
+from three_walls.replay.step_graph import (
+    EDGE_COLUMNS,
+    NONE,
+    ORIGIN,
+    Carried,
+    Edges,
+    HostPoints,
+    Kind,
+    StepGraph,
+    replay,
+)
+from three_walls.step.build_timeline import build_timeline, wanted_ranges
+from three_walls.step.ranks.matched_ranks import match_ranks
+from three_walls.tables.buckets import CATEGORIES
+from three_walls.tables.kernel_names import load_api_patterns, union_of
+from three_walls.trace.read_trace import read_trace
 
 CAPTURE, PROCESS, THREAD = 0, 7, 11
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.linear_work import assert_linear
 from three_walls.replay.awaited_operations import find_awaited
-from three_walls.replay.graph import Numbers
 from three_walls.replay.host_chains import CALLS
+from three_walls.trace.schemas import Int64Array
 
 STREAM = 7
 BY_NAME = ("cudaStreamSynchronize_v3020", "cudaEventSynchronize_v3020", "cudaDeviceSynchronize_v3020")
@@ -17,7 +17,7 @@ BY_NAME = ("cudaStreamSynchronize_v3020", "cudaEventSynchronize_v3020", "cudaDev
 
 def launches_and_waits(
     count: int, name: str, stream: int = STREAM
-) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, Numbers]:
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, Int64Array]:
     """The arguments of find_awaited: ``count`` times a launch, the record of an event, and a wait for the kernel."""
     at_ns = 100 * np.arange(count)
     rows = (

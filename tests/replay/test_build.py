@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.replay.built_steps import US, Step
-from three_walls.replay.graph import StepGraph, Times, replay
+from three_walls.replay.step_graph import StepGraph, Times, replay
 
 
 def starts_us(times: Times) -> list[float]:

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.replay.small_graphs import GraphBuilder, lockstep_graph, random_graphs
-from three_walls.facts.replayed_step import CRITICAL_PATH_COMPUTE, CRITICAL_PATH_HOST, measure_critical_path
-from three_walls.replay.critical_path import CriticalPath, find_critical_path, summarize_critical_path
-from three_walls.replay.graph import StepGraph, replay, with_operations
+from three_walls.facts.replayed_step import critical_path_compute_fraction, critical_path_host_fraction
+from three_walls.replay.find_critical_path import CriticalPath, find_critical_path, summarize_critical_path
+from three_walls.replay.step_graph import StepGraph, replay, with_operations
 
 
 def path_of(graph: StepGraph, rank: int | None = None) -> CriticalPath:
@@ -175,5 +175,5 @@ def test_rows_of_the_report_sum_to_the_step_and_count_what_is_off_the_path() -> 
     (row,) = found.by_category
     assert (row.name, row.ns, row.fraction, row.operations, row.operations_on_path) == ("gemm", 100, 1.0, 2, 1)
     assert row.median_slack_ns == 90
-    assert measure_critical_path(found)[CRITICAL_PATH_COMPUTE].value == 1.0
-    assert measure_critical_path(found)[CRITICAL_PATH_HOST].value == 0.0
+    assert critical_path_compute_fraction(found) == 1.0
+    assert critical_path_host_fraction(found) == 0.0

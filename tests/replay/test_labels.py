@@ -22,15 +22,16 @@ from tests.facts.moe_model import (
 )
 from tests.paths import SAMPLES
 from tests.trace_builder import ADAM, GEMM, POINTWISE, SEND_RECV, TraceBuilder
-from three_walls.inputs.read_inputs import InputRequest, read_inputs
-from three_walls.ranks.matched_ranks import match_ranks
 from three_walls.replay import labels
-from three_walls.replay.build import build_graph
+from three_walls.replay.build_graph import build_graph
 from three_walls.replay.labels import LABELS, label_operations
-from three_walls.tables.kernels import load_api_patterns, union_of
+from three_walls.step.build_timeline import build_timeline, wanted_ranges
+from three_walls.step.find_steps import median_steps
+from three_walls.step.ranks.matched_ranks import match_ranks
+from three_walls.tables.kernel_names import load_api_patterns, union_of
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.timeline.steps import median_steps
-from three_walls.timeline.timeline import build_timeline, wanted_ranges
+from three_walls.trace.read_inputs import read_inputs
+from three_walls.trace.run_request import RunRequest
 
 FORWARD_KERNELS = (
     (NORM, "attention"), (GEMM, "attention"), (FORWARD, "attention"), (GEMM, "attention"), (NORM, "router"),
@@ -100,7 +101,7 @@ class Program(TraceBuilder):
 def label(paths: list[Path]) -> pl.DataFrame:
     """The labelled operations of a rank's median step, in the order of their launches."""
     read = read_inputs(
-        InputRequest(paths), wanted_ranges(None), union_of(load_api_patterns(), "graph_launch"), lambda _: None
+        RunRequest(tuple(paths)), wanted_ranges(None), union_of(load_api_patterns(), "graph_launch"), lambda _: None
     )
     timeline = build_timeline(read.with_kernels, read.config, None)
     timeline, matched_ranks = match_ranks(timeline, read.with_kernels, read.config)

@@ -8,10 +8,10 @@ import pytest
 
 from tests.changed_rows import change
 from three_walls.replay import launch_queue
-from three_walls.replay.graph import Numbers
 from three_walls.replay.host_chains import CALLS
 from three_walls.replay.launch_queue import find_queue_waits
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.schemas import Int64Array
 
 MS = 1_000_000
 QUEUE = 3
@@ -26,7 +26,7 @@ def _short_queue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def launches(
     starts_ms: list[float], ends_ms: list[float], kernel_ends_ms: list[float]
-) -> tuple[pl.DataFrame, pl.DataFrame, Numbers]:
+) -> tuple[pl.DataFrame, pl.DataFrame, Int64Array]:
     """Calls that launch a kernel each on one stream; kernels take the time since the one before has ended."""
     of_calls = {"start_ns": starts_ms, "end_ns": ends_ms}
     calls = pl.DataFrame(of_calls, schema=dict.fromkeys(of_calls, pl.Float64)).select(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from three_walls.replay.layer_order import Launches, SharedExperts, place_in_layers
+from three_walls.layers.layer_order import Launches, SharedExperts, place_in_layers
 
 FORWARD_LAYER = [
     ("norm", "attention", None),

@@ -13,11 +13,12 @@ from lockstep import ATTENTION
 from pipeline_model import ATTENTION_BACKWARD, PipelineRun, simulate_pipeline
 from trace_builder import GEMM
 
-from three_walls.model.transformation import Action, Level, Transformation
 from three_walls.pipeline import replay_run
-from three_walls.replay.graph import StepGraph, Work, replay
 from three_walls.replay.predictor import StepReplay
-from three_walls.replay.transform import transform
+from three_walls.replay.step_graph import StepGraph, Work, replay
+from three_walls.replay.transform_graph import transform
+from three_walls.replay.transformation import Action, Level, Transformation
+from three_walls.trace.run_request import RunRequest
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def labelled(graph: StepGraph) -> StepGraph:
 
 def read(traces: Sequence[Path]) -> tuple[StepGraph, Work]:
     """The step of ``traces`` where no host holds the device up."""
-    predictor = replay_run(traces).predictor
+    predictor = replay_run(RunRequest(tuple(traces))).predictor
     assert isinstance(predictor, StepReplay)
     graph = labelled(predictor.graph)
     return graph, replace(graph.work, piece_ns=np.minimum(graph.work.piece_ns, 1_000))
@@ -75,7 +76,7 @@ def changed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A factor of the micro-batch size, and the step of the pipeline that has it."""
     factor: float = request.param
     run = simulate_pipeline(STAGES, round(MICRO_BATCHES / factor), odd=lambda run: longer_passes(factor, run))
-    found = replay_run(run.write(tmp_path_factory.mktemp("changed"))).facts.number("step_ns")
+    found = replay_run(RunRequest(tuple(run.write(tmp_path_factory.mktemp("changed"))))).facts.number("step_ns")
     assert found is not None
     return factor, found
 
@@ -104,7 +105,7 @@ def test_without_stages_the_device_takes_as_long_for_smaller_micro_batches(trace
 
 
 def test_it_is_not_predicted_where_no_pass_is_known(traces: list[Path]) -> None:
-    predictor = replay_run(traces).predictor
+    predictor = replay_run(RunRequest(tuple(traces))).predictor
     twice = Transformation(Action.MICRO_BATCH, factor=2.0)
     assert predictor.explain(twice) == "which micro-batch each launch belongs to is not known"
     assert isinstance(predictor, StepReplay)

@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 
 from tests.replay.built_steps import US, Step
-from three_walls.replay.graph import StepGraph
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost, settle_waits, without_profiler
 from three_walls.replay.profiler_cost import measure_profiler_cost
-from three_walls.tables.profiler_costs import profiler_costs
-from three_walls.timeline.operators import RANGE_TIMES
+from three_walls.replay.profiler_costs import profiler_costs
+from three_walls.replay.step_graph import StepGraph
+from three_walls.step.operators import RANGE_TIMES
 
 
 def added_us(graph: StepGraph, *ranges: tuple[float, float, str]) -> list[float]:

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.replay.small_graphs import lockstep_graph, random_graphs
-from three_walls.model.buckets import CATEGORIES
-from three_walls.model.transformation import Action, Level, Levels, Selection, Transformation
-from three_walls.replay.budget import measure_replayed_budget
-from three_walls.replay.critical_path import find_critical_path
-from three_walls.replay.graph import Numbers, StepGraph, Work, find_steady, replay
+from three_walls.replay.find_critical_path import find_critical_path
 from three_walls.replay.longest_path import _load_compiled, find_longest_paths, find_longest_paths_once
-from three_walls.replay.transform import transform
+from three_walls.replay.replayed_budget import measure_replayed_budget
+from three_walls.replay.step_graph import StepGraph, Work, find_steady, replay
+from three_walls.replay.transform_graph import transform
+from three_walls.replay.transformation import Action, Level, Levels, Selection, Transformation
+from three_walls.tables.buckets import CATEGORIES
+from three_walls.trace.schemas import Int64Array
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ CAPTURED = st.sampled_from([1, 2, 3]).map(lockstep_graph)
 GRAPHS = random_graphs() | CAPTURED
 
 
-def lengths_of(graph: StepGraph, work: Work) -> Numbers:
+def lengths_of(graph: StepGraph, work: Work) -> Int64Array:
     return work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
 
 
@@ -36,7 +37,7 @@ def graphs_with_less_work(draw: st.DrawFn) -> tuple[StepGraph, Work]:
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     share = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
 
-    def shorten(values: Numbers) -> Numbers:
+    def shorten(values: Int64Array) -> Int64Array:
         factors = np.where(random.random(len(values)) < share, random.choice([0.0, 0.3, 0.9], len(values)), 1.0)
         return np.minimum(values, np.floor(values * factors).astype(np.int64))
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.replay.small_graphs import GraphBuilder, lockstep_graph
-from three_walls.replay.budget import find_point_times, measure_replayed_budget
-from three_walls.replay.graph import StepGraph, Work, replay
+from three_walls.replay.replayed_budget import find_point_times, measure_replayed_budget
+from three_walls.replay.step_graph import StepGraph, Work, replay
 
 
 def budget_of(graph: StepGraph, work: Work | None = None) -> dict[str, int]:

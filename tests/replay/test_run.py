@@ -11,11 +11,11 @@ import pytest
 
 from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
-from three_walls.ranks.matched_ranks import MatchedRanks
-from three_walls.replay import run
-from three_walls.replay.graph import StepGraph
-from three_walls.timeline.intervals import DURATION
-from three_walls.timeline.timeline import Timeline
+from three_walls.replay import replay_steps
+from three_walls.replay.step_graph import StepGraph
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.intervals import DURATION
+from three_walls.step.ranks.matched_ranks import MatchedRanks
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 
@@ -89,7 +89,7 @@ def test_of_many_steps_twelve_are_replayed_from_the_shortest_to_the_longest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_count: int, built_count: int
 ) -> None:
     lengths: list[int] = []
-    build = run.build_graphs
+    build = replay_steps.build_graphs
 
     def counted(
         timeline: Timeline, matched: MatchedRanks, steps: Sequence[pl.DataFrame], *others: Any
@@ -97,7 +97,7 @@ def test_of_many_steps_twelve_are_replayed_from_the_shortest_to_the_longest(
         lengths.extend(length for windows in steps for length in windows.select(DURATION).to_series())
         return build(timeline, matched, steps, *others)
 
-    monkeypatch.setattr(run, "build_graphs", counted)
+    monkeypatch.setattr(replay_steps, "build_graphs", counted)
     builder, at = TraceBuilder(), 10_000
     for order in range(steps_count):
         length = 10_000_000 + 1000 * (order * 7 % steps_count)

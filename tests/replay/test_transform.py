@@ -11,10 +11,10 @@ import pytest
 
 from tests.replay.built_steps import US, Step
 from tests.trace_builder import GEMM, POINTWISE, SEND_RECV, TraceBuilder
-from three_walls.model.transformation import Action, Level, Levels, Selection, Transformation
-from three_walls.replay.graph import StepGraph, replay, with_operations
 from three_walls.replay.labels import LABELS
-from three_walls.replay.transform import select_operations, transform
+from three_walls.replay.step_graph import StepGraph, replay, with_operations
+from three_walls.replay.transform_graph import select_operations, transform
+from three_walls.replay.transformation import Action, Level, Levels, Selection, Transformation
 
 
 def same(value: float) -> Levels:

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from tests.replay.small_graphs import GraphBuilder
-from three_walls.model.transformation import Action, Level, Selection, Transformation
-from three_walls.replay.graph import StepGraph, with_operations
-from three_walls.replay.transform import transform
+from three_walls.replay.step_graph import StepGraph, with_operations
+from three_walls.replay.transform_graph import transform
+from three_walls.replay.transformation import Action, Level, Selection, Transformation
 
 BALANCED = Transformation(Action.BALANCE, Selection(modules=("experts",)))
 FIXED_NS = (30, 30, 30, 90, 90)

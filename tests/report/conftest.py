@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.report.sample_report import abstained_report, sample_report
-from three_walls.model.report import Report
 from three_walls.report.html_report import render_html
+from three_walls.report.report import Report
 
 
 @pytest.fixture(scope="session")

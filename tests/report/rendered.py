@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from three_walls.model.report import Report
+from three_walls.report.report import Report
 from three_walls.report.section import Section, Table, nested_blocks, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.report.terminal_report import print_report

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from three_walls.model.finding import Overrides
-from three_walls.model.report import SCHEMA_VERSION, Report
+from three_walls.advice.finding import Overrides
 from three_walls.report.json_report import parse_report
+from three_walls.report.report import SCHEMA_VERSION, Report
 
 MS = 1_000_000
 CASES = ("eight-ranks", "unusual", "no-steps")

@@ -7,18 +7,19 @@ from dataclasses import replace
 import pytest
 
 from tests.report.sample_report import MS, without_plan
-from three_walls.attribution.compute_gaps import Cause
-from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS, Group
-from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.memory_snapshot import MemoryMoment, MemorySnapshot
-from three_walls.model.report import GemmShape, Report
+from three_walls.facts.fact_rows import GemmShape
+from three_walls.lib.fact import Fact, FactSheet
+from three_walls.memory_snapshot.snapshot import MemoryMoment, MemorySnapshot
 from three_walls.report.charts import MILLISECONDS, Bars, HeatMap, Lines, Plot, Roofline
 from three_walls.report.palette import BUCKET_COLOURS, GROUP_COLOURS
 from three_walls.report.plotly_figures import plotly_figures
+from three_walls.report.report import Report
 from three_walls.report.section import Chart, nested_blocks
 from three_walls.report.sections import make_sections
 from three_walls.report.sections.gaps import CAUSES, colour_causes, label_cause
 from three_walls.report.svg import place_bars, place_lines, place_roofline
+from three_walls.step.compute_gaps import Cause
+from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKETS, Group
 
 
 def draw_charts(report: Report) -> dict[str, Plot]:

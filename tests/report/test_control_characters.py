@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from tests.report.test_html_report import spoil
-from three_walls.model.report import Report
+from three_walls.lib.text import escape_in_json
 from three_walls.report.csv_report import render_csv
-from three_walls.report.formats import escape_in_json
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import load_report, render_json
 from three_walls.report.markdown_report import render_markdown
 from three_walls.report.overrides_file import render_overrides
+from three_walls.report.report import Report
 from three_walls.report.terminal_report import print_report
 
 ATTACK = "kernel\x1b]0;title\x07\x1b[2J\x9b31m\x7f\u202egnp\u2066\u2028\u2029\u200b\x00\x08\x85end"

@@ -1,52 +1,13 @@
-"""Numbers as people read them."""
+"""Walls, gains and facts as people read them."""
 
 from __future__ import annotations
 
 import pytest
 
-from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.fact import Fact, FactValue
-from three_walls.model.finding import Gain
+from three_walls.advice.finding import Gain
+from three_walls.lib.fact import Fact, FactValue
 from three_walls.report import formats
-
-
-@pytest.mark.parametrize(
-    ("ns", "text"),
-    [
-        (None, "unknown"),
-        (0, "0 ms"),
-        (400, "<0.001 ms"),
-        (12_345, "0.012 ms"),
-        (1_234_567, "1.23 ms"),
-        (12_345_678, "12.3 ms"),
-        (412_345_678, "412 ms"),
-        (12_412_345_678, "12,412 ms"),
-    ],
-)
-def test_milliseconds(ns: int | None, text: str) -> None:
-    assert formats.format_ms(ns) == text
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "text"),
-    [
-        (12_000_000, 30_000_000, "12-30 ms"),
-        (0, 89_400_000, "0-89 ms"),
-        (5_000_000, 5_000_000, "5.0 ms"),
-        (None, None, "unknown"),
-        (None, 30_000_000, "up to 30.0 ms"),
-        (12_000_000, None, "at least 12.0 ms"),
-    ],
-)
-def test_ranges(low: int | None, high: int | None, text: str) -> None:
-    assert formats.format_ms_range(low, high) == text
-
-
-@pytest.mark.parametrize(
-    ("fraction", "text"), [(None, "unknown"), (0, "0%"), (0.0001, "<0.1%"), (0.2344, "23.4%"), (1, "100.0%")]
-)
-def test_shares(fraction: float | None, text: str) -> None:
-    assert formats.format_share(fraction) == text
+from three_walls.tables.buckets import SubWall, Wall
 
 
 @pytest.mark.parametrize(
@@ -104,30 +65,9 @@ def test_what_an_edit_gives_reads_as_it_is_known(gain: Gain, text: str) -> None:
     assert formats.describe_gain(gain) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(31.4e9, "31.4 GB/s"), (None, "unknown")])
-def test_bandwidth_is_in_powers_of_ten(value: float | None, text: str) -> None:
-    assert formats.format_bandwidth(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "unknown"), (0, "0 GB"), (28_000_000, "0.028 GB"), (1_344_000_000, "1.34 GB")]
-)
-def test_moved_bytes(value: int | None, text: str) -> None:
-    assert formats.format_moved(value) == text
-
-
-def test_long_names_lose_their_middle() -> None:
-    assert formats.shorten("void cutlass::kernel", 20) == "void cutlass::kernel"
-    assert formats.shorten("void cutlass::device_kernel<Tall>(Params)", 20) == "void cutlass...rams)"
-
-
 def test_walls_name_their_half() -> None:
     assert formats.format_wall(Wall.COMPUTE_HOST, SubWall.HOST) == "Compute/host wall: host-bound"
     assert formats.format_wall(None) == "No wall named"
-
-
-def test_control_characters_are_spelled_out() -> None:
-    assert formats.show_control_characters("a\x1b[31m\nb") == "a\\x1b[31m\nb"
 
 
 def test_a_loss_below_the_precision_of_the_range_is_none() -> None:

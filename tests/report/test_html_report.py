@@ -10,26 +10,16 @@ from itertools import pairwise
 from markupsafe import escape
 
 from tests.report.sample_report import without_plan
-from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.model.report import (
-    Alignment,
-    CommunicationTime,
-    CopyBandwidth,
-    Efficiency,
-    GapCause,
-    KernelPlace,
-    MoePart,
-    OverlapSlowdown,
-    Report,
-    ReportWarning,
-    Straggler,
-    UnclassifiedKernel,
-    Wait,
-)
+from three_walls.export.step_detail_rows import KernelPlace
+from three_walls.facts.fact_rows import CopyBandwidth, Efficiency, MoePart, OverlapSlowdown
+from three_walls.lib.report_warning import ReportWarning
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.report.html_report import render_html
 from three_walls.report.overrides_file import quote_bridge
+from three_walls.report.report import Report
 from three_walls.report.section import PAGE_ROWS
 from three_walls.report.sections.moe import CARRYING_PARTS, DIRECTIONS, PARTS
+from three_walls.step.step_rows import Alignment, CommunicationTime, GapCause, Straggler, UnclassifiedKernel, Wait
 
 HOSTILE = '<script>alert(1)</script></script><img src=x onerror="alert(2)">\u2028{{ 7 * 7 }}'
 

@@ -13,13 +13,13 @@ import pytest
 
 from tests.paths import REPOSITORY
 from tests.report.sample_report import CASES, load_case
-from three_walls.model.buckets import COMPUTE_CATEGORIES, SubWall, Wall
-from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.model.errors import UsageError
-from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.finding import Outcome
-from three_walls.model.report import Report
+from three_walls.advice.finding import Outcome
+from three_walls.lib.errors import UsageError
+from three_walls.lib.fact import Fact, FactSheet
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.report.json_report import load_report, render_json, report_schema
+from three_walls.report.report import Report
+from three_walls.tables.buckets import COMPUTE_CATEGORIES, SubWall, Wall
 
 pytestmark = pytest.mark.slow
 
@@ -48,10 +48,10 @@ def test_a_report_follows_the_schema_which_knows_every_field(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"schema_version": "1.3"}', "report.json of schema 1.3: this release reads 2.x; analyze the trace again"),
-        ('{"schema_version": "3.0"}', "report.json of schema 3.0: this release reads 2.x; analyze the trace again"),
-        ('{"schema_version": "2.0"}', "expected a report.json of schema 2.0, found facts: is missing"),
-        ('{"schema_version": "2.0", "facts": {}}', "expected a report.json of schema 2.0, found tool_version: "),
+        ('{"schema_version": "2.6"}', "report.json of schema 2.6: this release reads 3.x; analyze the trace again"),
+        ('{"schema_version": "4.0"}', "report.json of schema 4.0: this release reads 3.x; analyze the trace again"),
+        ('{"schema_version": "3.0"}', "expected a report.json of schema 3.0, found facts: is missing"),
+        ('{"schema_version": "3.0", "facts": {}}', "expected a report.json of schema 3.0, found tool_version: "),
         ("[]", "expected a report.json, found no schema_version in it"),
         ("not json", "expected a report.json, found none (it is no JSON text)"),
         ("[" * 100_000, "expected a report.json, found none (it is no JSON text)"),
@@ -68,7 +68,7 @@ def test_another_file_is_refused_in_one_line(tmp_path: Path, text: str | None, m
 
 
 def test_a_newer_minor_version_is_read_and_follows_the_schema(report: Report, tmp_path: Path) -> None:
-    newer = json.loads(render_json(report)) | {"schema_version": "2.9", "something_new": 1}
+    newer = json.loads(render_json(report)) | {"schema_version": "3.9", "something_new": 1}
     jsonschema.Draft202012Validator(report_schema()).validate(newer)
     (tmp_path / "report.json").write_text(json.dumps(newer))
     assert load_report(tmp_path / "report.json").verdict == report.verdict
@@ -105,7 +105,7 @@ def test_the_same_report_gives_the_same_bytes(report: Report) -> None:
 
 def test_the_names_that_scripts_read(report: Report) -> None:
     loaded = json.loads(render_json(report))
-    assert loaded["schema_version"] == "2.6"
+    assert loaded["schema_version"] == "3.0"
     assert loaded["verdict"]["step_ns"] == 640_000_000
     assert (loaded["verdict"]["wall"], loaded["verdict"]["sub_wall"]) == ("communication", None)
     first = loaded["plan"][0]

@@ -7,9 +7,9 @@ import io
 from dataclasses import replace
 
 from tests.report.test_html_report import spoil
-from three_walls.model.report import Report
 from three_walls.report.csv_report import render_csv
 from three_walls.report.markdown_report import render_markdown
+from three_walls.report.report import Report
 
 
 def test_markdown_of_hostile_names_stays_text(report: Report) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.sample_report import without_plan
-from three_walls.model.finding import ConditionalLines, Overrides
-from three_walls.model.report import Report
+from three_walls.advice.finding import ConditionalLines, Overrides
 from three_walls.report.overrides_file import (
     ENTRY_HEAD,
     list_entry_files,
@@ -20,6 +19,7 @@ from three_walls.report.overrides_file import (
     render_entries,
     render_overrides,
 )
+from three_walls.report.report import Report
 
 ONE_PER_LINE = "printf '%s\\n'"
 

@@ -9,23 +9,14 @@ import pytest
 
 from tests.report.rendered import lines_of, section_of, table_of
 from tests.report.sample_report import MS, load_case, without_plan
-from three_walls.facts.registry import DEFINITION_BY_NAME
-from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.config import ConfigValue
-from three_walls.model.fact import Fact, FactSheet
-from three_walls.model.finding import Outcome
-from three_walls.model.report import (
-    SETTINGS_UNKNOWN,
-    CopyBandwidth,
-    GapCause,
-    LogSummary,
-    MoePart,
-    Report,
-    ReportWarning,
-    TimerSummary,
-    Wait,
-)
-from three_walls.model.training_log import TimerKind
+from three_walls.advice.finding import Outcome
+from three_walls.facts.fact_rows import CopyBandwidth, LogSummary, MoePart, TimerSummary
+from three_walls.facts.sheet import DEFINITION_BY_NAME
+from three_walls.lib.fact import Fact, FactSheet
+from three_walls.lib.report_warning import SETTINGS_UNKNOWN, ReportWarning
+from three_walls.log.training_log import TimerKind
+from three_walls.megatron.settings.run_config import ConfigValue
+from three_walls.report.report import Report
 from three_walls.report.section import Hero, Section, Text, nested_blocks, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.report.sections.gaps import sum_causes
@@ -36,6 +27,8 @@ from three_walls.report.sections.steps import describe_log, describe_progress
 from three_walls.report.sections.timers import order_timers, spread_of
 from three_walls.report.sections.verdict import describe_steps
 from three_walls.report.sections.waits import ClassWait, order_stragglers, order_waits, summarize_classes
+from three_walls.step.step_rows import GapCause, Wait
+from three_walls.tables.buckets import SubWall, Wall
 
 GIB = 2**30
 

@@ -10,19 +10,12 @@ from rich.console import Console
 
 from tests.report.rendered import print_plain
 from tests.report.sample_report import without_plan
-from three_walls.model.finding import FirstTrial
-from three_walls.model.report import (
-    Alignment,
-    CopyBandwidth,
-    Efficiency,
-    GapCause,
-    OverlapSlowdown,
-    Report,
-    ReportWarning,
-    Straggler,
-    Wait,
-)
+from three_walls.advice.finding import FirstTrial
+from three_walls.facts.fact_rows import CopyBandwidth, Efficiency, OverlapSlowdown
+from three_walls.lib.report_warning import ReportWarning
+from three_walls.report.report import Report
 from three_walls.report.terminal_report import open_console, print_report
+from three_walls.step.step_rows import Alignment, GapCause, Straggler, Wait
 
 
 def test_it_is_plain_and_at_most_100_columns_wide_when_not_a_terminal(report: Report) -> None:

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from three_walls.model.report import Report, Timeline, TimelineLane
+from three_walls.export.step_detail_rows import Timeline, TimelineLane
+from three_walls.lib.resources import TEMPLATES_DIR
 from three_walls.report.html_report import render_html
+from three_walls.report.report import Report
 from three_walls.report.section import TimelineBlock, nested_blocks
 from three_walls.report.sections.timeline import format_clock, link_of, timeline
 from three_walls.report.timeline_view import COLUMNS, choose_ink, place_timeline, timeline_data
-from three_walls.resources import TEMPLATES_DIR
 
 HOSTILE = "</script><img src=x>&\x1b[31m\u202e"
 

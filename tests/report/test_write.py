@@ -1,4 +1,4 @@
-"""Writing a report: the three files of one run, or those that were there before."""
+"""Writing a report: whole files, report.json last, and none of an earlier run that are not written any more."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import os
 import resource
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from three_walls.model.errors import UsageError
-from three_walls.model.report import Report
+from three_walls.lib.errors import UsageError
 from three_walls.report.html_report import render_html
 from three_walls.report.overrides_file import ENTRIES_DIR, render_entries
-from three_walls.report.write import LOCK_NAME, NAMES, write_report
+from three_walls.report.report import Report
+from three_walls.report.write_report import NAMES, write_report
 
 pytestmark = pytest.mark.slow
 
-TOUCHING_THE_DISK = ("open", "os.rename", "os.symlink", "os.link", "os.mkdir", "os.remove", "os.rmdir", "fcntl.flock")
+TOUCHING_THE_DISK = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "fcntl.flock")
 """Audit events of the calls that writing makes."""
 FINISHED, INTERRUPTED = 0, 99
 """Exit codes of a child process that wrote a report, or met the fault it was given."""
@@ -45,26 +43,19 @@ def render_short_entries(report: Report) -> dict[str, str]:
 def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that hold their run's number, which is the tool version, and some bulk."""
     for kind in ("html", "json", "overrides"):
-        monkeypatch.setattr(f"three_walls.report.write.render_{kind}", lambda report: report.tool_version * 10_000)
-    monkeypatch.setattr("three_walls.report.write.render_entries", render_short_entries)
+        monkeypatch.setattr(
+            f"three_walls.report.write_report.render_{kind}", lambda report: report.tool_version * 10_000
+        )
+    monkeypatch.setattr("three_walls.report.write_report.render_entries", render_short_entries)
 
 
-def run_of(out_dir: Path) -> str | None:
-    """The number of the run whose report is in ``out_dir``; None where there is none. Fails for files of several.
-
-    A link that leads nowhere is no file.
-    """
-    found = {(out_dir / name).read_text()[0] if (out_dir / name).exists() else None for name in NAMES}
-    assert len(found) == 1, found
-    run = found.pop()
-    entries = {path.name: path.read_text()[14] for path in out_dir.glob(f"{ENTRIES_DIR}/*") if path.exists()}
-    assert entries == dict.fromkeys(ENTRIES.get(run or "", ()), run)
+def run_of(out_dir: Path) -> str:
+    """The number of the run whose report is in ``out_dir``, and nothing else. Fails for files of several runs."""
+    (run,) = {(out_dir / name).read_text()[0] for name in NAMES}
+    entries = {path.name: path.read_text()[14] for path in out_dir.glob(f"{ENTRIES_DIR}/*")}
+    assert entries == dict.fromkeys(ENTRIES.get(run, ()), run)
+    assert sorted(path.name for path in out_dir.iterdir()) == sorted([*NAMES, *([ENTRIES_DIR] if entries else ())])
     return run
-
-
-def names_of(run: str | None) -> list[str]:
-    """What is in the directory of a report of that run."""
-    return [*(NAMES if run else ()), *([ENTRIES_DIR] if run in ENTRIES else ())]
 
 
 def write_in_child(report: Report, out_dir: Path, prepare: Callable[[], None]) -> int:
@@ -120,52 +111,6 @@ def test_it_creates_the_directory_and_names_what_it_wrote(report: Report, page: 
     assert json.loads((out_dir / "report.json").read_bytes())["verdict"]["wall"] == "communication"
 
 
-@pytest.mark.attack
-@pytest.mark.usefixtures("short_texts")
-@pytest.mark.parametrize(
-    ("fault", "has_report"), [(kill, True), (kill, False), (fill_the_disk, True), (interrupt, False)]
-)
-def test_wherever_writing_ends_the_files_are_those_of_one_run(
-    report: Report, tmp_path: Path, fault: Callable[[], None], has_report: bool
-) -> None:
-    """And the next run removes what a killed one left, and nothing else."""
-    found, locks_left = set(), 0
-    for number in range(1, 99):
-        out_dir = tmp_path / str(number)
-        out_dir.mkdir()
-        (out_dir / "notes.md").write_text("mine")
-        if has_report:
-            write_report(replace(report, tool_version="1"), out_dir)
-        reached = tmp_path / "reached"
-        reached.unlink(missing_ok=True)
-        write_in_child(replace(report, tool_version="2"), out_dir, at_call(number, fault, reached))
-        found.add(run_of(out_dir))
-        if fault is not kill:
-            expected = [*names_of(run_of(out_dir)), "notes.md"]
-            names = sorted(path.name for path in out_dir.iterdir())
-            locks_left += LOCK_NAME in names  # where removing the lock is itself what fails
-            assert [name for name in names if name != LOCK_NAME] == sorted(expected), number
-        write_report(replace(report, tool_version="3"), out_dir)
-        assert run_of(out_dir) == "3"
-        assert sorted(path.name for path in out_dir.iterdir()) == sorted([*NAMES, "notes.md"])
-        assert not any(path.is_symlink() for path in out_dir.iterdir())
-        assert (out_dir / "notes.md").read_text() == "mine"
-        if not reached.exists():
-            break
-    assert 20 < number < 98
-    assert locks_left <= 2
-    assert found == {"1" if has_report else None, "2"}
-
-
-@pytest.mark.usefixtures("short_texts")
-def test_a_failure_leaves_no_empty_directory(report: Report, tmp_path: Path) -> None:
-    out_dir = tmp_path / "deep" / "out"
-    for number in range(1, 20):
-        fault = at_call(number, fill_the_disk, tmp_path / "reached")
-        assert write_in_child(report, out_dir, fault) == INTERRUPTED
-        assert list(tmp_path.iterdir()) == [tmp_path / "reached"], number
-
-
 @pytest.mark.usefixtures("short_texts")
 def test_a_limit_of_the_file_size_leaves_the_old_report(report: Report, tmp_path: Path) -> None:
     write_report(replace(report, tool_version="1"), tmp_path)
@@ -175,83 +120,43 @@ def test_a_limit_of_the_file_size_leaves_the_old_report(report: Report, tmp_path
 
     assert write_in_child(replace(report, tool_version="2"), tmp_path, limit) == INTERRUPTED
     assert run_of(tmp_path) == "1"
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names_of("1"))
 
 
+@pytest.mark.attack
 @pytest.mark.usefixtures("short_texts")
-def test_runs_at_the_same_time_take_turns(report: Report, tmp_path: Path) -> None:
-    out_dir = tmp_path / "out"
-    for _ in range(4):
-        children = []
-        for run in range(1, 5):
-            child = os.fork()
-            if child == 0:
-                try:
-                    write_report(replace(report, tool_version=str(run)), out_dir)
-                finally:
-                    os._exit(0 if sys.exc_info()[0] is None else 1)
-            children.append(child)
-        for child in children:
-            assert os.waitpid(child, 0)[1] == 0
-        assert run_of(out_dir) is not None
-        assert sorted(path.name for path in out_dir.iterdir()) == sorted(names_of(run_of(out_dir)))
-
-
-@pytest.mark.usefixtures("short_texts")
-@pytest.mark.parametrize("is_full", [False, True])
-def test_a_file_system_without_links_gets_its_files_one_by_one(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+@pytest.mark.parametrize("fault", [kill, fill_the_disk, interrupt])
+def test_wherever_writing_ends_each_file_is_whole_and_nothing_else_is_left(
+    report: Report, tmp_path: Path, fault: Callable[[], None]
 ) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    write_report(replace(report, tool_version="1"), tmp_path)
-    monkeypatch.setattr(os, "symlink", refuse)
-    monkeypatch.setattr(os, "link", refuse)
-    if is_full:
-        moves = iter([*[os.replace] * 2, lambda *_, **__: fill_the_disk(), *[os.replace] * 9])
-        monkeypatch.setattr(os, "replace", lambda *paths, **options: next(moves)(*paths, **options))
-        with pytest.raises(UsageError, match="No space left on device"):
-            write_report(replace(report, tool_version="2"), tmp_path)
-    else:
-        write_report(replace(report, tool_version="2"), tmp_path)
-    assert run_of(tmp_path) == ("1" if is_full else "2")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names_of(run_of(tmp_path)))
-
-
-@pytest.mark.usefixtures("short_texts")
-def test_a_file_system_without_locks_is_written_to(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    write_report(replace(report, tool_version="1"), tmp_path)
-    assert run_of(tmp_path) == "1"
-
-
-@pytest.mark.usefixtures("short_texts")
-def test_a_run_waits_for_the_one_that_writes(report: Report, tmp_path: Path) -> None:
-    import fcntl
-
-    with (tmp_path / LOCK_NAME).open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        writer = threading.Thread(target=write_report, args=(replace(report, tool_version="1"), tmp_path))
-        writer.start()
-        time.sleep(0.2)
-        assert run_of(tmp_path) is None
-    writer.join(30)
-    assert run_of(tmp_path) == "1"
+    """The next run removes what a killed one left."""
+    for number in range(1, 99):
+        out_dir = tmp_path / str(number)
+        write_report(replace(report, tool_version="1"), out_dir)
+        reached = tmp_path / "reached"
+        reached.unlink(missing_ok=True)
+        write_in_child(replace(report, tool_version="2"), out_dir, at_call(number, fault, reached))
+        texts = {name: (out_dir / name).read_text() for name in NAMES}
+        assert {name for name, text in texts.items() if text not in ("1" * 10_000, "2" * 10_000)} == set()
+        if texts["report.json"][0] == "2":
+            assert len(set(texts.values())) == 1
+        strays = {path.name for path in out_dir.iterdir()} - {*NAMES, ENTRIES_DIR}
+        if fault is not kill and strays:
+            assert texts["report.json"][0] == "2"  # all is written, and removing the directory is itself what fails
+        write_report(replace(report, tool_version="3"), out_dir)
+        assert run_of(out_dir) == "3"
+        if not reached.exists():
+            break
+    assert 20 < number < 98
 
 
 @pytest.mark.usefixtures("short_texts")
 def test_links_of_the_user_are_replaced_and_what_they_lead_to_stays(report: Report, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
+    (tmp_path / "out").mkdir()
     for name in NAMES:
-        (tmp_path / name).symlink_to("precious")
-    write_report(replace(report, tool_version="1"), tmp_path)
-    assert run_of(tmp_path) == "1"
+        (tmp_path / "out" / name).symlink_to("../precious")
+    write_report(replace(report, tool_version="1"), tmp_path / "out")
+    assert run_of(tmp_path / "out") == "1"
     assert (tmp_path / "precious").read_text() == "mine"
 
 
@@ -263,7 +168,7 @@ def test_a_directory_that_has_the_name_of_a_file_is_one_line(report: Report, tmp
     with pytest.raises(UsageError, match=r"overrides\.txt is a directory"):
         write_report(replace(report, tool_version="2"), tmp_path)
     assert (tmp_path / "report.html").read_text()[0] == "1"
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names_of("1"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*NAMES, ENTRIES_DIR])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -283,8 +188,8 @@ def test_nothing_is_touched_when_rendering_fails(
     def fail(_: Report) -> str:
         raise RuntimeError("a template is broken")
 
-    monkeypatch.setattr("three_walls.report.write.render_html", lambda _: "")
-    monkeypatch.setattr("three_walls.report.write.render_json", fail)
+    monkeypatch.setattr("three_walls.report.write_report.render_html", lambda _: "")
+    monkeypatch.setattr("three_walls.report.write_report.render_json", fail)
     with pytest.raises(RuntimeError):
         write_report(report, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -350,5 +255,5 @@ def test_nothing_is_written_through_a_link_that_has_the_name_of_the_directory(
         write_report(replace(report, tool_version="1"), out_dir)
     assert [path.name for path in out_dir.iterdir()] == [ENTRIES_DIR]
     write_report(replace(report, tool_version="3"), out_dir)  # it has no entries to write
-    assert run_of(out_dir) == "3"
+    assert sorted(path.name for path in out_dir.iterdir()) == sorted([*NAMES, ENTRIES_DIR])
     assert list(elsewhere.iterdir()) == []

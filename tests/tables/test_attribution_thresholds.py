@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.model.errors import RuleBaseError
-from three_walls.resources import TABLES_DIR
-from three_walls.tables.loader import load_table
+from three_walls.lib.errors import RuleBaseError
+from three_walls.lib.load_documents import load_table
+from three_walls.lib.resources import TABLES_DIR
 from three_walls.tables.thresholds import AttributionThresholds, attribution_thresholds
 
 SHIPPED = (TABLES_DIR / "attribution.yaml").read_text()

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from three_walls.tables.bridge import bridge_releases, bridge_schema
+from three_walls.tables.bridge_releases import bridge_releases, bridge_schema
 
 SCHEMAS = {"0.3": "0.3.1", "0.4": "0.4.2", "0.5": "0.5.1", "0.6": "0.6.2", "main": "main"}
 

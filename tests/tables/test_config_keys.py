@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.model.errors import RuleBaseError
+from three_walls.lib.errors import RuleBaseError
+from three_walls.lib.load_documents import load_table
 from three_walls.tables.config_keys import (
     ConfigKey,
     ConfigKeyTable,
@@ -16,10 +17,9 @@ from three_walls.tables.config_keys import (
     paths_of,
 )
 from three_walls.tables.config_values import is_of_type, read_words
-from three_walls.tables.loader import load_table
 
 KEYS = list(config_keys().keys.values())
-FRAME = "shorthands: {}\ndefaults_unknown_with: []\nbridge_scripts: {recipe: [], options: {}}\nprecision_recipes: {}\n"
+FRAME = "shorthands: {}\ndefaults_unknown_with: []\nbridge_scripts: {recipe: [], options: {}}\ndtypes: {}\n"
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)

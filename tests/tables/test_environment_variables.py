@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.model.errors import RuleBaseError
+from three_walls.lib.errors import RuleBaseError
+from three_walls.lib.load_documents import load_table
 from three_walls.tables.environment_variables import AllowedVariables, allowed_variables
-from three_walls.tables.loader import load_table
 
 
 @pytest.mark.parametrize(

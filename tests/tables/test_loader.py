@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import ValidationInfo
 
-from three_walls.model.errors import RuleBaseError
-from three_walls.tables.loader import (
+from three_walls.lib.errors import RuleBaseError
+from three_walls.lib.load_documents import (
     ByName,
     NamedRow,
     Pattern,

@@ -9,10 +9,10 @@ from typing import get_args
 import pytest
 import yaml
 
-from three_walls.model.errors import RuleBaseError
-from three_walls.resources import RULES_DIR, TABLES_DIR
-from three_walls.tables.loader import load_table
-from three_walls.tables.log_lines import BlockKind, LineKind, LogGrammar, log_grammar, log_timers
+from three_walls.lib.errors import RuleBaseError
+from three_walls.lib.load_documents import load_table
+from three_walls.lib.resources import RULES_DIR, TABLES_DIR
+from three_walls.log.log_lines import BlockKind, LineKind, LogGrammar, log_grammar, log_timers
 
 LOG_LINES_FILE = TABLES_DIR / "log-lines.yaml"
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.model.errors import RuleBaseError
-from three_walls.tables import checked_documents, parsed_documents, yaml_document
-from three_walls.tables.loader import Row, load_table
+from three_walls.lib import parsed_documents, yaml
+from three_walls.lib.errors import RuleBaseError
+from three_walls.lib.load_documents import Row, load_table
+from three_walls.tables import checked_documents
 
 
 class Limits(Row):
@@ -37,7 +38,7 @@ def refuse_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, *_: object) -> None:
         raise AssertionError(f"{path} was read as YAML")
 
-    monkeypatch.setattr(yaml_document, "read_document", refuse)
+    monkeypatch.setattr(yaml, "read_document", refuse)
 
 
 def test_a_shipped_document_is_read_as_yaml_once(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +85,7 @@ def test_a_file_from_elsewhere_is_always_read_as_yaml(shipped: Path, tmp_path: P
     assert not (tmp_path / "parsed").exists()
 
 
-@pytest.mark.parametrize("setting", ["sys.dont_write_bytecode", "three_walls.tables.parsed_documents.IS_BUNDLED"])
+@pytest.mark.parametrize("setting", ["sys.dont_write_bytecode", "three_walls.lib.parsed_documents.IS_BUNDLED"])
 def test_nothing_is_kept_without_bytecode_nor_in_an_installed_wheel(
     shipped: Path, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from three_walls.model.errors import RuleBaseError
-from three_walls.tables.loader import load_table
-from three_walls.tables.scrub import KeyShapes, SafeWords, cut_private, cut_sentence, holds_key, is_safe_text
+from three_walls.lib.errors import RuleBaseError
+from three_walls.lib.load_documents import load_table
+from three_walls.tables.shareable import KeyShapes, SafeWords, cut_private, cut_sentence, holds_key, is_safe_text
 
 KEYS = [
     "hf_Ab3dEf6hIj9kLm2nOp5q",

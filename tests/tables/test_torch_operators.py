@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.model.errors import RuleBaseError
-from three_walls.tables.kernels import PrecisionTable, precision_of_kernel
-from three_walls.tables.loader import load_table
+from three_walls.lib.errors import RuleBaseError
+from three_walls.lib.load_documents import load_table
+from three_walls.tables.kernel_names import PrecisionTable, precision_of_kernel
 from three_walls.tables.nvtx_ranges import TorchOperators, torch_operators
 
 

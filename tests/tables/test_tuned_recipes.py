@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from three_walls.model.errors import RuleBaseError
+from three_walls.bridge.tuned_recipes import RECIPES_FILE, load_tuned_recipes, tuned_recipes
+from three_walls.lib.errors import RuleBaseError
+from three_walls.lib.load_documents import load_table
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hardware import gpu_models
-from three_walls.tables.loader import load_table
 from three_walls.tables.thresholds import RecipeLimits, recipe_limits
-from three_walls.tables.tuned_recipes import RECIPES_FILE, load_tuned_recipes, tuned_recipes
 
 TABLE = """
 models:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.paths import SAMPLES
-from three_walls.facts.registry import DEFINITIONS
-from three_walls.inputs.nsys.export import NsysExport
-from three_walls.inputs.nsys.launch import launch_environment, unquote
-from three_walls.inputs.nsys.source import plain_sqlite
-from three_walls.resources import RULES_DIR
-from three_walls.rules.load import load_rules
+from three_walls.advice.format.load_rules import load_rules
+from three_walls.bridge.tuned_recipes import tuned_recipes
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.lib.resources import RULES_DIR
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.tuned_recipes import tuned_recipes
+from three_walls.trace.launch_record import launch_environment, unquote
+from three_walls.trace.nsys_export import NsysExport
+from three_walls.trace.trace_files import plain_sqlite
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.paths import REPOSITORY
-from three_walls.tables.bridge import (
+from three_walls.lib.load_documents import check_value, load_table
+from three_walls.tables.bridge_releases import (
     BridgeSchema,
     FieldType,
     bridge_schema,
@@ -16,7 +17,6 @@ from three_walls.tables.bridge import (
     nearest_release,
     release_number,
 )
-from three_walls.tables.loader import check_value, load_table
 
 TOOLS = REPOSITORY / "tools"
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.paths import REPOSITORY
-from three_walls.tables.tuned_recipes import load_tuned_recipes
+from three_walls.bridge.tuned_recipes import load_tuned_recipes
 
 TOOLS = REPOSITORY / "tools"
 NAME = "small_pretrain_8gpu_h100_bf16_config"

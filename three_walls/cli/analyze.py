@@ -10,25 +10,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from three_walls.cli.nsys_option import nsys_option
+from three_walls.advice.format.rule import APPLICABILITIES
+from three_walls.cli.options import run_options
 from three_walls.cli.render import check_table, show
 from three_walls.cli.signals import loading
-from three_walls.cli.workers_option import choose_threads, make_workers, workers_options
-from three_walls.inputs.nsys.report_export import EXPORTS, REPORT_SUFFIX
-from three_walls.model.report import UNREADABLE
-from three_walls.model.rule import APPLICABILITIES
-from three_walls.report.formats import show_control_characters
-from three_walls.report.render import FORMATS
+from three_walls.lib.report_warning import UNREADABLE
+from three_walls.lib.text import show_control_characters
+from three_walls.report.render_report import FORMATS
+from three_walls.trace.report_export import REPORT_SUFFIX
+from three_walls.trace.run_request import EXPORTS, RunRequest
 
 if TYPE_CHECKING:
-    from three_walls.inputs.read_inputs import Progress
-    from three_walls.model.report import Report
-    from three_walls.model.workers import Workers
-    from three_walls.report_cache import AnalysisRequest
+    from three_walls.report.report import Report
+    from three_walls.trace.read_inputs import Progress
 
 
 @click.command("analyze")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--out",
@@ -44,51 +41,13 @@ if TYPE_CHECKING:
     help="Print the report in this format and nothing else; no file is written without --out.",
 )
 @click.option("--table", metavar="NAME", help="The table that --format csv prints.")
-@click.option(
-    "--step-range",
-    metavar="REGEX",
-    help="NVTX ranges that mark training steps, for a trace without training_step_N ranges: a regular expression "
-    "without look-around and backreferences.",
-)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    help="The run's saved configuration: run_config.yaml of a checkpoint or of logger.save_config_filepath.",
-)
-@click.option(
-    "--set",
-    "settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of the run, by Megatron Core name or Bridge path; overrides every other source. Repeatable.",
-)
-@click.option("--bridge-version", metavar="X.Y.Z", help="Megatron-Bridge release to spell the overrides for.")
-@click.option(
-    "--rules",
-    "rules_dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A directory of your own rules, judged together with the built-in ones.",
-)
+@run_options("settings", "bridge_version", "rules", "memory_snapshot", "jobs", "scheduler")
 @click.option(
     "--allow",
     "allowed",
     multiple=True,
     type=click.Choice(APPLICABILITIES[1:]),
     help="Plan edits of this class too: they change what the model learns, or suit benchmarks only.",
-)
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Training log of the same run, its progress.txt, or a directory (.xz, .zst, .gz too). Repeatable.",
-)
-@click.option(
-    "--memory-snapshot",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Snapshot of PyTorch's CUDA allocator (.pickle, .json) of one rank; nothing in it is run.",
 )
 @click.option(
     "--history",
@@ -99,35 +58,15 @@ if TYPE_CHECKING:
 )
 @click.option("--full", "is_full", is_flag=True, help="Print every section, not one screen; also with --format md.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the verdict and where the report was written.")
-@workers_options
-@click.option(
-    "--no-cache",
-    "is_fresh",
-    is_flag=True,
-    help="Analyze what was analyzed before with the same options again, and keep no report for the next time.",
-)
-@click.option("--timings", "is_timed", is_flag=True, help="Print what each stage takes on stderr: time and memory.")
-@nsys_option
 def analyze_command(
-    traces: tuple[Path, ...],
+    request: RunRequest,
     out_dir: Path | None,
     form: str | None,
     table: str | None,
-    step_range: str | None,
-    config_file: Path | None,
-    settings: tuple[str, ...],
-    bridge_version: str | None,
-    rules_dir: Path | None,
     allowed: tuple[str, ...],
-    logs: tuple[Path, ...],
-    memory_snapshot: Path | None,
     history_dir: Path | None,
     is_full: bool,
     quiet: bool,
-    jobs: int | None,
-    scheduler: str | None,
-    is_fresh: bool,
-    is_timed: bool,
 ) -> None:
     """Find the wall in TRACES and plan the edits.
 
@@ -151,47 +90,23 @@ def analyze_command(
       5  the rule base has errors
     """
     check_table(table, form)
-    out = out_dir or default_out_dir(traces)
-    with loading():
-        from three_walls.report_cache import FOLDER, AnalysisRequest, open_cache
-    request = AnalysisRequest(
-        traces=traces,
-        logs=logs,
-        config=config_file,
-        settings=settings,
-        memory_snapshot=memory_snapshot,
-        step_range=step_range,
-        bridge_version=bridge_version,
-        rules=rules_dir,
-        allowed=allowed,
-        exports=out.parent / EXPORTS,
-    )
+    out = out_dir or default_out_dir(request.traces)
+    request = replace(request, exports=out.parent / EXPORTS)
     written: list[Path] = []
     with show_progress() as progress:
-        if is_timed:
-            from three_walls.cli.timings import time_stages
-
-            progress = time_stages(progress)
-        progress("looking for an earlier report")
-        cache = None if is_fresh else open_cache(request, out, progress)
-        found = cache.find() if cache else None
-        analyzed = report = found or _analyze(request, make_workers(jobs, scheduler), progress)
+        progress("starting the analysis")
+        with loading():
+            from three_walls.pipeline import analyze_run
+        report: Report = analyze_run(request, allowed, progress)
         if history_dir is not None:
             with loading():
-                from three_walls.runs import read_history
+                from three_walls.runs.read_runs import read_history
             report = replace(report, history=read_history(history_dir, progress))
         if form is None or out_dir is not None:
             progress("writing the report")
             with loading():
-                from three_walls.report.json_report import render_json
-                from three_walls.report.write import write_report
-            json_text = cache.json_text if cache and found else render_json(analyzed)
-            written = write_report(report, out, json_text if report is analyzed else "")
-            if cache:
-                cache.keep(analyzed, json_text)
-    if found:
-        note = f"the same inputs and options were analyzed before: from {out / FOLDER}; --no-cache analyzes again"
-        click.echo(show_control_characters(note), err=True)
+                from three_walls.report.write_report import write_report
+            written = write_report(report, out)
     for warning in report.warnings:
         if warning.code == UNREADABLE:
             click.echo(show_control_characters(f"three-walls: warning: {warning.message}"), err=True)
@@ -213,31 +128,10 @@ def analyze_command(
         click.echo(f"Wrote {show_control_characters(str(path))}", err=form is not None)
 
 
-def _analyze(request: AnalysisRequest, workers: Workers, progress: Progress) -> Report:
-    progress("starting the analysis")
-    choose_threads(request.traces)
-    with loading():
-        from three_walls.pipeline import analyze
-    return analyze(
-        request.traces,
-        step_range=request.step_range,
-        bridge_version=request.bridge_version,
-        rules=request.rules,
-        allowed=request.allowed,
-        logs=request.logs,
-        memory_snapshot=request.memory_snapshot,
-        config=request.config,
-        settings=request.settings,
-        exports=request.exports,
-        workers=workers,
-        progress=progress,
-    )
-
-
 def default_out_dir(traces: tuple[Path, ...]) -> Path:
     """``<trace stem>.three-walls`` in the current directory; of a directory or several traces, the first one's."""
-    from three_walls.inputs.nsys.source import COMPRESSED_SUFFIXES
-    from three_walls.inputs.nsys.table_directory import SUFFIXES as TABLE_SUFFIXES
+    from three_walls.trace.table_directory import SUFFIXES as TABLE_SUFFIXES
+    from three_walls.trace.trace_files import COMPRESSED_SUFFIXES
 
     first = traces[0]
     if not first.name and first.resolve().name:  # `.` and `..`

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
-from three_walls.captures.attach.attach import AttachRequest, attach, end_like
-from three_walls.captures.attach.job import read_job
-from three_walls.captures.attach.settings import check_command, count_steps, find_framework, read_profile_ranks
-from three_walls.captures.launch import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
-from three_walls.cli.nsys_option import nsys_option
-from three_walls.tables.capture import BRIDGE, MEGATRON_LM
+from three_walls.capture.attach.attach_job import AttachRequest, attach, end_like
+from three_walls.capture.attach.attach_settings import check_command, count_steps, find_framework, read_profile_ranks
+from three_walls.capture.attach.job import read_job
+from three_walls.capture.capture_commands import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
+from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
+from three_walls.cli.options import nsys_option
+from three_walls.lib.text import show_control_characters
 
 _DEFAULT_RANKS = 8
 """So many ranks are profiled where --ranks is not given: an expert-parallel group within a host."""
@@ -121,7 +122,7 @@ def first_ranks() -> tuple[int, ...]:
 
 def warn(line: str) -> None:
     """Prints a line of attach itself, which must not be taken for the program's."""
-    text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    text = show_control_characters(line, kept="")
     try:
         click.echo(f"three-walls attach: {text}", err=True)
     except OSError:  # nobody reads it

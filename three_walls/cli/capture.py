@@ -6,7 +6,7 @@ import textwrap
 
 import click
 
-from three_walls.captures.launch import (
+from three_walls.capture.capture_commands import (
     LAUNCHERS,
     TORCHRUN,
     CaptureRequest,
@@ -16,11 +16,11 @@ from three_walls.captures.launch import (
     read_ranks,
     read_steps,
 )
-from three_walls.inputs.config.command_line import find_dialect
-from three_walls.inputs.config.launchers import find_program
-from three_walls.model.capture import CaptureRecipe
-from three_walls.model.errors import UsageError
-from three_walls.tables.capture import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
+from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
+from three_walls.capture.capture_results import CaptureRecipe
+from three_walls.lib.errors import UsageError
+from three_walls.megatron.settings.launchers import find_program
+from three_walls.megatron.settings.option_words import find_dialect
 
 _DEFAULT_RANKS = 8
 """So many ranks are profiled where --ranks is not given."""

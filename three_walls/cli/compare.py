@@ -1,22 +1,25 @@
-"""``three-walls compare``: did the step change, where, and what is the wall now."""
+"""``three-walls compare``: did the step change, and where? ``three-walls plan``: what to try next."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from three_walls.cli.analyze import show_progress
-from three_walls.compare.compare import compare
-from three_walls.compare.gate import judge_condition, read_condition
-from three_walls.facts.registry import DEFINITION_BY_NAME
-from three_walls.model.comparison import ConditionOutcome, ConditionResult
-from three_walls.model.errors import UsageError
-from three_walls.report.comparison_report import (
+from three_walls.cli.options import Command
+from three_walls.facts.sheet import DEFINITION_BY_NAME
+from three_walls.lib.errors import UsageError
+from three_walls.lib.files import write_texts
+from three_walls.lib.text import show_control_characters
+from three_walls.report.render_report import FORMATS
+from three_walls.report.terminal_report import open_console
+from three_walls.runs.compare_runs import compare
+from three_walls.runs.comparison import ConditionOutcome, ConditionResult
+from three_walls.runs.comparison_report import (
     Shown,
     print_shown,
     render_all,
@@ -25,22 +28,33 @@ from three_walls.report.comparison_report import (
     render_shown_json,
     render_shown_markdown,
 )
-from three_walls.report.formats import show_control_characters
-from three_walls.report.render import FORMATS
-from three_walls.report.terminal_report import open_console
-from three_walls.runs import GivenRun, parse_run, read_run
+from three_walls.runs.gate import judge_gate, read_gate
+from three_walls.runs.read_runs import GivenRun, parse_run, read_history, read_run
 
-BASELINES_VARIABLE = "THREE_WALLS_BASELINES"
 CONDITION_HOLDS, CONDITION_UNKNOWN = 1, 6
 """Exit codes."""
 
-baselines_option = click.option(
-    "--dir",
-    "baselines",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar=BASELINES_VARIABLE,
-    help=f"Directory of the baselines.  [default: ${BASELINES_VARIABLE}]",
-)
+
+def _output_options(stem: str, default_table: str) -> Callable[[Command], Command]:
+    """Adds --format, --table and --out of a command that writes files of the name ``stem``."""
+
+    def decorate(command: Command) -> Command:
+        out = click.option(
+            "-o",
+            "--out",
+            "out_dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            help=f"Also write {stem}.html, {stem}.json and {stem}.md into this directory.",
+        )
+        table = click.option(
+            "--table", metavar="NAME", help=f"With --format csv: which table.  [default: {default_table}]"
+        )
+        form = click.option(
+            "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What stdout gets."
+        )
+        return form(table(out(command)))
+
+    return decorate
 
 
 @click.command("compare")
@@ -63,18 +77,7 @@ baselines_option = click.option(
 @click.option("--strict", is_flag=True, help="Let conditions hold for differences within the spread of the steps too.")
 @click.option("--ignore-unknown", is_flag=True, help="Do not fail where a value of a condition is not known.")
 @click.option("--force", is_flag=True, help="Compare runs of different models or GPUs.")
-@baselines_option
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What stdout gets."
-)
-@click.option("--table", metavar="NAME", help="With --format csv: which table.  [default: buckets, else runs]")
-@click.option(
-    "-o",
-    "--out",
-    "out_dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Also write compare.html, compare.json and compare.md into this directory.",
-)
+@_output_options("compare", "buckets, else runs")
 @click.option("--full", "is_full", is_flag=True, help="Print communication and kernels too, in text and Markdown.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict and the conditions only.")
 def compare_command(
@@ -85,7 +88,6 @@ def compare_command(
     strict: bool,
     ignore_unknown: bool,
     force: bool,
-    baselines: Path | None,
     form: str,
     table: str | None,
     out_dir: Path | None,
@@ -95,7 +97,7 @@ def compare_command(
     """Compare AFTER with BEFORE: the step, the settings, the buckets, the wall.
 
     A run is a trace, a directory with its traces (and its log and run_config.yaml), a report.json or a directory
-    that holds one, training logs alone, or baseline:NAME. Options follow its path:
+    that holds one, or training logs alone. Options follow its path:
     PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,name=TEXT].
 
     The step is the median of the logs where both runs have one, else a replay without the profiler, else the traced
@@ -118,7 +120,7 @@ def compare_command(
       three-walls compare before.sqlite after.sqlite
       three-walls compare runs/base runs/edit --out comparison
       three-walls compare base.sqlite,log=base.log edit.sqlite,log=edit.log --fail-if 'step > +3%'
-      three-walls compare baseline:main report/ --format md >> "$GITHUB_STEP_SUMMARY"
+      three-walls compare main/report.json report/ --format md >> "$GITHUB_STEP_SUMMARY"
 
     \b
     Exit codes:
@@ -127,23 +129,20 @@ def compare_command(
       2  usage                          7  the runs are of different models or GPUs
       3  an input cannot be read
     """
-    conditions = [read_condition(expression, DEFINITION_BY_NAME) for expression in expressions]
-    given = name_apart([parse_run(text, baselines) for text in (before, *afters, *repetitions)])
+    gates = [read_gate(expression, DEFINITION_BY_NAME) for expression in expressions]
+    given = name_apart([parse_run(text) for text in (before, *afters, *repetitions)])
     with show_progress() as progress:
         read = {each: read_run(each, progress) for each in dict.fromkeys(given)}  # a run may be given twice
     runs = [read[each] for each in given]
     base, others, repeats = runs[0], runs[1 : 1 + len(afters)], runs[1 + len(afters) :]
     comparison = compare(base, others, repeats, force=force)
     results = [
-        judge_condition(condition, base, run, pair, strict=strict)
+        judge_gate(gate, base, run, pair, strict=strict)
         for run, pair in zip(others, comparison.pairs, strict=True)
-        for condition in conditions
+        for gate in gates
     ]
     comparison = replace(comparison, gate=tuple(results))
-    written = write_files(render_all(comparison), out_dir) if out_dir else []
-    show(comparison, form, table or "", is_full=is_full, quiet=quiet)
-    for path in written:
-        click.echo(f"Wrote {show_control_characters(str(path))}", err=form != "text")
+    _output(comparison, form, table, out_dir, is_full=is_full, quiet=quiet)
     finish(results, ignore_unknown=ignore_unknown)
 
 
@@ -162,8 +161,17 @@ def name_apart(given: Sequence[GivenRun]) -> list[GivenRun]:
     return called
 
 
-def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = False) -> None:
-    """Print ``shown`` on stdout, in the format asked for."""
+def _output(
+    shown: Shown, form: str, table: str | None, out_dir: Path | None, *, is_full: bool = True, quiet: bool = False
+) -> None:
+    """Write the files where ``out_dir`` is given, and print ``shown`` on stdout in the format asked for."""
+    written = _write_files(render_all(shown), out_dir) if out_dir else []
+    _show(shown, form, table, is_full=is_full, quiet=quiet)
+    for path in written:
+        click.echo(f"Wrote {show_control_characters(str(path))}", err=form != "text")
+
+
+def _show(shown: Shown, form: str, table: str | None, *, is_full: bool, quiet: bool) -> None:
     if form == "text":
         print_shown(shown, open_console(), is_full=is_full, is_short=quiet)
     elif form == "csv":
@@ -178,34 +186,14 @@ def show(shown: Shown, form: str, table: str, *, is_full: bool, quiet: bool = Fa
         click.echo(render_shown_html(shown) if form == "html" else render_shown_json(shown), nl=False)
 
 
-def write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:
-    """Write the files, each at once or not at all. Raises UsageError for a directory that cannot be written."""
+def _write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:
+    """Write the files whole or not at all. Raises UsageError for a directory that cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for name, text in contents.items():
-            write_at_once(directory / name, text)
+        write_texts(contents, directory)
     except OSError as error:
         raise UsageError(f"cannot write to {directory}: {error.strerror}; choose a directory you can write") from error
     return [directory / name for name in contents]
-
-
-def write_at_once(path: Path, text: str, *, may_replace: bool = True) -> None:
-    """Write ``text`` to ``path`` so that no reader ever sees a part of it.
-
-    Raises FileExistsError where the file exists and ``may_replace`` is not set.
-    """
-    staged = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    try:
-        with staged.open("xb") as file:
-            file.write(text.encode("utf-8", errors="backslashreplace"))
-            file.flush()
-            os.fsync(file.fileno())
-        if may_replace:
-            staged.replace(path)
-        else:
-            path.hardlink_to(staged)  # fails where the name is taken, also by another process just now
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 def finish(results: Sequence[ConditionResult], *, ignore_unknown: bool) -> None:
@@ -222,3 +210,39 @@ def finish(results: Sequence[ConditionResult], *, ignore_unknown: bool) -> None:
         sys.exit(CONDITION_HOLDS)
     if unknown and not ignore_unknown:
         sys.exit(CONDITION_UNKNOWN)
+
+
+@click.group("plan")
+def plan_command() -> None:
+    """Propose the next edit from the runs made so far."""
+
+
+@plan_command.command("next")
+@click.argument("runs_dir", metavar="RUNS_DIR", type=click.Path(path_type=Path))
+@_output_options("history", "history")
+def next_command(runs_dir: Path, form: str, table: str | None, out_dir: Path | None) -> None:
+    """Propose the next edit: the first of the best run's plan that was not tried.
+
+    RUNS_DIR holds a subdirectory per run, in the order of their names (run-2 before run-10), the base first: with a
+    report.json, or with traces, log and run_config.yaml, or with logs alone. Each run is compared with the
+    earlier one that it differs least from. An edit is accepted where the step is faster beyond the spread, else
+    reverted; a run with the settings of an earlier one repeats it. The settings that differ show what was tried. Where
+    they are not known, a file tried.yaml in the subdirectory states it:
+
+    \b
+      label: grouped GEMM          # optional: a name for the run
+      entries: [grouped-gemm]      # optional: ids of the entries that it applies
+
+    \b
+    Examples:
+      three-walls plan next runs/
+      three-walls plan next runs/ --format md
+
+    \b
+    Exit codes:
+      0  done, also where nothing is left to try     2  usage     3  an input cannot be read
+      4  no CUDA kernels in a trace                  5  a tried.yaml has errors
+    """
+    with show_progress() as progress:
+        history = read_history(runs_dir, progress)
+    _output(history, form, table, out_dir)

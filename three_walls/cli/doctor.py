@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from three_walls.captures.doctor import examine
-from three_walls.cli.nsys_option import nsys_option
-from three_walls.model.capture import Answer, Check, Examination
-from three_walls.model.errors import NothingToAnalyzeError
-from three_walls.report.formats import escape_in_json, show_control_characters
+from three_walls.capture.capture_results import Answer, Check, Examination
+from three_walls.capture.judge_capture import examine
+from three_walls.cli.options import nsys_option, traces_argument
+from three_walls.lib.errors import NothingToAnalyzeError
+from three_walls.lib.text import escape_in_json, show_control_characters
 
 FORMAT_VERSION = "1.0"
 """Version of what --json prints; docs/doctor.md states its fields."""
@@ -24,7 +24,7 @@ _INDENT = " " * 9
 
 
 @click.command("doctor")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
+@traces_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @nsys_option
 def doctor_command(traces: tuple[Path, ...], as_json: bool) -> None:

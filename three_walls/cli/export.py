@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
-from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
 from three_walls.cli.analyze import show_progress
-from three_walls.cli.nsys_option import nsys_option
+from three_walls.cli.options import run_options
+from three_walls.cli.render import check_can_be_written
 from three_walls.cli.signals import loading
-from three_walls.cli.workers_option import choose_threads
-from three_walls.model.errors import UsageError
-from three_walls.model.workers import Workers
-from three_walls.report.formats import format_count, show_control_characters
+from three_walls.lib.errors import UsageError
+from three_walls.lib.files import whole_file
+from three_walls.lib.given_files import write_errors
+from three_walls.lib.text import format_count, show_control_characters
+from three_walls.trace.run_request import RunRequest
 
 SUFFIXES = (".json", ".json.gz")
 _GZIP_LEVEL = 6
 
 
 @click.command("export")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--out",
@@ -49,25 +49,13 @@ _GZIP_LEVEL = 6
     type=click.IntRange(min=0),
     help="Write this rank only. Repeatable.  [default: all ranks that captured the step]",
 )
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Training log of the same run, as for analyze. Repeatable.",
-)
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The run's saved run_config.yaml.")
-@click.option("--step-range", metavar="REGEX", help="NVTX ranges that mark training steps, as for analyze.")
 @click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
-@nsys_option
+@run_options()
 def export_command(
-    traces: tuple[Path, ...],
+    request: RunRequest,
     target: Path,
     _format: str,
     ranks: tuple[int, ...],
-    logs: tuple[Path, ...],
-    config_file: Path | None,
-    step_range: str | None,
     force: bool,
 ) -> None:
     """Write a step of TRACES for Perfetto or chrome://tracing.
@@ -87,21 +75,12 @@ def export_command(
       0  written                      3  an input cannot be read, is no Nsight export or holds no whole step
       2  usage                        4  no CUDA kernels in the traces
     """
-    _check_out(target, (*traces, *logs, *([config_file] if config_file else [])), force)
-    choose_threads(traces)
+    _check_out(target, (*request.traces, *request.logs, *([request.config] if request.config else [])), force)
     with loading():
         from three_walls import pipeline
         from three_walls.export.chrome_trace import render_chrome_trace
     with show_progress() as progress:
-        step = pipeline.export_step(
-            traces,
-            logs=logs,
-            config=config_file,
-            step_range=step_range,
-            ranks=ranks,
-            workers=Workers.per_core(),
-            progress=progress,
-        )
+        step = pipeline.export_step(request, ranks, progress)
         progress("writing the step")
         size = write_whole(target, render_chrome_trace(step), force)
     click.echo(
@@ -115,9 +94,7 @@ def _check_out(target: Path, inputs: Iterable[Path], force: bool) -> None:
         raise UsageError(f"{target}: expected a name that ends in {' or '.join(SUFFIXES)}")
     if target.exists() and any(path.exists() and path.samefile(target) for path in inputs):
         raise UsageError(f"{target}: expected another file to write to, found an input, which is never changed")
-    check_target(target, force)
-    if not os.access(target.absolute().parent, os.W_OK):
-        raise UsageError(f"{target}: cannot be written (its directory is missing or read-only)")
+    check_can_be_written(target, force)
 
 
 def write_whole(target: Path, pieces: Iterable[str], replace: bool) -> int:
@@ -126,13 +103,12 @@ def write_whole(target: Path, pieces: Iterable[str], replace: bool) -> int:
     The pieces are compressed where the name ends in .gz, without name and time, so the same pieces give the same
     bytes. Raises UsageError where the file exists, unless ``replace``, or cannot be written.
     """
-    with write_errors(target), hidden_file(target.absolute().parent) as file:
-        if target.name.endswith(".gz"):
-            with gzip.GzipFile("", "wb", _GZIP_LEVEL, file.stream, mtime=0) as compressing:
-                for piece in pieces:
-                    compressing.write(piece.encode("ascii"))
-        else:
-            for piece in pieces:
-                file.stream.write(piece.encode("ascii"))
-        file.publish(target, replace)
-        return os.fstat(file.stream.fileno()).st_size
+    is_compressed = target.name.endswith(".gz")
+    with (
+        write_errors(target),
+        whole_file(target, may_replace=replace) as unfinished,
+        unfinished.open("wb") as file,
+        gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) if is_compressed else nullcontext(file) as stream,
+    ):
+        stream.writelines(piece.encode("ascii") for piece in pieces)
+    return target.stat().st_size

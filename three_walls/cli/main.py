@@ -8,16 +8,16 @@ import sys
 from contextlib import suppress
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from three_walls.cli.signals import Terminated, finish_loading
-from three_walls.model.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
-from three_walls.version import VERSION
+from three_walls.lib.errors import InputError, RuleBaseError, ThreeWallsError, UsageError
+from three_walls.lib.text import show_control_characters
+from three_walls.lib.version import VERSION
 
 SUMMARIES = {
     "analyze": "Find the wall in TRACES and plan the edits.",
     "attach": "Run COMMAND, the program of one rank, and profile it on some ranks.",
-    "baseline": "Keep reports under a name, to compare later runs with.",
     "capture": "Print the commands that capture a run well, with reasons; nothing is run.",
     "compare": "Compare AFTER with BEFORE: the step, the settings, the buckets, the wall.",
     "completion": "Print the script with which SHELL completes commands and files.",
@@ -33,12 +33,14 @@ SUMMARIES = {
     "whatif": "Predict the step of TRACES after changes, all taken together.",
 }
 """Command -> the first sentence of its help. A command is the function ``<name>_command`` in the module of its name,
-imported when it is used: the imports that reading traces needs take a second."""
+or in that of :data:`_MODULES`, imported when it is used: the imports that reading traces needs take a second."""
+_MODULES = {"completion": "main", "facts": "rules", "plan": "compare"}
+"""Commands in the module of another one."""
 
 TASKS = {
     "Record a run": ("capture", "attach", "doctor", "scrub"),
     "Analyze it": ("analyze", "render", "export", "recipe"),
-    "Try edits": ("whatif", "verify", "compare", "baseline", "plan"),
+    "Try edits": ("whatif", "verify", "compare", "plan"),
     "Look up and extend": ("rules", "facts", "completion"),
 }
 """Groups of commands in ``--help``. A command without a group is listed behind them."""
@@ -53,7 +55,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in SUMMARIES:
             return None
-        module = importlib.import_module(f"three_walls.cli.{cmd_name}")
+        module = importlib.import_module(f"three_walls.cli.{_MODULES.get(cmd_name, cmd_name)}")
         finish_loading()
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
@@ -83,6 +85,26 @@ def cli() -> None:
 
     Reads exports of Nsight Systems, works offline, and never changes a trace.
     """
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_command(context: click.Context, shell: str) -> None:
+    """Print the script with which SHELL completes commands and files.
+
+    \b
+    Install it once:
+      bash  three-walls completion bash > ~/.local/share/bash-completion/completions/three-walls
+      zsh   three-walls completion zsh > "${fpath[1]}/_three-walls"
+      fish  three-walls completion fish > ~/.config/fish/completions/three-walls.fish
+    In this shell only:
+      eval "$(three-walls completion bash)"
+    """
+    completion = get_completion_class(shell)
+    assert completion is not None  # click knows all three
+    made = completion(context.find_root().command, {}, "three-walls", "_THREE_WALLS_COMPLETE")
+    click.echo(made.source_template % made.source_vars())  # source() starts a bash to learn its version
 
 
 def main() -> None:
@@ -128,7 +150,7 @@ def main() -> None:
 def _fail(message: str, exit_code: int) -> None:
     """Print the error and exit. Errors of rules take a line each; any other message is kept on one line."""
     if exit_code != RuleBaseError.exit_code:
-        message = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
+        message = show_control_characters(message, kept="")
     with suppress(OSError):  # stderr may be closed or full as well
         click.echo(f"three-walls: error: {message}", err=True)
     try:

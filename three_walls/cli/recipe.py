@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from three_walls.model.errors import UsageError
-from three_walls.model.shell import quote_file, quote_word
-from three_walls.report.formats import show_control_characters
+from three_walls.lib.errors import UsageError
+from three_walls.lib.shell import quote_file, quote_word
+from three_walls.lib.text import show_control_characters
 
 _PACKAGE = Path(__file__).parent.parent
 _FOLDER = "nsys_recipe"

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from three_walls.cli.signals import loading
-from three_walls.model.errors import UsageError
-from three_walls.report.formats import show_control_characters
-from three_walls.report.render import FORMATS, render
+from three_walls.lib.errors import UsageError
+from three_walls.lib.files import encode, write_texts
+from three_walls.lib.given_files import check_target, write_errors
+from three_walls.lib.text import show_control_characters
+from three_walls.report.render_report import FORMATS, render
 
 if TYPE_CHECKING:
-    from three_walls.model.report import Report
+    from three_walls.report.report import Report
 
 REPORT_NAME = "report.json"
 _FORMAT_OF = {".html": "html", ".json": "json", ".md": "md", ".csv": "csv", ".txt": "text"}
@@ -66,7 +68,7 @@ def render_command(source: Path, form: str | None, target: Path | None, table: s
         return
     if form is None:
         with loading():
-            from three_walls.report.write import write_report
+            from three_walls.report.write_report import write_report
         written = write_report(report, target)
     elif form == "csv" and table is None and target.is_dir():
         with loading():
@@ -98,19 +100,16 @@ def show(report: Report, form: str, *, table: str | None, is_full: bool) -> None
     click.echo(encode(render(report, form, table=table, is_full=is_full)), nl=False)
 
 
-def encode(text: str) -> bytes:
-    """``text`` as the files hold it: a lone surrogate (of a file name that is not UTF-8) is spelled out."""
-    return text.encode("utf-8", errors="backslashreplace")
-
-
 def _write(target: Path, text: str) -> Path:
     """Write ``text`` to ``target``, whole or not at all; an earlier file is replaced."""
-    with loading():
-        from three_walls.captures.scrub.hidden_files import check_target, hidden_file, write_errors
-    check_target(target, True)
+    check_can_be_written(target, True)
+    with write_errors(target):
+        write_texts({target.name: text}, target.parent)
+    return target
+
+
+def check_can_be_written(target: Path, may_replace: bool) -> None:
+    """Raises UsageError where ``target`` is not as :func:`check_target` says, or its directory cannot be written."""
+    check_target(target, may_replace)
     if not os.access(target.absolute().parent, os.W_OK):
         raise UsageError(f"{target}: cannot be written (its directory is missing or read-only)")
-    with write_errors(target), hidden_file(target.absolute().parent) as file:
-        file.stream.write(encode(text))
-        file.publish(target, True)
-    return target

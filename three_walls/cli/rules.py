@@ -1,4 +1,4 @@
-"""``three-walls rules``: lists and shows rules, and checks and tests your own."""
+"""``three-walls rules``: lists and shows rules, checks and tests your own. ``three-walls facts``: what they compare."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
+from three_walls.advice.format.rule import Rule
+from three_walls.advice.format.rule_base import load_rule_base
 from three_walls.cli.signals import loading
-from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.errors import UsageError
-from three_walls.model.fact import FactDefinition
-from three_walls.model.rule import Rule
-from three_walls.model.shell import quote_file
-from three_walls.report.formats import show_control_characters
+from three_walls.lib.errors import UsageError
+from three_walls.lib.fact import FactDefinition
+from three_walls.lib.resources import RULES_DIR
+from three_walls.lib.shell import quote_file
+from three_walls.lib.text import show_control_characters
 from three_walls.report.text_rule import describe_rule, describe_warning
-from three_walls.resources import RULES_DIR
-from three_walls.rules.rule_base import load_rule_base
+from three_walls.tables.buckets import SubWall, Wall
 
 
 def _own_directory(_context: click.Context, _parameter: click.Parameter, directory: Path | None) -> Path | None:
@@ -54,7 +54,7 @@ def warnings_command(directory: Path | None) -> None:
         warnings = load_rule_base(_list_definitions).warnings
     else:
         with loading():
-            from three_walls.rules.warnings import load_warnings
+            from three_walls.advice.judge_warnings import load_warnings
         warnings = load_warnings(RULES_DIR, directory, definitions=_list_definitions())
     for warning in warnings:
         click.echo(f"{warning.code:<36} {describe_warning(warning)}")
@@ -75,7 +75,7 @@ def warnings_command(directory: Path | None) -> None:
 def new_command(rule_id: str, wall: str, sub_wall: str | None, directory: Path) -> None:
     """Write a rule and its cases to fill in. rules test names every part that is still to do."""
     with loading():
-        from three_walls.rules.scaffold import write_scaffold
+        from three_walls.advice.format.scaffold import write_scaffold
     if any(rule.id == rule_id for rule in _load(None)):
         raise UsageError(f"{rule_id} is already the id of a rule")
     for path in write_scaffold(rule_id, Wall(wall), SubWall(sub_wall) if sub_wall else None, directory):
@@ -106,9 +106,9 @@ def check_command(directory: Path | None) -> None:
 def test_command(directory: Path | None) -> None:
     """Run the written and the derived cases of every rule; exit code 1 if one fails."""
     with loading():
-        from three_walls.rules.cases import load_cases
-        from three_walls.rules.derive import check_cases
-        from three_walls.rules.load import cases_file
+        from three_walls.advice.format.load_rules import cases_file
+        from three_walls.advice.testing.derive_cases import check_cases
+        from three_walls.advice.testing.rule_cases import load_cases
     rules = {rule.id: rule for rule in _read(directory)}
     written = derived = failed = 0
     for path in _files(directory):
@@ -137,17 +137,32 @@ def _load(directory: Path | None) -> tuple[Rule, ...]:
 def _read(directory: Path | None) -> tuple[Rule, ...]:
     """The rules, checked anew."""
     with loading():
-        from three_walls.rules.load import load_rules
+        from three_walls.advice.format.load_rules import load_rules
     return load_rules(RULES_DIR, *([directory] if directory else []), definitions=_list_definitions())
 
 
 def _list_definitions() -> tuple[FactDefinition, ...]:
     with loading():
-        from three_walls.facts.registry import DEFINITIONS
+        from three_walls.facts.sheet import DEFINITIONS
     return DEFINITIONS
 
 
 def _files(directory: Path | None) -> tuple[Path, ...]:
     with loading():
-        from three_walls.rules.load import rule_files
+        from three_walls.advice.format.load_rules import rule_files
     return (*rule_files(RULES_DIR), *(rule_files(directory) if directory else ()))
+
+
+@click.command("facts")
+def facts_command() -> None:
+    """List every fact that a report may hold and a rule may compare, with its unit and definition.
+
+    Settings are facts too: config.<key> (keys of tables/config-keys.yaml) and env.<VARIABLE>.
+    """
+    for entry in _list_definitions():
+        click.echo(f"{entry.name} [{entry.unit}]")
+        click.echo(f"    {entry.meaning}")
+        if entry.not_the_same_as:
+            click.echo(f"    Not the same as: {entry.not_the_same_as}")
+        if entry.needs:
+            click.echo(f"    Needs of the trace: {', '.join(entry.needs)}")

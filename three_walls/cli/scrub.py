@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from three_walls.captures.scrub.scrub import ScrubSummary, scrub
-from three_walls.cli.nsys_option import nsys_option
-from three_walls.model.shell import is_variable
-from three_walls.report.formats import format_count, show_control_characters
+from three_walls.capture.scrub.scrub_export import ScrubSummary, scrub
+from three_walls.cli.options import nsys_option
+from three_walls.lib.shell import is_variable
+from three_walls.lib.text import format_count, show_control_characters
 
 _MOST_NAMES = 12
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import click
 
-from three_walls.inputs import limits
-from three_walls.inputs.config.saved_config import infer_release
-from three_walls.inputs.config.yaml_data import read_yaml
-from three_walls.inputs.given_files import read_text_file
-from three_walls.model.errors import InputError, UsageError
-from three_walls.model.shell import is_variable, quote_file
-from three_walls.overrides.merged_config import MergedConfig, config_of_sections
-from three_walls.overrides.real_bridge.verify import Target, WrittenOverrides, verify
-from three_walls.report.formats import show_control_characters
-from three_walls.tables.bridge import check_release, nearest_release
+from three_walls.bridge.merged_config import MergedConfig, config_of_sections
+from three_walls.bridge.real_bridge.verify_overrides import Target, WrittenOverrides, verify
+from three_walls.lib import limits
+from three_walls.lib.errors import InputError, UsageError
+from three_walls.lib.given_files import read_text_file
+from three_walls.lib.shell import is_variable, quote_file
+from three_walls.lib.text import show_control_characters
+from three_walls.lib.yaml import read_yaml
+from three_walls.megatron.settings.saved_config import infer_release
+from three_walls.tables.bridge_releases import check_release, nearest_release
 
 _RUN_CONFIG = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from three_walls.cli.analyze import show_progress
-from three_walls.cli.nsys_option import nsys_option
+from three_walls.cli.options import run_options
 from three_walls.cli.signals import loading
-from three_walls.cli.workers_option import choose_threads
-from three_walls.model.config import ConfigData
-from three_walls.model.errors import UsageError
-from three_walls.model.workers import Workers
+from three_walls.lib.errors import UsageError
+from three_walls.lib.plain_data import ConfigData
+from three_walls.trace.run_request import RunRequest
 
 if TYPE_CHECKING:
-    from three_walls.model.what_if import Question, WhatIf
+    from three_walls.advice.what_if import Question, WhatIf
 
 _BYTES_PER_GB = 1_000_000_000
 LARGEST_FACTOR = 1_000.0
@@ -27,7 +25,6 @@ LARGEST_FACTOR = 1_000.0
 
 
 @click.command("whatif")
-@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--set",
     "settings",
@@ -52,33 +49,14 @@ LARGEST_FACTOR = 1_000.0
     help="Leave out the kernels in whose name this is found, and their launches. Repeatable.",
 )
 @click.option("--network-gbs", metavar="N", type=float, help="Bandwidth of the network per GPU and direction, in GB/s.")
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Training log of the same run: its unprofiled steps are what changes. Repeatable.",
-)
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="The run's saved run_config.yaml.")
-@click.option("--step-range", metavar="REGEX", help="NVTX ranges that mark training steps, as for analyze.")
-@click.option(
-    "--rules",
-    "rules_dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A directory of your own rules, as for analyze.",
-)
 @click.option("--json", "is_json", is_flag=True, help="Print step_ns, after_ns, because_unknown and budget_after only.")
-@nsys_option
+@run_options("rules")
 def whatif_command(
-    traces: tuple[Path, ...],
+    request: RunRequest,
     settings: tuple[str, ...],
     scales: tuple[str, ...],
     dropped: tuple[str, ...],
     network_gbs: float | None,
-    logs: tuple[Path, ...],
-    config_file: Path | None,
-    step_range: str | None,
-    rules_dir: Path | None,
     is_json: bool,
 ) -> None:
     """Predict the step of TRACES after changes, all taken together.
@@ -99,23 +77,14 @@ def whatif_command(
       4  no CUDA kernels in the traces
       5  the rule base has errors
     """
-    choose_threads(traces)
     with loading():
         from three_walls import pipeline
+        from three_walls.advice.answer_what_if import answer
         from three_walls.report.terminal_report import open_console
         from three_walls.report.what_if_text import describe_what_if
-        from three_walls.rules.what_if import answer
     question = read_question(settings, scales, dropped, network_gbs)
     with show_progress() as progress:
-        run = pipeline.replay_run(
-            traces,
-            logs=logs,
-            config=config_file,
-            step_range=step_range,
-            rules=rules_dir,
-            workers=Workers.per_core(),
-            progress=progress,
-        )
+        run = pipeline.replay_run(request, progress)
         progress("replaying the step with the changes")
         found = answer(question, run)
     if is_json:
@@ -131,8 +100,8 @@ def read_question(
 ) -> Question:
     """The options as a question. Raises UsageError for one that cannot be read, and where none is given."""
     with loading():
-        from three_walls.inputs.config.command_line import read_user_settings
-        from three_walls.model.what_if import Question
+        from three_walls.advice.what_if import Question
+        from three_walls.megatron.settings.option_words import read_user_settings
     if not (settings or scales or dropped or network_gbs is not None):
         raise UsageError("whatif: expected a change, found none: give --set, --scale, --drop or --network-gbs")
     if network_gbs is not None and not (math.isfinite(network_gbs) and network_gbs > 0):

@@ -1,1 +1,1 @@
-"""One step of a run for trace viewers: what ran, what owns each nanosecond, and why nothing ran."""
+"""One step in detail: tracks for trace viewers, and the kernels, host work and timeline of the report."""

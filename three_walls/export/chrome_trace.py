@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from json.encoder import encode_basestring_ascii as quote
 
 from three_walls.export.tracks import RankTracks, Slice, StepTracks
-from three_walls.version import VERSION
+from three_walls.lib.version import VERSION
 
 
 def render_chrome_trace(step: StepTracks) -> Iterator[str]:

@@ -8,19 +8,20 @@ from functools import lru_cache
 
 import polars as pl
 
+from three_walls.export.step_detail_rows import KernelPlace, KernelRow
+from three_walls.export.step_tracks import MeasuredStep
 from three_walls.export.tracks import LONGEST_SHOWN_NAME
-from three_walls.facts.efficiency.gemm_shapes import LaunchedGemms, find_launched_gemms
-from three_walls.facts.efficiency.model_flops import precision_of
-from three_walls.facts.step_view import StepView
-from three_walls.model.report import KernelPlace, KernelRow
-from three_walls.model.units import NS_PER_S
-from three_walls.replay.graph import StepGraph
-from three_walls.replay.layer_order import OUTSIDE
-from three_walls.tables.kernels import peak_of, precision_of_kernel
-from three_walls.tables.scrub import cut_private
-from three_walls.timeline.intervals import DURATION
-from three_walls.timeline.operators import EVALUATES, Operators
-from three_walls.timeline.steps import TRAINING_STEP_TEXT
+from three_walls.facts.gemm_shapes import LaunchedGemms
+from three_walls.facts.model_flops import precision_of
+from three_walls.layers.layer_order import OUTSIDE
+from three_walls.lib.declare import artifact
+from three_walls.lib.units import NS_PER_S
+from three_walls.step.find_steps import TRAINING_STEP_TEXT
+from three_walls.step.intervals import DURATION
+from three_walls.step.operators import EVALUATES, Operators
+from three_walls.step.step_view import StepView
+from three_walls.tables.kernel_names import peak_of, precision_of_kernel
+from three_walls.tables.shareable import cut_private
 
 MOST_PLACES = 4
 LEAST_FRACTION = 0.001
@@ -39,15 +40,16 @@ _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z])|(?<=layer)\d+|(?<=step)\d
 """Numbers of layers, steps and regions, but not those of functions: ``MulBackward0`` is another one than 1."""
 
 
-def tabulate_kernels(step: StepView, operations: pl.DataFrame, operators: Operators) -> tuple[KernelRow, ...]:
+@artifact
+def kernels(step: StepView, described_operations: pl.DataFrame, launched_gemms: LaunchedGemms) -> tuple[KernelRow, ...]:
     """Rows by bucket; those of a bucket sum to the durations of its operations that start in the step.
 
-    ``operations``: those of :func:`describe_operations`. ``operators``: the ranges around the launches. Raises
-    AssertionError unless the rows sum to the operations.
+    Raises AssertionError unless the rows sum to the operations.
     """
+    operations = described_operations
     if operations.is_empty():
         return ()
-    flops_per_s = _measure_rates(find_launched_gemms(step, operators))
+    flops_per_s = _measure_rates(launched_gemms)
     places = _list_places(operations)
     least_ns = LEAST_FRACTION * step.step_ns
     rows: list[KernelRow] = []
@@ -111,12 +113,13 @@ def is_place(range_name: str) -> bool:
     return not range_name.startswith(EVALUATES) and TRAINING_STEP_TEXT not in range_name
 
 
-def describe_operations(step: StepView, graph: StepGraph | None, operators: Operators) -> pl.DataFrame:
+@artifact
+def described_operations(step: StepView, measured_step: MeasuredStep, operators: Operators) -> pl.DataFrame:
     """What started in the step, with ``bucket``, labels, and the ``operator`` around the launch.
 
-    ``graph``: with labelled operations; None where the step was not replayed. Labels are null where not known.
+    Labels are null where not known, as those of a step that was not replayed.
     """
-    operations = step.started
+    operations, graph = step.started, measured_step.graph
     labels = ("module", "direction", "layer")
     labelled = None
     if graph is not None and step.rank_index in graph.ranks:

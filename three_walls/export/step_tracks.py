@@ -7,27 +7,33 @@ device, and per host thread its NVTX ranges and CUDA calls. Everything is cut to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.attribution.compute_gaps import ComputeGaps
-from three_walls.attribution.host_activity import API_VERSION
-from three_walls.attribution.ownership import OWNER
-from three_walls.export.critical_path import place_critical_path
+from three_walls.export.path_slices import place_critical_path
 from three_walls.export.tracks import LONGEST_SHOWN_NAME, Arrow, RankTracks, Slice, StepTracks, Track, lay_out
-from three_walls.facts.step_view import StepView
-from three_walls.inputs.nsys.identity import Rank
-from three_walls.inputs.nsys.reader import Trace
-from three_walls.inputs.nsys.tables import THREADS_PER_PROCESS, read_ranges_between
-from three_walls.model.buckets import BUCKET_BY_NAME
-from three_walls.model.errors import UsageError
-from three_walls.model.record import dataclass
-from three_walls.ranks.clock import CommonClock
-from three_walls.replay.critical_path import OPERATION, find_critical_path, list_operations_on_path
-from three_walls.replay.graph import StepGraph, Times, replay
-from three_walls.tables.scrub import cut_private
-from three_walls.timeline.operators import read_operator_text
-from three_walls.timeline.timeline import Timeline
+from three_walls.lib.declare import artifact
+from three_walls.lib.errors import UsageError
+from three_walls.replay.find_critical_path import OPERATION, find_critical_path, list_operations_on_path
+from three_walls.replay.predictor import StepReplay
+from three_walls.replay.step_graph import StepGraph, Times, replay
+from three_walls.replay.transformation import Predictor
+from three_walls.step.attribute_steps import Attribution
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.compute_gaps import ComputeGaps
+from three_walls.step.host_activity import API_VERSION
+from three_walls.step.operators import read_operator_text
+from three_walls.step.ownership import OWNER
+from three_walls.step.ranks.align_clocks import CommonClock
+from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_view import StepView
+from three_walls.tables.buckets import BUCKET_BY_NAME
+from three_walls.tables.shareable import cut_private
+from three_walls.trace.identity import Rank
+from three_walls.trace.read_inputs import Inputs
+from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between
+from three_walls.trace.read_trace import Trace
 
 MOST_RANGES = 100_000
 """NVTX ranges of a rank, the longest first. A step of a real run has some ten thousand."""
@@ -64,6 +70,28 @@ class Window:
     def shown(self) -> tuple[int, int]:
         """Start and end as exported."""
         return self.start_ns - self.zero_ns, self.end_ns - self.zero_ns
+
+
+@artifact
+def measured_step(
+    inputs: Inputs,
+    timeline: Timeline,
+    matched_ranks: MatchedRanks,
+    attribution: Attribution,
+    step: StepView,
+    predictor: Predictor,
+) -> MeasuredStep:
+    """The representative step and what was worked out about it."""
+    return MeasuredStep(
+        timeline=timeline,
+        clock=matched_ranks.clock,
+        slices=attribution.slices,
+        gaps=attribution.compute_gaps,
+        traces=inputs.with_kernels,
+        step=step,
+        graph=predictor.graph if isinstance(predictor, StepReplay) else None,
+        reason_without_graph=predictor.reason_withheld,
+    )
 
 
 def list_step_tracks(measured: MeasuredStep, ranks: Collection[int] = ()) -> StepTracks:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from three_walls.model.record import dataclass
 
 LONGEST_SHOWN_NAME = 400
 """Characters of a name: demangled kernels have up to 1,421, and the words that distinguish them come early."""

@@ -1,1 +1,1 @@
-"""Timeline, ranks and attribution -> facts: named numbers with a definition, or the reason why one is missing."""
+"""The fact sheet: named numbers, each with its definition, or the reason why it is missing."""

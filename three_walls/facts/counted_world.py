@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from three_walls.facts.attention_passes import count_phases, find_passes
-from three_walls.inputs.config.parallel_layout import has_uneven_stages, read_layout
-from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.timeline.timeline import Timeline, take_rank
+from three_walls.layers.attention_passes import count_phases, find_passes
+from three_walls.megatron.parallel_layout import has_uneven_stages, read_layout
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
+from three_walls.step.build_timeline import Timeline, take_rank
 
 COUNTED = "derived: from the micro-batches of a step"
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.attribution.ownership import LABELS
-from three_walls.facts.step import HOST_LAUNCHES
-from three_walls.facts.step_view import StepView
-from three_walls.model.fact import FactGroup, Measured, Measurement, Pool, known, missing
-from three_walls.model.report import GraphCoverage, OutsideGraphs
-from three_walls.timeline.intervals import mask_of
-from three_walls.timeline.steps import MODEL_WORK
+from three_walls.facts.fact_rows import GraphCoverage, OutsideGraphs
+from three_walls.facts.step_facts import HOST_LAUNCHES
+from three_walls.lib.declare import artifact, duration, fact
+from three_walls.lib.fact import Pool
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.step.find_steps import MODEL_WORK
+from three_walls.step.intervals import mask_of
+from three_walls.step.ownership import LABELS
+from three_walls.step.step_view import StepView
 
-facts = FactGroup()
 LAUNCH_STARVED_PARENTS = (
     "launch_starved_ns",
     "launch_starved_recoverable_ns",
@@ -27,22 +28,6 @@ LAUNCH_STARVED_PARENTS = (
 )
 """Facts that contain launch-starved time."""
 
-OPTIMIZER_LAUNCH_STARVED = facts.duration(
-    "optimizer_launch_starved_ns",
-    "optimizer launch-starved time per step",
-    "Time per step that is launch-starved from the first to the last optimizer kernel after the step's last GEMM.",
-    needs=HOST_LAUNCHES,
-    share="launch-starved time of the optimizer",
-    pool=Pool(part_of=LAUNCH_STARVED_PARENTS, is_device_busy=False),
-)
-GRAPH_KERNEL_FRACTION = facts.fact(
-    "graph_kernel_fraction",
-    "fraction",
-    "the share of kernels inside CUDA graphs",
-    "Fraction of the step's kernels that CUDA graphs launched.",
-    needs=("graph_nodes", "inside_cuda_graphs"),
-)
-
 _STARVED = mask_of(["launch_starved"], LABELS)
 
 IS_NODE = pl.col("graph_node").fill_null(0) != 0
@@ -51,25 +36,53 @@ IS_NODE = pl.col("graph_node").fill_null(0) != 0
 _WHOLE = "graphs of the step were recorded whole, without their kernels (recapture with --cuda-graph-trace=node)"
 
 
-def measure_graphs(step: StepView) -> Measured[GraphCoverage | None]:
-    """Coverage of the step by graphs; no row where no graph was launched."""
+@duration(
+    "optimizer launch-starved time per step",
+    needs=HOST_LAUNCHES,
+    share="launch-starved time of the optimizer",
+    pool=Pool(part_of=LAUNCH_STARVED_PARENTS, is_device_busy=False),
+)
+def optimizer_launch_starved_ns(step: StepView) -> Measurement[int]:
+    """Time per step that is launch-starved from the first to the last optimizer kernel after the step's last GEMM."""
+    # It is what a graph of the optimizer's kernels could remove. The GEMMs of Muon's update count as model work, so the
+    # phase begins after them.
+    model_work_end = step.operations.filter(pl.col("category").is_in(list(MODEL_WORK)))["end_ns"].max()
+    optimizer = step.operations.filter(pl.col("category") == "optimizer")
+    phase = optimizer if model_work_end is None else optimizer.filter(pl.col("start_ns") >= model_work_end)
+    if phase.is_empty():
+        return missing("no optimizer kernel follows the step's last GEMM")
+    begin, end = phase["start_ns"].min(), phase["end_ns"].max()
+    inside = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(begin))
+    starved = step.slices.filter((pl.col("active") & _STARVED) != 0).select(ns=inside.clip(lower_bound=0))
+    return known(int(starved["ns"].sum()))
+
+
+@fact("fraction", "the share of kernels inside CUDA graphs", needs=("graph_nodes", "inside_cuda_graphs"))
+def graph_kernel_fraction(step: StepView) -> Measurement[float]:
+    """Fraction of the step's kernels that CUDA graphs launched."""
+    kernels = step.kernels
+    if not kernels.height:
+        return missing("no kernel ran in the step")
+    return known(kernels.filter(IS_NODE).height / kernels.height)
+
+
+@artifact
+def graph_coverage(step: StepView) -> GraphCoverage | None:
+    """Coverage of the step by graphs; None where no graph was launched."""
     kernels = step.kernels
     nodes = kernels.filter(IS_NODE)
-    fraction = known(nodes.height / kernels.height) if kernels.height else missing("no kernel ran in the step")
     whole_graphs = _count_whole_graphs(step.started.filter(pl.col("kind") == "graph"), nodes)
     reason = step.run.lacks("inside_cuda_graphs") or (_WHOLE if whole_graphs else "")
-    coverage = None
-    if reason or nodes.height:
-        coverage = GraphCoverage(
-            kernels_inside=nodes.height,
-            kernels_outside=kernels.height - nodes.height,
-            whole_graphs=whole_graphs,
-            fraction=None if reason else fraction.value,
-            reason=reason,
-            outside=_sum_outside(kernels.filter(~IS_NODE)),
-        )
-    starved = measure_optimizer_starved(step)
-    return Measured(coverage, {GRAPH_KERNEL_FRACTION: fraction, OPTIMIZER_LAUNCH_STARVED: starved})
+    if not reason and not nodes.height:
+        return None
+    return GraphCoverage(
+        kernels_inside=nodes.height,
+        kernels_outside=kernels.height - nodes.height,
+        whole_graphs=whole_graphs,
+        fraction=None if reason else nodes.height / kernels.height,
+        reason=reason,
+        outside=_sum_outside(kernels.filter(~IS_NODE)),
+    )
 
 
 def _count_whole_graphs(envelopes: pl.DataFrame, nodes: pl.DataFrame) -> int:
@@ -93,20 +106,3 @@ def _sum_outside(kernels: pl.DataFrame) -> tuple[OutsideGraphs, ...]:
         OutsideGraphs(category, calls, int(host_ns) if is_known else None)
         for category, calls, host_ns, is_known in sums.select("category", "calls", "host_ns", "is_known").rows()
     )
-
-
-def measure_optimizer_starved(step: StepView) -> Measurement[int]:
-    """Launch-starved time inside the optimizer phase: what a graph of the optimizer's kernels could remove.
-
-    The phase lasts from the first to the last optimizer kernel after the step's last model work. The GEMMs of Muon's
-    update count as model work, so the phase begins after them.
-    """
-    model_work_end = step.operations.filter(pl.col("category").is_in(list(MODEL_WORK)))["end_ns"].max()
-    optimizer = step.operations.filter(pl.col("category") == "optimizer")
-    phase = optimizer if model_work_end is None else optimizer.filter(pl.col("start_ns") >= model_work_end)
-    if phase.is_empty():
-        return missing("no optimizer kernel follows the step's last GEMM")
-    begin, end = phase["start_ns"].min(), phase["end_ns"].max()
-    inside = pl.min_horizontal("end_ns", pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(begin))
-    starved = step.slices.filter((pl.col("active") & _STARVED) != 0).select(ns=inside.clip(lower_bound=0))
-    return known(int(starved["ns"].sum()))

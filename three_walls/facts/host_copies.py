@@ -4,53 +4,30 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.facts.step_view import StepView
-from three_walls.model.fact import FactGroup, Measured, Measurement, known, known_or_missing, missing
-from three_walls.model.report import CopyBandwidth
-from three_walls.model.units import NS_PER_S
-from three_walls.timeline.intervals import DURATION
-
-TO_DEVICE = ("copy_h2d_pinned", "copy_h2d_pageable")
-TO_HOST = ("copy_d2h_pinned", "copy_d2h_pageable")
+from three_walls.facts.fact_rows import CopyBandwidth
+from three_walls.facts.step_facts import HOST_COPIES
+from three_walls.lib.declare import artifact, fact
+from three_walls.lib.measurement import Measurement, known_or_missing
+from three_walls.lib.units import NS_PER_S
+from three_walls.step.intervals import DURATION
+from three_walls.step.step_view import StepView
 
 LARGE_COPY_BYTES = 1 << 20
 """A smaller copy is over before the link is full: its rate is the cost of starting a copy."""
 
-facts = FactGroup()
 
-H2D_ACHIEVED = facts.fact(
-    "h2d_achieved_bytes_per_s",
-    "bytes_per_s",
-    "host-to-device copy bandwidth",
-    "Bytes of the step's copies from host to GPU of 1 MiB and more over the sum of their durations.",
-    needs=("copies",),
-)
-D2H_ACHIEVED = facts.fact(
-    "d2h_achieved_bytes_per_s",
-    "bytes_per_s",
-    "device-to-host copy bandwidth",
-    "Bytes of the step's copies from GPU to host of 1 MiB and more over the sum of their durations.",
-    needs=("copies",),
-)
-HOST_LINK = facts.fact(
-    "host_link_bytes_per_s",
-    "bytes_per_s",
-    "host link bandwidth",
-    "Bandwidth of the link between GPU and host memory in one direction (PCIe, NVLink-C2C), before protocol overhead.",
-)
-
-
-def measure_host_copies(step: StepView) -> Measured[tuple[CopyBandwidth, ...]]:
+@artifact
+def copies(step: StepView) -> tuple[CopyBandwidth, ...]:
     """One row per kind of host copy that starts in the step; rates are of the large copies."""
     link = step.gpu.host_link_bytes_per_s if step.gpu else None
-    is_host_copy = pl.col("category").cast(pl.String).is_in([*TO_DEVICE, *TO_HOST])
-    copies = step.started.filter(is_host_copy).select(
+    is_host_copy = pl.col("category").cast(pl.String).is_in(HOST_COPIES)
+    of_host = step.started.filter(is_host_copy).select(
         pl.col("category").cast(pl.String),
         pl.col("bytes").fill_null(0),
         duration_ns=DURATION,
         is_large=pl.col("bytes").fill_null(0) >= LARGE_COPY_BYTES,
     )
-    sums = copies.group_by("category").agg(
+    sums = of_host.group_by("category").agg(
         calls=pl.len(),
         moved=pl.col("bytes").sum(),
         ns=pl.col("duration_ns").sum(),
@@ -58,7 +35,7 @@ def measure_host_copies(step: StepView) -> Measured[tuple[CopyBandwidth, ...]]:
         large_bytes=pl.col("bytes").filter("is_large").sum(),
         large_ns=pl.col("duration_ns").filter("is_large").sum(),
     )
-    rows = tuple(
+    return tuple(
         CopyBandwidth(
             copy_class=row["category"],
             calls=row["calls"],
@@ -70,19 +47,11 @@ def measure_host_copies(step: StepView) -> Measured[tuple[CopyBandwidth, ...]]:
         )
         for row in sums.sort("category").iter_rows(named=True)
     )
-    large = copies.filter("is_large")
-    return Measured(
-        rows,
-        {
-            H2D_ACHIEVED: _rate(large.filter(pl.col("category").is_in(TO_DEVICE))),
-            D2H_ACHIEVED: _rate(large.filter(pl.col("category").is_in(TO_HOST))),
-            HOST_LINK: known_or_missing(link or None, "tables/hardware.yaml has no link to host memory for this GPU"),
-        },
-    )
 
 
-def _rate(copies: pl.DataFrame) -> Measurement[float]:
-    duration_ns = int(copies["duration_ns"].sum())
-    if not duration_ns:
-        return missing(f"no copy of {LARGE_COPY_BYTES >> 20} MiB or more in the step")
-    return known(int(copies["bytes"].sum()) * NS_PER_S / duration_ns)
+@fact("bytes_per_s", "host link bandwidth")
+def host_link_bytes_per_s(step: StepView) -> Measurement[int]:
+    """Bandwidth of the link between GPU and host memory in one direction (PCIe, NVLink-C2C), before protocol
+    overhead."""
+    link = step.gpu.host_link_bytes_per_s if step.gpu else None
+    return known_or_missing(link or None, "tables/hardware.yaml has no link to host memory for this GPU")

@@ -5,343 +5,250 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from statistics import median, quantiles
+from statistics import median
 
+from three_walls.facts.fact_rows import LogSummary, ProgressSummary
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
-from three_walls.facts.step_view import NO_STEP
-from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
-from three_walls.inputs.read_inputs import find_other_sizes, jobs_of_run
-from three_walls.model.config import RunConfig
-from three_walls.model.fact import (
-    FactDefinition,
-    FactGroup,
-    FactValue,
-    Measurement,
-    Measurements,
-    Pool,
-    known,
-    known_or_missing,
-    missing,
-)
-from three_walls.model.record import dataclass
-from three_walls.model.report import LogSummary, ProgressSummary
-from three_walls.model.training_log import LogIteration, ProgressJob, TrainingLog
-from three_walls.model.units import ns_to_ms
-from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
-
-NO_LOG = "no training log was given (--log)"
-NO_ITERATION_LINE = "the log holds no iteration line (the last rank prints them: give its log too)"
-EMPTY_LOG = "no line of the log is Megatron-LM's or Megatron-Bridge's"
-
-facts = FactGroup()
-
-UNPROFILED_STEP = facts.duration(
-    "unprofiled_step_ns",
-    "the unprofiled step length",
-    "Median length of the log's steady iterations outside the profiler's range.",
-)
-UNPROFILED_STEP_LOW = facts.duration(
-    "unprofiled_step_lower_quartile_ns",
-    "the lower quartile of unprofiled step lengths",
-    "A quarter of the log's steady iterations outside the profiler's range are shorter.",
-)
-UNPROFILED_STEP_HIGH = facts.duration(
-    "unprofiled_step_upper_quartile_ns",
-    "the upper quartile of unprofiled step lengths",
-    "A quarter of the log's steady iterations outside the profiler's range are longer.",
-)
-UNPROFILED_STEP_SPREAD = facts.fact(
-    "unprofiled_step_spread_ratio",
-    "ratio",
-    "the longest-to-shortest unprofiled step ratio",
-    "Longest of the log's steady, unprofiled iterations over the shortest.",
-)
-UNPROFILED_STEP_RANGE = facts.duration(
-    "unprofiled_step_range_ns",
-    "the range of unprofiled step lengths",
-    "Longest of the log's steady, unprofiled iterations less the shortest.",
-    "Time of one step: it is what differs between steps, in none of which a constant part shows.",
-    pool=Pool(is_device_busy=False),
-)
-UNPROFILED_STEPS = facts.fact(
-    "unprofiled_steps_count",
-    "count",
-    "the number of unprofiled steps",
-    "Iteration lines of the log that are steady and outside the profiler's range.",
-)
-TRACED_STEP = facts.duration(
-    "traced_step_ns",
-    "the traced step length",
-    "Length of the representative step, to be compared with that of unprofiled steps.",
-)
-PROFILER_PERTURBATION = facts.fact(
-    "profiler_perturbation_ratio",
-    "ratio",
-    "the traced-to-unprofiled step ratio",
-    "Length of the traced step over that of unprofiled steps: how much longer the profiler made it.",
-)
-PROFILER_EXCESS = facts.duration(
-    "profiler_excess_ns",
-    "time per step added by the profiler",
-    "Length of the traced step less that of unprofiled steps, where it is more than iterations differ by themselves; "
-    "else 0.",
-    "A part of the budget: which bucket it lies in is not measured.",
-)
-DEEPEP_UNAVAILABLE = facts.flag(
-    "log_deepep_unavailable",
-    "whether the log reports DeepEP unavailable",
-    "Whether the log reports that DeepEP is not installed or does not run on this GPU.",
-    "Proof that it is there: where the log reports nothing the fact is missing.",
-    if_true="The log reports that DeepEP is unavailable",
-    if_false="The log does not report that DeepEP is unavailable",
-)
-HYBRIDEP_UNAVAILABLE = facts.flag(
-    "log_hybridep_unavailable",
-    "whether the log reports HybridEP unavailable",
-    "Whether the log reports that HybridEP is not installed or does not run on this GPU.",
-    "Proof that it is there: where the log reports nothing the fact is missing.",
-    if_true="The log reports that HybridEP is unavailable",
-    if_false="The log does not report that HybridEP is unavailable",
-)
-UNAVAILABLE_DISPATCHERS = facts.fact(
-    "log_unavailable_dispatchers",
-    "text",
-    "the list of unavailable dispatchers",
-    "The dispatchers that the log reports as unavailable; unset where it reports none.",
-)
-LOG_FILES = facts.fact(
-    "log_files_count",
-    "count",
-    "the number of training logs",
-    "Files of the training log that were given and read.",
-)
-LOG_TFLOPS = facts.fact(
-    "log_tflops_per_gpu",
-    "tflops",
-    "logged TFLOP/s per GPU",
-    "Model TFLOP/s per GPU as the log prints it: median of the steady, unprofiled iterations.",
-)
-LOG_PEAK_MEMORY = facts.fact(
-    "log_peak_memory_bytes",
-    "bytes",
-    "the logged peak of allocated memory",
-    "Largest peak of allocated memory among the ranks that printed it.",
-)
-LOG_RESERVED_MEMORY = facts.fact(
-    "log_reserved_memory_bytes",
-    "bytes",
-    "the logged peak of reserved memory",
-    "Largest peak of reserved memory among the ranks that printed it.",
-)
-LOG_MEMORY_ITERATIONS = facts.fact(
-    "log_memory_iterations_count",
-    "count",
-    "the number of iterations before memory was printed",
-    "Iterations of the run before the log's last memory line. After one, the peak lacks the optimizer's moments, which "
-    "the first update creates.",
-)
-LOG_OOMS = facts.fact(
-    "log_oom_count", "count", "the number of out-of-memory errors", "Different out-of-memory errors in the log."
-)
-LOG_ALLOCATOR_RETRIES = facts.fact(
-    "log_allocator_retries_count",
-    "count",
-    "the number of allocator retries",
-    "Allocations that failed at first, most of any rank: the allocator released its cache and tried again.",
-)
+from three_walls.lib.declare import artifact, duration, fact, flag
+from three_walls.lib.fact import Pool
+from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
+from three_walls.log.steady_steps import Role
+from three_walls.log.training_log import ProgressJob, TrainingLog
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.joined_log import JoinedLog, measure_excess_ns
+from three_walls.step.step_view import NO_STEP, StepView
+from three_walls.tables.thresholds import default_log_thresholds
+from three_walls.trace.read_inputs import jobs_of_run
 
 _BACKENDS = ("DeepEP", "HybridEP")
 _REFUSED = r"\b{} is (?:not installed|supported for|only applicable)"
-_IN_DUMP = re.compile(r"^profiling:\n((?:[ ].*\n)*)", re.MULTILINE)
+_NO_MEMORY_LINE = "the log holds no memory line (rank 0 prints them: give its log too)"
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedLog:
-    """What the log adds to the report. ``mismatch``: why it is of another run; empty if it is not."""
-
-    facts: Measurements
-    summary: LogSummary | None
-    mismatch: str = ""
-
-    def whole(self, definition: FactDefinition) -> int | None:
-        """The whole number of a fact; None where the log does not give it."""
-        return self.facts[definition].whole
+@artifact
+def log_mismatch(joined_log: Measurement[JoinedLog], step: Measurement[StepView]) -> str:
+    """Why the log is of another run; empty if it is not known to be."""
+    traced_step_ns = step.value.step_ns if step.value else None
+    return joined_log.value.find_mismatch(traced_step_ns) if joined_log.value else ""
 
 
-def join_log(
-    log: TrainingLog | None,
-    config_without_log: RunConfig,
-    config: RunConfig,
-    traced_step_ns: int | None,
-    captured_lengths: Sequence[int | None],
-) -> JoinedLog:
-    """Facts, summary and mismatch of ``log`` for a trace.
+@artifact
+def own_log(joined_log: JoinedLog, log_mismatch: str) -> Measurement[JoinedLog]:
+    """The log of this run."""
+    return missing(f"the log is of another run: {log_mismatch}") if log_mismatch else known(joined_log)
 
-    ``config_without_log``: the run's settings by trace and saved configuration; ``config``: by all sources.
-    ``traced_step_ns``: the representative step; ``captured_lengths``: of every step that the capture holds, None for
-    those not kept.
+
+@duration("the unprofiled step length")
+def unprofiled_step_ns(own_log: JoinedLog) -> Measurement[int]:
+    """Median length of the log's steady iterations outside the profiler's range."""
+    return _read_quartile(own_log, 1)
+
+
+@duration("the lower quartile of unprofiled step lengths")
+def unprofiled_step_lower_quartile_ns(own_log: JoinedLog) -> Measurement[int]:
+    """A quarter of the log's steady iterations outside the profiler's range are shorter."""
+    return _read_quartile(own_log, 0)
+
+
+@duration("the upper quartile of unprofiled step lengths")
+def unprofiled_step_upper_quartile_ns(own_log: JoinedLog) -> Measurement[int]:
+    """A quarter of the log's steady iterations outside the profiler's range are longer."""
+    return _read_quartile(own_log, 2)
+
+
+@fact("ratio", "the longest-to-shortest unprofiled step ratio")
+def unprofiled_step_spread_ratio(own_log: JoinedLog) -> Measurement[float]:
+    """Longest of the log's steady, unprofiled iterations over the shortest."""
+    if own_log.why_no_median:
+        return missing(own_log.why_no_median)
+    lengths = [line.elapsed_ns for line in own_log.steady]
+    return known(max(lengths) / min(lengths)) if min(lengths) else missing("the log prints a step of 0 ms")
+
+
+@duration("the range of unprofiled step lengths", pool=Pool(is_device_busy=False))
+def unprofiled_step_range_ns(own_log: JoinedLog) -> Measurement[int]:
+    """Longest of the log's steady, unprofiled iterations less the shortest.
+
+    Not the same as: Time of one step: it is what differs between steps, in none of which a constant part shows.
     """
-    traced = {TRACED_STEP: known_or_missing(traced_step_ns, NO_STEP)}
-    if log is None:
-        return JoinedLog({**dict.fromkeys(facts.definitions, missing(NO_LOG)), LOG_FILES: known(0), **traced}, None)
-    traced[LOG_FILES] = known(len(log.files))
-    limits = default_log_thresholds()
-    profiled, is_known = find_profiled_range(log, config_without_log, config)
-    if not is_known and (matched := match_captured_steps(log.iterations, captured_lengths, limits)):
-        profiled, is_known = matched, True
-    roles = classify_iterations(log.iterations, log.events, profiled, limits)
-    steady = [line for line, role in zip(log.iterations, roles, strict=True) if role is Role.STEADY]
-    measured: Measurements = {
-        **_measure_steps(steady, _why_no_median(log, steady, is_known, len(captured_lengths), limits)),
-        **_measure_memory(log),
-        LOG_TFLOPS: _median_tflops(log, steady),
-        LOG_OOMS: known(len(log.ooms)),
-        **_measure_dispatchers(log),
-    }
-    measured = {**measured, **_measure_perturbation(measured[UNPROFILED_STEP], traced_step_ns, limits)}
-    mismatch = find_other_sizes(log, config_without_log)
-    ratio, length_ns = measured[PROFILER_PERTURBATION].value, measured[UNPROFILED_STEP].whole
-    least, most = limits.minimum_step_ratio, limits.maximum_step_ratio
-    if not mismatch and isinstance(ratio, float) and length_ns and not least <= ratio <= most:
-        mismatch = f"its steps take {ns_to_ms(length_ns):.1f} ms, the traced step {ratio:.2f} times that"
-    if mismatch:
-        measured = dict.fromkeys(facts.definitions, missing(f"the log is of another run: {mismatch}"))
-    summary = replace(_summarize(log, roles, measured), mismatch=mismatch)
-    if not mismatch:
-        role_of = dict(zip(log.iterations, roles, strict=True))
-        layout = read_layout(config)
-        summary = replace(
-            summary,
-            timers=summarize_timers(log.timers, role_of),
-            slow_ranks=find_slow_ranks(log.timers, role_of, config, limits),
-            progress=summarize_progress(log.jobs, layout.world),
-        )
-    return JoinedLog({**measured, **traced}, summary, mismatch)
+    if own_log.why_no_median:
+        return missing(own_log.why_no_median)
+    lengths = [line.elapsed_ns for line in own_log.steady]
+    return known(max(lengths) - min(lengths))
 
 
-def find_profiled_range(
-    log: TrainingLog, trace_config: RunConfig, config: RunConfig | None = None
-) -> tuple[ProfiledRange | None, bool]:
-    """The profiler's range, and whether it is known: that a run without profiler has none is known.
+@fact("count", "the number of unprofiled steps")
+def unprofiled_steps_count(own_log: JoinedLog) -> int:
+    """Iteration lines of the log that are steady and outside the profiler's range."""
+    return len(own_log.steady)
 
-    The log's own arguments come first, because the log may be of a run that was not profiled. Then come the trace's
-    settings (``trace_config``), then those of all sources (``config``), such as a saved configuration.
+
+@duration("the traced step length")
+def traced_step_ns(step: StepView) -> int:
+    """Length of the representative step, to be compared with that of unprofiled steps."""
+    return step.step_ns
+
+
+@fact("ratio", "the traced-to-unprofiled step ratio")
+def profiler_perturbation_ratio(unprofiled_step_ns: int, step: StepView) -> Measurement[float]:
+    """Length of the traced step over that of unprofiled steps: how much longer the profiler made it."""
+    if not unprofiled_step_ns or not step.step_ns:
+        return missing(NO_STEP)
+    return known(step.step_ns / unprofiled_step_ns)
+
+
+@duration("time per step added by the profiler")
+def profiler_excess_ns(unprofiled_step_ns: int, step: StepView) -> Measurement[int]:
+    """Length of the traced step less that of unprofiled steps, where it is more than iterations differ by themselves;
+    else 0.
+
+    Not the same as: A part of the budget: which bucket it lies in is not measured.
     """
-    arguments = dict(log.argument_block)
-    if arguments:
-        start, end = arguments.get("profile_step_start"), arguments.get("profile_step_end")
-        is_on = arguments.get("profile") == "True"
-    elif log.config_dump and (section := _IN_DUMP.search(log.config_dump)):
-        settings = dict(re.findall(r"^ +(\w+): (\w+)$", section[1], re.MULTILINE))
-        start, end = settings.get("profile_step_start"), settings.get("profile_step_end")
-        is_on = settings.get("use_nsys_profiler") == "true"
-    else:
-        start, end = _profiled_steps(trace_config)
-        if (start is None or end is None) and config is not None:
-            start, end = _profiled_steps(config)
-        is_on = True
-    if not is_on:
-        return None, True
-    if start and end and start.isdecimal() and end.isdecimal():
-        return ProfiledRange(int(start), int(end)), True
-    return None, False
+    return known_or_missing(measure_excess_ns(step.step_ns, unprofiled_step_ns), NO_STEP)
 
 
-def _profiled_steps(config: RunConfig) -> tuple[str | None, str | None]:
-    values = (config.get(key) for key in ("profile_step_start", "profile_step_end"))
-    start, end = (None if value is None else str(value) for value in values)
-    return start, end
+@flag(
+    "whether the log reports DeepEP unavailable",
+    if_true="The log reports that DeepEP is unavailable",
+    if_false="The log does not report that DeepEP is unavailable",
+)
+def log_deepep_unavailable(own_log: JoinedLog) -> Measurement[bool]:
+    """Whether the log reports that DeepEP is not installed or does not run on this GPU.
+
+    Not the same as: Proof that it is there: where the log reports nothing the fact is missing.
+    """
+    return _find_unavailable(own_log.log, "DeepEP")
 
 
-def _why_no_median(
-    log: TrainingLog, steady: Sequence[LogIteration], is_known: bool, captured_steps: int, limits: LogThresholds
-) -> str:
-    """Why there is no unprofiled median; empty if there is one."""
-    if log.is_empty:
-        return EMPTY_LOG
-    if not log.iterations:
-        return NO_ITERATION_LINE
-    if len(steady) < limits.minimum_steady_count:
-        return f"only {len(steady)} of the log's {len(log.iterations)} iteration lines are unprofiled and steady"
-    if not is_known and len(steady) < limits.minimum_iterations_per_captured_step * captured_steps:
-        return "neither log nor trace states which iterations were profiled (profile_step_start, profile_step_end)"
-    return ""
+@flag(
+    "whether the log reports HybridEP unavailable",
+    if_true="The log reports that HybridEP is unavailable",
+    if_false="The log does not report that HybridEP is unavailable",
+)
+def log_hybridep_unavailable(own_log: JoinedLog) -> Measurement[bool]:
+    """Whether the log reports that HybridEP is not installed or does not run on this GPU.
+
+    Not the same as: Proof that it is there: where the log reports nothing the fact is missing.
+    """
+    return _find_unavailable(own_log.log, "HybridEP")
 
 
-def _measure_steps(steady: Sequence[LogIteration], reason: str) -> Measurements:
-    if reason:
-        times = (
-            UNPROFILED_STEP, UNPROFILED_STEP_LOW, UNPROFILED_STEP_HIGH, UNPROFILED_STEP_SPREAD, UNPROFILED_STEP_RANGE,
-        )  # fmt: skip
-        return {**dict.fromkeys(times, missing(reason)), UNPROFILED_STEPS: known(len(steady))}
-    lengths = [line.elapsed_ns for line in steady]
-    shortest, longest = min(lengths), max(lengths)
-    low, middle, high = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else lengths * 3
-    return {
-        UNPROFILED_STEP: known(round(middle)),
-        UNPROFILED_STEP_LOW: known(round(low)),
-        UNPROFILED_STEP_HIGH: known(round(high)),
-        UNPROFILED_STEP_SPREAD: known(longest / shortest) if shortest else missing("the log prints a step of 0 ms"),
-        UNPROFILED_STEP_RANGE: known(longest - shortest),
-        UNPROFILED_STEPS: known(len(steady)),
-    }
+@fact("text", "the list of unavailable dispatchers")
+def log_unavailable_dispatchers(own_log: JoinedLog) -> str | None:
+    """The dispatchers that the log reports as unavailable; unset where it reports none."""
+    return ", ".join(name for name in _BACKENDS if _find_unavailable(own_log.log, name).value) or None
 
 
-def _median_tflops(log: TrainingLog, steady: Sequence[LogIteration]) -> Measurement[float]:
-    printed = [line.tflops_per_gpu for line in steady if line.tflops_per_gpu is not None]
-    printed = printed or [line.tflops_per_gpu for line in log.step_times]
+@fact("count", "the number of training logs")
+def log_files_count(training_log: Measurement[TrainingLog]) -> int:
+    """Files of the training log that were given and read."""
+    return len(training_log.value.files) if training_log.value else 0
+
+
+@fact("tflops", "logged TFLOP/s per GPU")
+def log_tflops_per_gpu(own_log: JoinedLog) -> Measurement[float]:
+    """Model TFLOP/s per GPU as the log prints it: median of the steady, unprofiled iterations."""
+    printed = [line.tflops_per_gpu for line in own_log.steady if line.tflops_per_gpu is not None]
+    printed = printed or [line.tflops_per_gpu for line in own_log.log.step_times]
     return known(median(printed)) if printed else missing("the log prints no throughput (--log-throughput)")
 
 
-def _measure_dispatchers(log: TrainingLog) -> Measurements:
-    """Which dispatchers are not installed, or not for this GPU. A log that reports nothing proves nothing."""
-    texts = [event.text for event in log.events if event.kind == "dispatcher"]
-    refused = [name for name in _BACKENDS if any(re.search(_REFUSED.format(name), text) for text in texts)]
-
-    def unavailable(name: str) -> Measurement[bool]:
-        return known(True) if name in refused else missing(f"the log does not report whether {name} is available")
-
-    return {
-        DEEPEP_UNAVAILABLE: unavailable("DeepEP"),
-        HYBRIDEP_UNAVAILABLE: unavailable("HybridEP"),
-        UNAVAILABLE_DISPATCHERS: known(", ".join(refused) or None),
-    }
+@fact("bytes", "the logged peak of allocated memory")
+def log_peak_memory_bytes(own_log: JoinedLog) -> Measurement[int]:
+    """Largest peak of allocated memory among the ranks that printed it."""
+    return _find_largest([line.max_allocated_bytes for line in own_log.log.memory], _NO_MEMORY_LINE)
 
 
-def _measure_memory(log: TrainingLog) -> Measurements:
-    def largest(values: list[int | None], reason: str) -> Measurement[int]:
-        return known_or_missing(max((value for value in values if value is not None), default=None), reason)
+@fact("bytes", "the logged peak of reserved memory")
+def log_reserved_memory_bytes(own_log: JoinedLog) -> Measurement[int]:
+    """Largest peak of reserved memory among the ranks that printed it."""
+    return _find_largest([line.max_reserved_bytes for line in own_log.log.memory], _NO_MEMORY_LINE)
 
+
+@fact("count", "the number of iterations before memory was printed")
+def log_memory_iterations_count(own_log: JoinedLog) -> Measurement[int]:
+    """Iterations of the run before the log's last memory line. After one, the peak lacks the optimizer's moments, which
+    the first update creates."""
+    log = own_log.log
     printed = [line.after_iterations_count for line in log.memory if line.after_iterations_count is not None]
-    iterations: Measurement[int] = missing("no memory line of the log names its iteration")
-    if printed:  # counted from the iteration at which the loop of this run started
-        last = max(printed)
-        starts = [event.iteration for event in log.events if event.kind == "training_start"]
-        iterations = known(last - max((start for start in starts if start is not None and start < last), default=0))
-    no_line = "the log holds no memory line (rank 0 prints them: give its log too)"
-    return {
-        LOG_PEAK_MEMORY: largest([line.max_allocated_bytes for line in log.memory], no_line),
-        LOG_RESERVED_MEMORY: largest([line.max_reserved_bytes for line in log.memory], no_line),
-        LOG_MEMORY_ITERATIONS: iterations,
-        LOG_ALLOCATOR_RETRIES: largest(
-            [line.allocator_retries_count for line in log.memory],
-            "the log does not count allocator retries (Megatron-Bridge does, Megatron-LM does not)",
-        ),
-    }
+    if not printed:
+        return missing("no memory line of the log names its iteration")
+    # Counted from the iteration at which the loop of this run started.
+    last = max(printed)
+    starts = [event.iteration for event in log.events if event.kind == "training_start"]
+    return known(last - max((start for start in starts if start is not None and start < last), default=0))
 
 
-def _measure_perturbation(
-    unprofiled: Measurement[FactValue], traced_step_ns: int | None, limits: LogThresholds
-) -> Measurements:
-    length = unprofiled.whole
-    if not length or not traced_step_ns:
-        reason = unprofiled.missing_reason or NO_STEP
-        return dict.fromkeys((PROFILER_PERTURBATION, PROFILER_EXCESS), missing(reason))
-    ratio = traced_step_ns / length
-    excess_ns = traced_step_ns - length if ratio >= limits.minimum_perturbation_ratio else 0
-    return {PROFILER_PERTURBATION: known(ratio), PROFILER_EXCESS: known(excess_ns)}
+@fact("count", "the number of out-of-memory errors")
+def log_oom_count(own_log: JoinedLog) -> int:
+    """Different out-of-memory errors in the log."""
+    return len(own_log.log.ooms)
+
+
+@fact("count", "the number of allocator retries")
+def log_allocator_retries_count(own_log: JoinedLog) -> Measurement[int]:
+    """Allocations that failed at first, most of any rank: the allocator released its cache and tried again."""
+    reason = "the log does not count allocator retries (Megatron-Bridge does, Megatron-LM does not)"
+    return _find_largest([line.allocator_retries_count for line in own_log.log.memory], reason)
+
+
+def _read_quartile(log: JoinedLog, place: int) -> Measurement[int]:
+    return known(log.quartiles_ns[place]) if log.quartiles_ns else missing(log.why_no_median)
+
+
+def _find_unavailable(log: TrainingLog, backend: str) -> Measurement[bool]:
+    """Whether ``backend`` is not installed, or not for this GPU. A log that reports nothing proves nothing."""
+    refused = re.compile(_REFUSED.format(backend))
+    if any(event.kind == "dispatcher" and refused.search(event.text) for event in log.events):
+        return known(True)
+    return missing(f"the log does not report whether {backend} is available")
+
+
+def _find_largest(values: Sequence[int | None], reason: str) -> Measurement[int]:
+    return known_or_missing(max((value for value in values if value is not None), default=None), reason)
+
+
+@artifact
+def log_summary(
+    joined_log: JoinedLog,
+    log_mismatch: str,
+    config: RunConfig,
+    unprofiled_step_ns: Measurement[int],
+    log_peak_memory_bytes: Measurement[int],
+    log_reserved_memory_bytes: Measurement[int],
+    log_allocator_retries_count: Measurement[int],
+    log_tflops_per_gpu: Measurement[float],
+) -> LogSummary:
+    """What the report shows of the log: its numbers and timers unless it is of another run."""
+    log, roles = joined_log.log, joined_log.roles
+    counts = Counter(role.value for role in roles)
+    events: Counter[str] = Counter()
+    for event in log.events:
+        events[event.kind] += event.count
+    theory, role_of = log.theoretical_memory, dict(zip(log.iterations, roles, strict=True))
+    is_own = not log_mismatch
+    return LogSummary(
+        files=log.files,
+        iterations=len(log.iterations) + log.left_out_count,
+        roles={role.value: counts[role.value] for role in Role if counts[role.value]},
+        torn_lines=log.torn_lines_count,
+        unprofiled_step_ns=unprofiled_step_ns.value,
+        peak_memory_bytes=log_peak_memory_bytes.value,
+        reserved_memory_bytes=log_reserved_memory_bytes.value,
+        allocator_retries=log_allocator_retries_count.value,
+        theoretical_memory_bytes=None if theory is None else theory.total_bytes or theory.weight_and_optimizer_bytes,
+        parameters=log.parameters_count,
+        ooms=len(log.ooms),
+        events=dict(sorted(events.items())),
+        tflops_per_gpu=log_tflops_per_gpu.value,
+        device_memory_bytes=max((line.device_bytes for line in log.memory if line.device_bytes), default=None),
+        timers=summarize_timers(log.timers, role_of) if is_own else (),
+        slow_ranks=find_slow_ranks(log.timers, role_of, config, default_log_thresholds()) if is_own else (),
+        progress=summarize_progress(log.jobs, read_layout(config).world) if is_own else None,
+        unread_files=log.unread,
+        mismatch=log_mismatch,
+    )
 
 
 def summarize_progress(jobs: Sequence[ProgressJob], world: int | None) -> ProgressSummary | None:
@@ -365,29 +272,4 @@ def summarize_progress(jobs: Sequence[ProgressJob], world: int | None) -> Progre
         job_tflops_per_gpu=last.job_tflops_per_gpu,
         cumulative_tflops_per_gpu=last.cumulative_tflops_per_gpu,
         other_gpus=tuple(sorted({job.gpus for job in jobs} - {run_jobs[0].gpus})),
-    )
-
-
-def _summarize(log: TrainingLog, roles: Sequence[Role], measured: Measurements) -> LogSummary:
-    counts = Counter(role.value for role in roles)
-    events: Counter[str] = Counter()
-    for event in log.events:
-        events[event.kind] += event.count
-    theory, tflops = log.theoretical_memory, measured[LOG_TFLOPS].value
-    return LogSummary(
-        files=log.files,
-        iterations=len(log.iterations) + log.left_out_count,
-        roles={role.value: counts[role.value] for role in Role if counts[role.value]},
-        torn_lines=log.torn_lines_count,
-        unprofiled_step_ns=measured[UNPROFILED_STEP].whole,
-        peak_memory_bytes=measured[LOG_PEAK_MEMORY].whole,
-        reserved_memory_bytes=measured[LOG_RESERVED_MEMORY].whole,
-        allocator_retries=measured[LOG_ALLOCATOR_RETRIES].whole,
-        theoretical_memory_bytes=None if theory is None else theory.total_bytes or theory.weight_and_optimizer_bytes,
-        parameters=log.parameters_count,
-        ooms=len(log.ooms),
-        events=dict(sorted(events.items())),
-        tflops_per_gpu=tflops if isinstance(tflops, float) else None,
-        device_memory_bytes=max((line.device_bytes for line in log.memory if line.device_bytes), default=None),
-        unread_files=log.unread,
     )

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median, median_low
 
-from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.log.steady_steps import Role
-from three_walls.model.config import RunConfig
-from three_walls.model.report import SlowRank, TimerSummary
-from three_walls.model.training_log import LogIteration, LogTimer, TimerKind, TimerPrint
-from three_walls.tables.log_lines import log_timers
+from three_walls.facts.fact_rows import SlowRank, TimerSummary
+from three_walls.log.log_lines import log_timers
+from three_walls.log.steady_steps import Role
+from three_walls.log.training_log import LogIteration, LogTimer, TimerKind, TimerPrint
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.tables.thresholds import LogThresholds
 
 _UNPLACED = -1

@@ -12,29 +12,20 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.facts.step_view import StepView
-from three_walls.model.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
-from three_walls.model.fact import FactGroup, Measured, Pool, known, missing
-from three_walls.model.report import OverlapSlowdown
+from three_walls.facts.fact_rows import OverlapSlowdown
+from three_walls.lib.declare import artifact, duration
+from three_walls.lib.fact import Pool
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.step.intervals import DURATION, intersect, merge_overlapping
+from three_walls.step.step_view import StepView
+from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.timeline.intervals import DURATION, intersect, merge_overlapping
 
 _KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
 
-facts = FactGroup()
 
-OVERLAP_SLOWDOWN = facts.duration(
-    "overlap_slowdown_ns",
-    "GEMM time lost to concurrent communication",
-    "Time per step that GEMMs lose to concurrent communication: the median duration of calls with communication less "
-    "that of the same GEMM's calls without, times the calls with communication.",
-    "A loss to avoid: it is the price of hiding communication, to be compared with what is hidden.",
-    share="GEMM slowdown from overlapping communication",
-    pool=Pool(part_of=("gemm_ns", "compute_busy_ns")),
-)
-
-
-def measure_overlap_slowdown(step: StepView) -> Measured[tuple[OverlapSlowdown, ...]]:
+@artifact
+def overlap_slowdown(step: StepView) -> tuple[OverlapSlowdown, ...]:
     """GEMMs of the step that ran both alone and concurrent with communication, the most costly first.
 
     GEMMs whose grid is not recorded are left out. A kernel has one row for each place in a layer where it is compared.
@@ -54,10 +45,24 @@ def measure_overlap_slowdown(step: StepView) -> Measured[tuple[OverlapSlowdown, 
         )
         for name_id, x, y, z, calls_alone, concurrent_calls, alone_ns, concurrent_ns in compared.rows()
     ]
+    return tuple(sorted(rows, key=_order))
+
+
+@duration(
+    "GEMM time lost to concurrent communication",
+    share="GEMM slowdown from overlapping communication",
+    pool=Pool(part_of=("gemm_ns", "compute_busy_ns")),
+)
+def overlap_slowdown_ns(overlap_slowdown: tuple[OverlapSlowdown, ...]) -> Measurement[int]:
+    """Time per step that GEMMs lose to concurrent communication: the median duration of calls with communication less
+    that of the same GEMM's calls without, times the calls with communication.
+
+    Not the same as: A loss to avoid: it is the price of hiding communication, to be compared with what is hidden.
+    """
+    if overlap_slowdown:
+        return known(sum(row.slowdown_ns for row in overlap_slowdown))
     fewest = round(fact_thresholds().minimum_overlap_calls)
-    no_pairs = f"no GEMM ran {fewest} times alone and {fewest} times concurrent with communication in the step"
-    total = known(sum(row.slowdown_ns for row in rows)) if rows else missing(no_pairs)
-    return Measured(tuple(sorted(rows, key=_order)), {OVERLAP_SLOWDOWN: total})
+    return missing(f"no GEMM ran {fewest} times alone and {fewest} times concurrent with communication in the step")
 
 
 def _order(row: OverlapSlowdown) -> tuple[int, str, str, int, int, int, int]:

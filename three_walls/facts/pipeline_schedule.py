@@ -16,20 +16,21 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from three_walls.attribution.attribution import Attribution
-from three_walls.attribution.ownership import COMPUTE_MASK, LABELS, ConservationError
-from three_walls.facts.attention_passes import BACKWARD, FORWARD, find_passes
-from three_walls.facts.layout import PIPELINE_BUBBLE_EXPECTED
-from three_walls.facts.step_view import StepView
-from three_walls.model.buckets import BUCKETS, EP_CATEGORIES, Group
-from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactGroup, Measurements, Pool, known, missing
-from three_walls.model.report import PipelinePhase
-from three_walls.ranks.matched_ranks import MatchedRanks
+from three_walls.facts.fact_rows import PipelinePhase
+from three_walls.layers.attention_passes import BACKWARD, FORWARD, find_passes
+from three_walls.lib.declare import artifact, duration
+from three_walls.lib.fact import Pool
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.attribute_steps import Attribution
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.find_steps import list_median_steps
+from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
+from three_walls.step.ownership import COMPUTE_MASK, LABELS, ConservationError
+from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_view import StepView
+from three_walls.tables.buckets import BUCKETS, EP_CATEGORIES, Group
 from three_walls.tables.thresholds import default_rank_thresholds
-from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping
-from three_walls.timeline.steps import median_steps
-from three_walls.timeline.timeline import Timeline
 
 WARM_UP, STEADY, COOL_DOWN, UPDATE = "warm-up", "steady", "cool-down", "update"
 WHOLE_STEP = "step"
@@ -52,84 +53,17 @@ _WAITING = ("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed
 Phase = tuple[str, int, int]
 """Name, start and end (ns, half-open)."""
 
-facts = FactGroup()
 
-PIPELINE_BUBBLE = facts.duration(
-    "pipeline_bubble_ns",
-    "pipeline bubble time per step",
-    "Time per step in which nothing computes because of the pipeline: the rank waits for a neighbouring stage while no "
-    "tokens are exchanged, or its own backward passes are over and those of the pipeline's last stage are not.",
-    "Exposed pipeline exchange: a stage that finishes early waits in the gradients' collectives.",
-    share="the pipeline bubble",
-    pool=Pool(part_of=_WAITING, union="collective_busy_ns"),
-)
-PIPELINE_BUBBLE_EXCESS = facts.duration(
-    "pipeline_bubble_excess_ns",
-    "excess pipeline bubble time per step",
-    "Time per step that the pipeline bubble takes beyond that of an even 1F1B schedule (at least 0): uneven stages "
-    "and exchanges.",
-    share="the pipeline bubble beyond an even schedule",
-    pool=Pool(part_of=("pipeline_bubble_ns", *_WAITING), union="collective_busy_ns"),
-)
-
-MICRO_BATCH_BUBBLE = facts.duration(
-    "larger_micro_batch_bubble_ns",
-    "the pipeline bubble that a doubled micro-batch adds",
-    "Time per step that the pipeline bubble grows by if the micro-batch doubles at the same global batch size: as much "
-    "as it takes now, because each of the p-1 micro-batches that fill the pipeline takes twice as long. 0 without a "
-    "pipeline.",
-)
-
-
-def measure_bubble(phases: tuple[PipelinePhase, ...], step: StepView, layout: Measurements) -> Measurements:
-    """Every fact of this group, from the phases of the representative rank. ``layout``: facts of ``measure_layout``."""
-    bubble = _measure_bubble(phases, step, layout)
-    if step.layout.pipeline == 1:
-        return {**bubble, MICRO_BATCH_BUBBLE: known(0)}
-    added, expected = bubble[PIPELINE_BUBBLE], layout[PIPELINE_BUBBLE_EXPECTED]
-    if added.is_missing and isinstance(expected.value, float):
-        added = known(round(expected.value * step.step_ns))
-    return {**bubble, MICRO_BATCH_BUBBLE: added}
-
-
-def _measure_bubble(phases: tuple[PipelinePhase, ...], step: StepView, layout: Measurements) -> Measurements:
-    rank_phases = [phase for phase in phases if phase.rank == step.rank.rank]
-    reason = next((phase.note for phase in rank_phases if phase.bubble_ns is None), None)
-    if not rank_phases:
-        reason = "no pipeline: one stage, and no pipeline exchange was recorded"
-    if reason is not None:
-        return dict.fromkeys((PIPELINE_BUBBLE, PIPELINE_BUBBLE_EXCESS), missing(reason))
-    bubble_ns = sum(phase.bubble_ns or 0 for phase in rank_phases)
-    expected = layout[PIPELINE_BUBBLE_EXPECTED]
-    excess = (
-        known(bubble_beyond_schedule_ns(bubble_ns, expected.value, step.step_ns))
-        if isinstance(expected.value, float)
-        else missing(str(expected.missing_reason))
-    )
-    return {PIPELINE_BUBBLE: known(bubble_ns), PIPELINE_BUBBLE_EXCESS: excess}
-
-
-def bubble_beyond_schedule_ns(bubble_ns: int, expected_fraction: float, step_ns: int) -> int:
-    """The bubble that an even schedule, which leaves ``expected_fraction`` of the step idle, does not explain."""
-    return max(0, bubble_ns - round(expected_fraction * step_ns))
-
-
-def measure_pipeline(
-    timeline: Timeline,
-    attribution: Attribution,
-    matched_ranks: MatchedRanks,
-    config: RunConfig,
+@artifact
+def pipeline_phases(
+    timeline: Timeline, attribution: Attribution, matched_ranks: MatchedRanks, config: RunConfig
 ) -> tuple[PipelinePhase, ...]:
     """The phases of every rank's median kept step, by rank; none without a pipeline."""
     stages = config.get("pipeline_model_parallel_size")
     has_exchanges = (timeline.operations["category"] == EXCHANGE).any()
     if not has_exchanges and not (isinstance(stages, int) and stages > 1):
         return ()
-    medians = pl.DataFrame(
-        list(median_steps(timeline.steps).items()),
-        schema={"rank_index": pl.Int64, "step": pl.Int64},
-        orient="row",
-    )
+    medians = list_median_steps(timeline.steps)
     phases_of_all, reasons = _find_phases_of_ranks(timeline, medians)
     drains = _find_drains(phases_of_all, matched_ranks).join(medians, on=_RANK_AND_STEP, how="semi")
     measured = _measure(
@@ -162,6 +96,55 @@ def measure_pipeline(
             )
         )
     return tuple(sorted(rows, key=lambda phase: phase.rank))
+
+
+@duration(
+    "pipeline bubble time per step",
+    share="the pipeline bubble",
+    pool=Pool(part_of=_WAITING, union="collective_busy_ns"),
+)
+def pipeline_bubble_ns(step: StepView, pipeline_phases: tuple[PipelinePhase, ...]) -> Measurement[int]:
+    """Time per step in which nothing computes because of the pipeline: the rank waits for a neighbouring stage while no
+    tokens are exchanged, or its own backward passes are over and those of the pipeline's last stage are not.
+
+    Not the same as: Exposed pipeline exchange: a stage that finishes early waits in the gradients' collectives.
+    """
+    rank_phases = [phase for phase in pipeline_phases if phase.rank == step.rank.rank]
+    if not rank_phases:
+        return missing("no pipeline: one stage, and no pipeline exchange was recorded")
+    reason = next((phase.note for phase in rank_phases if phase.bubble_ns is None), None)
+    return known(sum(phase.bubble_ns or 0 for phase in rank_phases)) if reason is None else missing(reason)
+
+
+@duration(
+    "excess pipeline bubble time per step",
+    share="the pipeline bubble beyond an even schedule",
+    pool=Pool(part_of=("pipeline_bubble_ns", *_WAITING), union="collective_busy_ns"),
+)
+def pipeline_bubble_excess_ns(pipeline_bubble_ns: int, pipeline_bubble_expected_fraction: float, step: StepView) -> int:
+    """Time per step that the pipeline bubble takes beyond that of an even 1F1B schedule (at least 0): uneven stages and
+    exchanges."""
+    return bubble_beyond_schedule_ns(pipeline_bubble_ns, pipeline_bubble_expected_fraction, step.step_ns)
+
+
+@duration("the pipeline bubble that a doubled micro-batch adds")
+def larger_micro_batch_bubble_ns(
+    step: StepView, pipeline_bubble_ns: Measurement[int], pipeline_bubble_expected_fraction: Measurement[float]
+) -> Measurement[int]:
+    """Time per step that the pipeline bubble grows by if the micro-batch doubles at the same global batch size: as much
+    as it takes now, because each of the p-1 micro-batches that fill the pipeline takes twice as long. 0 without a
+    pipeline."""
+    if step.layout.pipeline == 1:
+        return known(0)
+    expected = pipeline_bubble_expected_fraction.value
+    if pipeline_bubble_ns.is_missing and expected is not None:
+        return known(round(expected * step.step_ns))
+    return pipeline_bubble_ns
+
+
+def bubble_beyond_schedule_ns(bubble_ns: int, expected_fraction: float, step_ns: int) -> int:
+    """The bubble that an even schedule, which leaves ``expected_fraction`` of the step idle, does not explain."""
+    return max(0, bubble_ns - round(expected_fraction * step_ns))
 
 
 def find_phases(operations: pl.DataFrame, passes: pl.DataFrame, window: tuple[int, int]) -> tuple[list[Phase], str]:

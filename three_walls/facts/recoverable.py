@@ -1,4 +1,4 @@
-"""Upper bounds, per wall, of what edits can give back: sums of facts; missing when a part that could be large is.
+"""Upper bounds, per wall, of what edits can give back: sums of times, also of such as may not be given by themselves.
 
 The profiler slows hosts, not devices, so what it added to the step lies in time without device work: waits for the
 host, idle time without a visible reason, and waits for peers, whose hosts it slows too. Each is taken to hold a part in
@@ -7,97 +7,97 @@ proportion to its length, because the log gives no more than the sum.
 
 from __future__ import annotations
 
-from three_walls.attribution.stragglers import StragglerCause
-from three_walls.facts.communication import COLLECTIVE_TRANSFER_EXPOSED, EP_TRANSFER_EXPOSED, WAIT_EXPOSED
-from three_walls.facts.log_facts import PROFILER_EXCESS
-from three_walls.facts.ranks import STRAGGLER_CAUSE, STRAGGLER_LATE
-from three_walls.facts.step import (
-    ATTENTION_UNFUSED,
-    HOST_IDLE,
-    HOST_LAUNCHES,
-    IDLE_OTHER,
-    LAUNCH_STARVED,
-    OFFLOAD_COPY_EXPOSED,
-)
-from three_walls.model.fact import FactGroup, FactValue, Measurement, Measurements, Pool, known
+from dataclasses import dataclass
 
-facts = FactGroup()
+from three_walls.facts.communication_facts import SplitCommunication
+from three_walls.facts.recompute_facts import Recompute
+from three_walls.facts.step_facts import HOST_COPIES, HOST_IDLE, HOST_LAUNCHES
+from three_walls.lib.declare import artifact, duration
+from three_walls.lib.fact import Pool
+from three_walls.lib.measurement import Measurement
+from three_walls.step.step_view import StepView
+from three_walls.step.stragglers import StragglerCause
 
-MEMORY_RECOVERABLE = facts.duration(
-    "memory_recoverable_ns",
-    "time that more memory would save",
-    "Upper bound of the time per step that more memory would save: recompute, where its time is known, and exposed "
-    "host copies.",
-)
-COMMUNICATION_RECOVERABLE = facts.duration(
-    "communication_recoverable_ns",
-    "recoverable communication time",
-    "Upper bound of the time per step that communication edits would save: exposed transfer of all communication.",
-)
-COMPUTE_RECOVERABLE = facts.duration(
-    "compute_recoverable_ns",
-    "recoverable compute time",
-    "Upper bound of the time per step that compute edits would save: the pointwise work of unfused attention.",
-)
-HOST_RECOVERABLE = facts.duration(
-    "host_recoverable_ns",
-    "recoverable host time",
-    "Upper bound of the time per step that host edits would save: launch-starved and host-blocked time, less its share "
-    "of the time that the profiler added where a log was given (at least 0).",
-    "A measured part: which part of the step the profiler lengthened is assumed, not seen.",
-    needs=HOST_LAUNCHES,
-)
-LAUNCH_STARVED_RECOVERABLE = facts.duration(
-    "launch_starved_recoverable_ns",
+
+@dataclass(frozen=True, slots=True)
+class ProfilersPart:
+    """What the profiler added to the step, and the time that may hold it."""
+
+    excess_ns: int | None
+    """None where no log gives it."""
+    waiting_ns: int
+
+    def leave(self, time_ns: int) -> int:
+        """``time_ns`` of waiting without its share of what the profiler added."""
+        if not self.excess_ns:
+            return time_ns
+        return time_ns * max(0, self.waiting_ns - self.excess_ns) // self.waiting_ns if self.waiting_ns else 0
+
+
+@artifact
+def excess_ns(profiler_excess_ns: Measurement[int]) -> int | None:
+    """What the log takes from recoverable time; given as None for the facts as traced."""
+    return profiler_excess_ns.whole
+
+
+@artifact
+def profilers_part(step: StepView, wait_exposed_ns: int, excess_ns: int | None) -> ProfilersPart:
+    """What the profiler added to the time without device work."""
+    return ProfilersPart(excess_ns, step.owned_ns(*HOST_IDLE, "idle_other") + wait_exposed_ns)
+
+
+@duration("time that more memory would save")
+def memory_recoverable_ns(step: StepView, recompute: Recompute) -> int:
+    """Upper bound of the time per step that more memory would save: recompute, where its time is known, and exposed
+    host copies."""
+    # A warning names recompute that cannot be priced; exposed copies alone can be the wall.
+    return (recompute.cost_ns.value or 0) + step.owned_ns(*HOST_COPIES)
+
+
+@duration("recoverable communication time")
+def communication_recoverable_ns(ep_communication: SplitCommunication, collectives: SplitCommunication) -> int:
+    """Upper bound of the time per step that communication edits would save: exposed transfer of all communication."""
+    return ep_communication.transfer_ns + collectives.transfer_ns
+
+
+@duration("recoverable compute time")
+def compute_recoverable_ns(step: StepView) -> int:
+    """Upper bound of the time per step that compute edits would save: the pointwise work of unfused attention."""
+    return step.owned_ns("attention_unfused")
+
+
+@duration("recoverable host time", needs=HOST_LAUNCHES)
+def host_recoverable_ns(step: StepView, profilers_part: ProfilersPart) -> int:
+    """Upper bound of the time per step that host edits would save: launch-starved and host-blocked time, less its share
+    of the time that the profiler added where a log was given (at least 0).
+
+    Not the same as: A measured part: which part of the step the profiler lengthened is assumed, not seen.
+    """
+    return profilers_part.leave(step.owned_ns(*HOST_IDLE))
+
+
+@duration(
     "recoverable launch-starved time per step",
-    "Time per step that is launch-starved, less its share of the time that the profiler added where a log was given "
-    "(at least 0). The profiler lengthens time without device work, each kind in proportion.",
     share="recoverable launch-starved time",
     needs=HOST_LAUNCHES,
     pool=Pool(part_of=("launch_starved_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"), is_device_busy=False),
 )
-STRAGGLER_LATE_RECOVERABLE = facts.duration(
-    "straggler_late_recoverable_ns",
+def launch_starved_recoverable_ns(step: StepView, profilers_part: ProfilersPart) -> int:
+    """Time per step that is launch-starved, less its share of the time that the profiler added where a log was given
+    (at least 0). The profiler lengthens time without device work, each kind in proportion."""
+    return profilers_part.leave(step.owned_ns("launch_starved"))
+
+
+@duration(
     "the latest rank's recoverable delay per step",
-    "Time per step by which the latest rank is late, less the time that the profiler added where the rank is "
-    "launch-starved and a log was given (at least 0): the profiler slows launches, and not on every rank alike.",
     share="the recoverable delay of the latest rank",
     pool=Pool(part_of=("straggler_late_ns",), is_device_busy=False),
 )
-
-
-def measure_recoverable(measured: Measurements, recompute: Measurement[FactValue]) -> Measurements:
-    """Every fact of this group, of those ``measured`` so far. ``recompute``: the time that replays take."""
-    # A warning names recompute that cannot be priced; exposed copies alone can be the wall.
-    memory = [recompute] if not recompute.is_missing else []
-    late, excess = measured[STRAGGLER_LATE], measured[PROFILER_EXCESS]
-    is_starved = measured[STRAGGLER_CAUSE].value == StragglerCause.LAUNCH_STARVED
-    return {
-        MEMORY_RECOVERABLE: _total(*memory, measured[OFFLOAD_COPY_EXPOSED]),
-        COMMUNICATION_RECOVERABLE: _total(measured[EP_TRANSFER_EXPOSED], measured[COLLECTIVE_TRANSFER_EXPOSED]),
-        COMPUTE_RECOVERABLE: measured[ATTENTION_UNFUSED],
-        HOST_RECOVERABLE: _without_profiler(measured[HOST_IDLE], measured),
-        LAUNCH_STARVED_RECOVERABLE: _without_profiler(measured[LAUNCH_STARVED], measured),
-        STRAGGLER_LATE_RECOVERABLE: _beyond_profiler(late, excess) if is_starved else late,
-    }
-
-
-def _total(*parts: Measurement[FactValue]) -> Measurement[FactValue]:
-    absent = next((part for part in parts if part.is_missing), None)
-    return absent or known(sum(part.whole or 0 for part in parts))
-
-
-def _without_profiler(time: Measurement[FactValue], measured: Measurements) -> Measurement[FactValue]:
-    """``time`` without its share of what the profiler added to the step; all of it where no log gives that."""
-    excess_ns = measured[PROFILER_EXCESS].whole
-    if time.whole is None or not excess_ns:
-        return time
-    waiting_ns = sum(measured[part].whole or 0 for part in (HOST_IDLE, IDLE_OTHER, WAIT_EXPOSED))
-    return known(time.whole * max(0, waiting_ns - excess_ns) // waiting_ns if waiting_ns else 0)
-
-
-def _beyond_profiler(time: Measurement[FactValue], excess: Measurement[FactValue]) -> Measurement[FactValue]:
-    """``time`` of a late rank without all of what the profiler added to the step; all of it where no log gives that."""
-    if time.whole is None or excess.whole is None:
-        return time
-    return known(max(0, time.whole - excess.whole))
+def straggler_late_recoverable_ns(
+    profilers_part: ProfilersPart, straggler_late_ns: int, straggler_cause: Measurement[str]
+) -> int:
+    """Time per step by which the latest rank is late, less the time that the profiler added where the rank is
+    launch-starved and a log was given (at least 0): the profiler slows launches, and not on every rank alike."""
+    if straggler_cause.value != StragglerCause.LAUNCH_STARVED or profilers_part.excess_ns is None:
+        return straggler_late_ns
+    return max(0, straggler_late_ns - profilers_part.excess_ns)

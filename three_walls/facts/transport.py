@@ -7,91 +7,22 @@ what the path carries: waiting, small messages and late peers only make the othe
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.facts.layout import LARGEST_SERVER_GPUS
-from three_walls.facts.moe.token_exchange import EP_FASTEST, EP_LINK
-from three_walls.facts.step_view import RunView, StepView
-from three_walls.model.fact import FactGroup, Measurement, Measurements, known, missing
-from three_walls.model.units import NS_PER_S
-from three_walls.tables.nccl_transport import nccl_transport
+from three_walls.facts.nccl_transport import DisablingVariable, nccl_transport
+from three_walls.facts.run_layout import LARGEST_SERVER_GPUS
+from three_walls.lib.declare import artifact, fact, flag
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.units import NS_PER_S
+from three_walls.step.operators import Operators
+from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_view import RunView, StepView
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.timeline.operators import Operators
 
 NONE, UNKNOWN = "none", "unknown"
-
-facts = FactGroup()
-
-DP_FASTEST = facts.fact(
-    "dp_fastest_bytes_per_s",
-    "bytes_per_s",
-    "fastest gradient reduction bandwidth",
-    "Bytes that a rank sends in a data-parallel reduce-scatter (recorded shapes x (ranks - 1) / ranks) over its "
-    "duration, in the fastest one of the step. Waiting is left out where all ranks of the group were captured.",
-)
-TP_FASTEST = facts.fact(
-    "tp_fastest_bytes_per_s",
-    "bytes_per_s",
-    "fastest tensor-parallel reduction bandwidth",
-    "Bytes that a rank sends in a tensor-parallel reduce-scatter (recorded shapes x (ranks - 1) / ranks) over its "
-    "duration, in the fastest one of the step. Waiting is left out where all ranks of the group were captured.",
-)
-NVLINK_ACHIEVED = facts.fact(
-    "nvlink_achieved_fraction",
-    "fraction",
-    "NVLink bandwidth reached",
-    "Fraction of NVLink's bandwidth in one direction that the fastest communication within one NVLink domain reaches: "
-    "token exchange, gradient or tensor-parallel reduction.",
-    "NVLink utilization: one call is enough to show that the path is used.",
-    whole="NVLink's bandwidth in one direction",
-)
-NETWORK_ACHIEVED = facts.fact(
-    "network_achieved_fraction",
-    "fraction",
-    "network bandwidth reached",
-    "Fraction of what the network adapters of the GPU's own server can carry that the fastest token exchange beyond an "
-    "NVLink domain reaches.",
-    whole="the network's bandwidth",
-)
-TRANSPORT_CAUSE = facts.fact(
-    "nccl_disabled_transport",
-    "text",
-    "the transport that NCCL's variables disable",
-    "The environment variables with which NCCL does not use NVLink or the network adapters "
-    "(tables/nccl-transport.yaml); 'none', or 'unknown' where the environment was not recorded.",
-)
-FORCED_SETTINGS = facts.fact(
-    "nccl_forced_settings",
-    "text",
-    "NCCL settings forced by variables",
-    "The environment variables that replace NCCL's own choice of algorithm, protocol or channels; 'none', or 'unknown' "
-    "where the environment was not recorded.",
-)
-TRANSPORT_DISABLED = facts.flag(
-    "nccl_transport_disabled",
-    "whether NCCL's fast transport is disabled",
-    "Whether an environment variable disables a transport of NCCL that the layout uses, and no communication is known "
-    "to reach a quarter of its bandwidth.",
-    if_true="An environment variable disables NCCL's fast transport",
-    if_false="No environment variable is known to disable NCCL's fast transport",
-)
-
-VISIBLE_GPUS = facts.fact(
-    "visible_gpus",
-    "text",
-    "the GPUs that a host's ranks may use",
-    "CUDA_VISIBLE_DEVICES of the captured ranks of a host with several ranks, each list once, in the order of ranks.",
-)
-GPUS_REORDERED = facts.flag(
-    "gpus_reordered",
-    "whether a host's GPUs are reordered",
-    "Whether CUDA_VISIBLE_DEVICES gives consecutive ranks of a host GPUs whose numbers do not ascend, or gives two of "
-    "its ranks different lists of several GPUs. Numbers do not show which GPUs NVLink joins.",
-    if_true="CUDA_VISIBLE_DEVICES reorders the GPUs of a host",
-    if_false="CUDA_VISIBLE_DEVICES is not known to reorder the GPUs of a host",
-)
 
 _ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 _REDUCE_SCATTER = re.compile(r"ReduceScatter_Sum_(f32|bf16|f16)_")
@@ -99,63 +30,150 @@ _REDUCE_RANGE = re.compile(r"^nccl:_?reduce_scatter")
 _REDUCE_OPERATOR = re.compile(r"^c10d::_?reduce_scatter")
 
 
-def measure_transport(
-    step: StepView, operators: Operators, arrivals: pl.DataFrame, measured: Measurements
-) -> Measurements:
-    """Every fact of this group.
+@dataclass(frozen=True, slots=True)
+class NcclVariables:
+    """Environment variables that change what NCCL does."""
 
-    ``arrivals``: matched_ranks.measure_arrivals. ``measured``: with EP_FASTEST and EP_LINK.
-    """
+    texts: Mapping[str, str]
+    """All variables with their values."""
+    disabling: Sequence[DisablingVariable]
+    """Those that keep it from a path."""
+    forcing: Sequence[str]
+    """Names of those that replace its own choice."""
+
+
+@artifact
+def nccl_variables(step: StepView) -> NcclVariables | None:
+    """What the environment changes of NCCL; None where it was not recorded."""
+    config, table = step.config, nccl_transport()
+    if not config.environment_is_known:
+        return None
+    texts = {name: str(found.value) for name, found in config.environment.items()}
+    disabling = [
+        row for row in table.disabling if texts.get(row.variable, "").lower() in {value.lower() for value in row.values}
+    ]
+    return NcclVariables(texts, disabling, [row.variable for row in table.forcing if texts.get(row.variable)])
+
+
+@artifact
+def gpu_lists(step: StepView) -> tuple[tuple[str, ...], ...]:
+    """CUDA_VISIBLE_DEVICES of the ranks of each host with several ranks. A process takes the entry of its local rank,
+    or the only one."""
     run = step.run
-    fastest = {
-        DP_FASTEST: _fastest_reduction(step, "data_parallel", operators, arrivals),
-        TP_FASTEST: _fastest_reduction(step, "tensor_parallel", operators, arrivals),
-    }
-    nvlink = run.gpu.nvlink_bytes_per_s_one_way if run.gpu else None
-    within = {
-        EP_FASTEST: _is_in_domain(run, run.layout.expert_group),
-        DP_FASTEST: _is_in_domain(run, run.layout.world),
-        TP_FASTEST: _is_in_domain(run, run.layout.tensor),
-    }
-    rates = {**fastest, EP_FASTEST: measured[EP_FASTEST]}
-    on_nvlink = [rate.value for fact, rate in rates.items() if within[fact] and isinstance(rate.value, float)]
-    nvlink_fraction = max(on_nvlink) / nvlink if on_nvlink and nvlink else None
-    ep_rate, ep_link = measured[EP_FASTEST].value, measured[EP_LINK].value
-    network_fraction = None
-    if within[EP_FASTEST] is False and isinstance(ep_rate, float) and isinstance(ep_link, float):
-        network_fraction = ep_rate / ep_link
-    fractions = {"nvlink": nvlink_fraction, "network": network_fraction}
-    return {
-        **fastest,
-        NVLINK_ACHIEVED: known(nvlink_fraction)
-        if nvlink_fraction is not None
-        else missing(
-            "no communication within one NVLink domain whose bytes are known (from the config, or shapes recorded with "
-            "the operators), or the GPU's NVLink bandwidth is not known"
-        ),
-        NETWORK_ACHIEVED: known(network_fraction)
-        if network_fraction is not None
-        else missing("no token exchange between NVLink domains whose bytes and link are known"),
-        **_measure_variables(run, fractions),
-        **_measure_gpu_order(run),
-    }
-
-
-def _measure_gpu_order(run: RunView) -> Measurements:
-    """Which GPUs the ranks of a host take. A process takes the entry of its local rank, or the only one."""
     lists_of_host: dict[str | None, list[str]] = {}
     for rank, gpus in sorted(zip(run.ranks, run.visible_gpus, strict=False), key=lambda row: row[0].rank):
         if gpus is not None:
             lists_of_host.setdefault(rank.host, []).append(gpus)
-    shared = [lists for lists in lists_of_host.values() if max(len(lists), run.layout.ranks_per_node or 1) > 1]
-    if not shared:
-        reason = "no trace of a host with several ranks records CUDA_VISIBLE_DEVICES"
-        return {VISIBLE_GPUS: missing(reason), GPUS_REORDERED: known(False)}
-    texts = dict.fromkeys(gpus for lists in shared for gpus in lists)
-    return {
-        VISIBLE_GPUS: known("; ".join(texts)),
-        GPUS_REORDERED: known(any(_is_reordered(lists) for lists in shared)),
-    }
+    ranks_per_node = run.layout.ranks_per_node or 1
+    return tuple(tuple(lists) for lists in lists_of_host.values() if max(len(lists), ranks_per_node) > 1)
+
+
+@fact("bytes_per_s", "fastest gradient reduction bandwidth")
+def dp_fastest_bytes_per_s(step: StepView, operators: Operators, matched_ranks: MatchedRanks) -> Measurement[float]:
+    """Bytes that a rank sends in a data-parallel reduce-scatter (recorded shapes x (ranks - 1) / ranks) over its
+    duration, in the fastest one of the step. Waiting is left out where all ranks of the group were captured."""
+    return _fastest_reduction(step, "data_parallel", operators, matched_ranks.arrivals)
+
+
+@fact("bytes_per_s", "fastest tensor-parallel reduction bandwidth")
+def tp_fastest_bytes_per_s(step: StepView, operators: Operators, matched_ranks: MatchedRanks) -> Measurement[float]:
+    """Bytes that a rank sends in a tensor-parallel reduce-scatter (recorded shapes x (ranks - 1) / ranks) over its
+    duration, in the fastest one of the step. Waiting is left out where all ranks of the group were captured."""
+    return _fastest_reduction(step, "tensor_parallel", operators, matched_ranks.arrivals)
+
+
+@fact("fraction", "NVLink bandwidth reached", whole="NVLink's bandwidth in one direction")
+def nvlink_achieved_fraction(
+    step: StepView,
+    ep_fastest_bytes_per_s: Measurement[float],
+    dp_fastest_bytes_per_s: Measurement[float],
+    tp_fastest_bytes_per_s: Measurement[float],
+) -> Measurement[float]:
+    """Fraction of NVLink's bandwidth in one direction that the fastest communication within one NVLink domain reaches:
+    token exchange, gradient or tensor-parallel reduction.
+
+    Not the same as: NVLink utilization: one call is enough to show that the path is used.
+    """
+    run, layout = step.run, step.layout
+    rates = (
+        (ep_fastest_bytes_per_s.value, layout.expert_group),
+        (dp_fastest_bytes_per_s.value, layout.world),
+        (tp_fastest_bytes_per_s.value, layout.tensor),
+    )
+    on_nvlink = [rate for rate, group in rates if rate is not None and _is_in_domain(run, group)]
+    nvlink = run.gpu.nvlink_bytes_per_s_one_way if run.gpu else None
+    if on_nvlink and nvlink:
+        return known(max(on_nvlink) / nvlink)
+    return missing(
+        "no communication within one NVLink domain whose bytes are known (from the config, or shapes recorded with the "
+        "operators), or the GPU's NVLink bandwidth is not known"
+    )
+
+
+@fact("text", "the transport that NCCL's variables disable")
+def nccl_disabled_transport(nccl_variables: NcclVariables | None) -> str:
+    """The environment variables with which NCCL does not use NVLink or the network adapters
+    (tables/nccl-transport.yaml); 'none', or 'unknown' where the environment was not recorded."""
+    if nccl_variables is None:
+        return UNKNOWN
+    texts = nccl_variables.texts
+    return ", ".join(f"{row.variable}={texts[row.variable]}" for row in nccl_variables.disabling) or NONE
+
+
+@fact("text", "NCCL settings forced by variables")
+def nccl_forced_settings(nccl_variables: NcclVariables | None) -> str:
+    """The environment variables that replace NCCL's own choice of algorithm, protocol or channels; 'none', or 'unknown'
+    where the environment was not recorded."""
+    if nccl_variables is None:
+        return UNKNOWN
+    return ", ".join(f"{name}={nccl_variables.texts[name]}" for name in nccl_variables.forcing) or NONE
+
+
+@flag(
+    "whether NCCL's fast transport is disabled",
+    if_true="An environment variable disables NCCL's fast transport",
+    if_false="No environment variable is known to disable NCCL's fast transport",
+)
+def nccl_transport_disabled(
+    step: StepView,
+    nccl_variables: NcclVariables | None,
+    nvlink_achieved_fraction: Measurement[float],
+    ep_fastest_bytes_per_s: Measurement[float],
+    ep_link_bytes_per_s: Measurement[float],
+) -> bool:
+    """Whether an environment variable disables a transport of NCCL that the layout uses, and no communication is known
+    to reach a quarter of its bandwidth."""
+    network_fraction = None
+    ep_rate, ep_link = ep_fastest_bytes_per_s.value, ep_link_bytes_per_s.value
+    if _is_in_domain(step.run, step.layout.expert_group) is False and ep_rate is not None and ep_link is not None:
+        network_fraction = ep_rate / ep_link
+    reached = {"nvlink": nvlink_achieved_fraction.value, "network": network_fraction}
+    is_used = {"nvlink": step.layout.ranks_per_node != 1, "network": step.layout.nodes != 1}
+    limit = fact_thresholds().minimum_link_fraction
+    return any(
+        is_used[row.path] and ((fraction := reached[row.path]) is None or fraction < limit)
+        for row in (nccl_variables.disabling if nccl_variables else ())
+    )
+
+
+@fact("text", "the GPUs that a host's ranks may use")
+def visible_gpus(gpu_lists: tuple[tuple[str, ...], ...]) -> Measurement[str]:
+    """CUDA_VISIBLE_DEVICES of the captured ranks of a host with several ranks, each list once, in the order of
+    ranks."""
+    if not gpu_lists:
+        return missing("no trace of a host with several ranks records CUDA_VISIBLE_DEVICES")
+    return known("; ".join(dict.fromkeys(gpus for lists in gpu_lists for gpus in lists)))
+
+
+@flag(
+    "whether a host's GPUs are reordered",
+    if_true="CUDA_VISIBLE_DEVICES reorders the GPUs of a host",
+    if_false="CUDA_VISIBLE_DEVICES is not known to reorder the GPUs of a host",
+)
+def gpus_reordered(gpu_lists: tuple[tuple[str, ...], ...]) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES gives consecutive ranks of a host GPUs whose numbers do not ascend, or gives two of
+    its ranks different lists of several GPUs. Numbers do not show which GPUs NVLink joins."""
+    return any(_is_reordered(lists) for lists in gpu_lists)
 
 
 def _is_reordered(lists: Sequence[str]) -> bool:
@@ -169,29 +187,6 @@ def _is_reordered(lists: Sequence[str]) -> bool:
         taken = [gpus[0] for gpus in entries]
     numbers = [int(gpu) for gpu in taken if gpu.strip().isdigit()]
     return len(numbers) == len(taken) and numbers != sorted(numbers)
-
-
-def _measure_variables(run: RunView, fractions: dict[str, float | None]) -> Measurements:
-    """``fractions``: what is reached of the bandwidth of each path; None where it is not known."""
-    config = run.config
-    if not config.environment_is_known:
-        return {TRANSPORT_CAUSE: known(UNKNOWN), FORCED_SETTINGS: known(UNKNOWN), TRANSPORT_DISABLED: known(False)}
-    table = nccl_transport()
-    texts = {name: str(found.value) for name, found in config.environment.items()}
-    disabling = [
-        row for row in table.disabling if texts.get(row.variable, "").lower() in {value.lower() for value in row.values}
-    ]
-    forcing = [row.variable for row in table.forcing if texts.get(row.variable)]
-    limit = fact_thresholds().minimum_link_fraction
-    is_used = {"nvlink": run.layout.ranks_per_node != 1, "network": run.layout.nodes != 1}
-    slow = [
-        row for row in disabling if is_used[row.path] and ((reached := fractions[row.path]) is None or reached < limit)
-    ]
-    return {
-        TRANSPORT_CAUSE: known(", ".join(f"{row.variable}={texts[row.variable]}" for row in disabling) or NONE),
-        FORCED_SETTINGS: known(", ".join(f"{name}={texts[name]}" for name in forcing) or NONE),
-        TRANSPORT_DISABLED: known(bool(slow)),
-    }
 
 
 def _is_in_domain(run: RunView, group: int | None) -> bool | None:

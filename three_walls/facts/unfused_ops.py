@@ -9,157 +9,34 @@ recorded, the order of the operators identifies the rotary embedding and the rou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import polars as pl
 
-from three_walls.attribution.ownership import LABELS
-from three_walls.facts.attention_passes import FORWARD
 from three_walls.facts.cuda_graphs import LAUNCH_STARVED_PARENTS
-from three_walls.facts.operator_sequences import FusedPart, Sequences, find_sequences, is_operator
-from three_walls.facts.step import HOST_LAUNCHES
-from three_walls.facts.step_view import StepView
-from three_walls.model.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
-from three_walls.model.config import RunConfig
-from three_walls.model.fact import FactDefinition, FactGroup, FactValue, Measurement, Measurements, Pool, known, missing
-from three_walls.model.record import dataclass
+from three_walls.facts.step_facts import HOST_LAUNCHES
+from three_walls.layers.attention_passes import FORWARD
+from three_walls.layers.operator_sequences import FusedPart, Sequences, find_sequences, is_operator
+from three_walls.lib.declare import artifact, duration, fact
+from three_walls.lib.fact import Pool
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
+from three_walls.step.operators import Operators, Sizes
+from three_walls.step.ownership import LABELS
+from three_walls.step.step_view import StepView
+from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.tables.nvtx_ranges import BARRIER, LOSS, WGRAD_ACCUMULATION, torch_operators
 from three_walls.tables.thresholds import fact_thresholds
-from three_walls.timeline.intervals import DURATION, intersect, mask_of, merge_overlapping
-from three_walls.timeline.operators import Operators, Sizes
 
 ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD = "rope", "router_topk", "bias_dropout_add"
 
-facts = FactGroup()
-
-
-@dataclass(frozen=True, slots=True)
-class UnfusedFacts:
-    """The facts of one unfused operation."""
-
-    kernels: FactDefinition
-    launch_starved: FactDefinition
-    total: FactDefinition
-    """Both together."""
-
-
-def _define(op: str, label: str, kernels: str, categories: tuple[str, ...] = ("elementwise_ns",)) -> UnfusedFacts:
-    """Facts of ``op``: time of its ``kernels``, launch-starved time before them, and both together.
-
-    ``categories``: facts that contain the time of its kernels.
-    """
-    alone = "Only what runs while nothing else computes counts."
-    return UnfusedFacts(
-        facts.duration(
-            f"{op}_kernels_ns",
-            f"{label} kernel time",
-            f"Time per step that {kernels} take. {alone}",
-            needs=HOST_LAUNCHES,
-            pool=Pool(part_of=(f"{op}_ns", *categories, "compute_busy_ns")),
-        ),
-        facts.duration(
-            f"{op}_launch_starved_ns",
-            f"{label} launch-starved time",
-            f"Time per step that is launch-starved and ends with one of {kernels}, less a proportional share of what "
-            "the profiler is taken to have added.",
-            needs=HOST_LAUNCHES,
-            pool=Pool(part_of=(f"{op}_ns", *LAUNCH_STARVED_PARENTS), is_device_busy=False),
-        ),
-        facts.duration(
-            f"{op}_ns",
-            f"{label} time per step",
-            f"Time per step that {kernels} take, with the launch-starved time before them. {alone}",
-            needs=HOST_LAUNCHES,
-            share=label,
-        ),
-    )
-
-
-UNFUSED_OPS: Mapping[str, UnfusedFacts] = {
-    ROPE: _define(
-        ROPE,
-        "unfused rotary embedding",
-        "the pointwise kernels on tensors of queries' or keys' shape (the unfused rotary embedding, and copies)",
-    ),
-    LOSS: _define(
-        LOSS, "unfused cross-entropy loss", "the pointwise kernels of the unfused loss (forward and backward)"
-    ),
-    WGRAD_ACCUMULATION: _define(
-        WGRAD_ACCUMULATION,
-        "unfused gradient accumulation",
-        "the kernels that add the gradient of each weight to the gradient buffer after its GEMM",
-    ),
-    ROUTER_TOPK: _define(
-        ROUTER_TOPK,
-        "unfused router top-k",
-        "the kernels on scores and maps of the experts (the choice of experts and the balancing loss)",
-        categories=(),
-    ),
-    BIAS_DROPOUT_ADD: _define(
-        BIAS_DROPOUT_ADD,
-        "unfused bias, dropout and add",
-        "the additions, dropout and scales on hidden states (the unfused residual path)",
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class FusedFractions:
-    """What remains of the time of unfused kernels if one fused kernel takes over each sequence of operators."""
-
-    likely: FactDefinition
-    least: FactDefinition
-    most: FactDefinition
-
-
-def _define_fused(op: str, label: str) -> FusedFractions:
-    meaning = (
-        f"Fraction of the time of the {label} kernels that the fused kernels would take, {{how}}. Known where the "
-        "order of the operators identifies them."
-    )
-    whole = f"the kernels of the {label}"
-    return FusedFractions(
-        facts.fact(
-            f"{op}_fused_fraction",
-            "fraction",
-            f"{label} time left if fused",
-            meaning.format(how="halfway between the least and the most"),
-            whole=whole,
-        ),
-        facts.fact(
-            f"{op}_fused_least_fraction",
-            "fraction",
-            f"least {label} time left if fused",
-            meaning.format(
-                how="at the pace of a kernel of the sequence that moves the same bytes, or that is as short as any"
-            ),
-            whole=whole,
-        ),
-        facts.fact(
-            f"{op}_fused_most_fraction",
-            "fraction",
-            f"most {label} time left if fused",
-            meaning.format(how="if each takes as long as the slowest operator that it replaces"),
-            whole=whole,
-        ),
-    )
-
-
-FUSED_FRACTIONS: Mapping[str, FusedFractions] = {
-    ROPE: _define_fused(ROPE, "unfused rotary embedding"),
-    ROUTER_TOPK: _define_fused(ROUTER_TOPK, "unfused router top-k"),
-}
-
-BARRIER_EXPOSED = facts.duration(
-    "barrier_exposed_ns",
-    "exposed barrier time per step",
-    "Time per step in which barriers of ranks (sums of one element) run and no compute kernel does.",
-    needs=HOST_LAUNCHES,
-    pool=Pool(part_of=("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns")),
-)
+_OPS = (ROPE, LOSS, WGRAD_ACCUMULATION, ROUTER_TOPK, BIAS_DROPOUT_ADD)
+_FOUND_IN_ORDER = (ROPE, ROUTER_TOPK)
+"""Operations that the order of the operators identifies where shapes do not."""
 
 NO_OPERATORS = "no ranges of PyTorch's operators were recorded (recapture with --profile and -t cuda,nvtx)"
 _RECORD_SHAPES = "(recapture with --profile; Megatron-Bridge also needs profiling.record_shapes=true)"
-
 _PLAIN = ("elementwise", "unclassified")
 _POINTWISE = ("elementwise", "permute", "copy_d2d", "memset", "unclassified")
 _ROUTING = ("router", *_POINTWISE)
@@ -182,57 +59,205 @@ class _ShapeRule:
         return category in self.categories and self.matches(name, shapes)
 
 
-def measure_unfused_ops(step: StepView, operators: Operators) -> Measurements:
-    """Per unfused operation its time on the device with nothing else computing, and the launch-starved time before it.
+@dataclass(frozen=True, slots=True)
+class UnfusedWork:
+    """The unfused work among the operations of one rank."""
 
-    ``operators``: of the rank's process, around the launches of the step. Launch-starved time belongs to the operation
-    whose kernel ends it. :func:`finish_unfused` adds the facts of both together.
-    """
-    if not any(map(is_operator, operators.found)):
-        definitions = [definition for op in UNFUSED_OPS.values() for definition in (op.kernels, op.launch_starved)]
-        definitions += [definition for op in FUSED_FRACTIONS.values() for definition in (op.likely, op.least, op.most)]
-        return dict.fromkeys([*definitions, BARRIER_EXPOSED], missing(NO_OPERATORS))
-    work = classify_unfused(step.operations, operators, step.config)
+    operations: pl.DataFrame
+    """With ``op`` (null for other work), ``fused_kernel`` (number of the fused kernel that would take it over; null
+    where that is not known), and ``part_range`` (index of the operator of a sequence that launched it)."""
+    shapes_known_fraction: float
+    """Of the pointwise work: launched inside of a range with shapes."""
+    sequences: Sequences | None
+    """None where shapes identify the work."""
+
+    def started_in(self, window: tuple[int, int]) -> UnfusedWork:
+        """The same without the operations that started before the step of ``window``."""
+        started = self.operations.filter(pl.col("start_ns").is_between(*window, closed="left"))
+        return replace(self, operations=started)
+
+
+@dataclass(frozen=True, slots=True)
+class UnfusedTime:
+    """Time of one unfused operation."""
+
+    kernels_ns: int
+    """With nothing else computing."""
+    launch_starved_ns: int
+    """Before the kernels, with what the profiler added."""
+
+    def starved_without_profiler_ns(self, launch_starved_ns: int, recoverable_ns: int) -> int:
+        """The launch-starved part without what the profiler is taken to have added.
+
+        ``recoverable_ns``: what of the step's ``launch_starved_ns`` is not the profiler's; each part loses the same
+        fraction.
+        """
+        if not launch_starved_ns:
+            return self.launch_starved_ns
+        return self.launch_starved_ns * recoverable_ns // launch_starved_ns
+
+
+@dataclass(frozen=True, slots=True)
+class FusedFractions:
+    """What remains of the time of unfused kernels if one fused kernel takes over each sequence of operators."""
+
+    likely: float
+    least: float
+    most: float
+
+
+UnfusedTimes = Mapping[str, Measurement[UnfusedTime]]
+
+
+@artifact
+def unfused_work(step: StepView, operators: Operators) -> UnfusedWork:
+    """The unfused work among the operations of the step."""
+    return classify_unfused(step.operations, operators, step.config)
+
+
+@artifact
+def named_work(operators: Operators, unfused_work: UnfusedWork) -> Measurement[UnfusedWork]:
+    """The unfused work; missing where no operators were recorded, which name it."""
+    return known(unfused_work) if any(map(is_operator, operators.found)) else missing(NO_OPERATORS)
+
+
+@artifact
+def unfused_times(step: StepView, named_work: UnfusedWork) -> UnfusedTimes:
+    """Per unfused operation its time. Launch-starved time belongs to the operation whose kernel ends it."""
+    return {op: _measure_time(op, named_work, step) for op in _OPS}
+
+
+@artifact
+def fused_fractions(named_work: UnfusedWork, operators: Operators) -> Mapping[str, Measurement[FusedFractions]]:
+    """What fused kernels would leave, per operation that the order of the operators identifies."""
+    return {op: measure_fused(op, named_work, operators) for op in _FOUND_IN_ORDER}
+
+
+def _measure_time(op: str, work: UnfusedWork, step: StepView) -> Measurement[UnfusedTime]:
     with_shapes = f"{100 * work.shapes_known_fraction:.0f}%"
     few_shapes = f"operators with recorded shapes launched only {with_shapes} of the pointwise work {_RECORD_SHAPES}"
-    measured: dict[FactDefinition, Measurement[FactValue]] = {}
-    for op, op_facts in UNFUSED_OPS.items():
-        reason = None
-        if not (work.operations["op"] == op).any():
-            reason = f"no kernel of this operation ({op.replace('_', ' ')}) was found in the step"
-        if op in _FOUND_BY_SHAPE and work.sequences is not None:
-            if op in work.sequences.ambiguous:
-                reason = f"{few_shapes}, and the order of the operators is ambiguous: {work.sequences.ambiguous[op]}"
-            elif op not in FUSED_FRACTIONS:
-                reason = few_shapes
-            elif reason:
-                reason = f"{few_shapes}, and its operators were not found in their known order"
-        if reason:
-            measured |= dict.fromkeys((op_facts.kernels, op_facts.launch_starved), missing(reason))
-            continue
-        measured[op_facts.kernels] = known(_time_alone(op, work.operations, step.window))
-        measured[op_facts.launch_starved] = known(_launch_starved_time(op, work.operations, step.slices))
-    measured[BARRIER_EXPOSED] = known(_time_alone(BARRIER, work.operations, step.window))
-    for op, fractions in FUSED_FRACTIONS.items():
-        measured |= _measure_fused_fractions(op, fractions, work, operators)
-    return measured
+    reason = None
+    if not (work.operations["op"] == op).any():
+        reason = f"no kernel of this operation ({op.replace('_', ' ')}) was found in the step"
+    if op in _FOUND_BY_SHAPE and work.sequences is not None:
+        if op in work.sequences.ambiguous:
+            reason = f"{few_shapes}, and the order of the operators is ambiguous: {work.sequences.ambiguous[op]}"
+        elif op not in _FOUND_IN_ORDER:
+            reason = few_shapes
+        elif reason:
+            reason = f"{few_shapes}, and its operators were not found in their known order"
+    if reason:
+        return missing(reason)
+    starved_ns = _launch_starved_time(op, work.operations, step.slices)
+    return known(UnfusedTime(_time_alone(op, work.operations, step.window), starved_ns))
 
 
-def finish_unfused(measured: Measurements, launch_starved_ns: int | None, recoverable_ns: int | None) -> Measurements:
-    """The launch-starved parts without what the profiler is taken to have added, and the sums with the kernels.
+def _declare_times(op: str, label: str, kernels: str, categories: tuple[str, ...] = ("elementwise_ns",)) -> None:
+    """Facts of ``op``: time of its ``kernels``, launch-starved time before them, and both together.
 
-    ``measured``: by :func:`measure_unfused_ops`. ``recoverable_ns``: what of the step's ``launch_starved_ns`` is not
-    taken to be the profiler's; each part loses the same fraction.
+    ``categories``: facts that contain the time of its kernels.
     """
-    finished: dict[FactDefinition, Measurement[FactValue]] = {}
-    for op in UNFUSED_OPS.values():
-        kernels, starved = measured[op.kernels], measured[op.launch_starved]
-        if starved.whole is not None and launch_starved_ns and recoverable_ns is not None:
-            starved = known(starved.whole * recoverable_ns // launch_starved_ns)
-        reason = kernels.missing_reason or starved.missing_reason
-        total = missing(reason) if reason else known((kernels.whole or 0) + (starved.whole or 0))
-        finished |= {op.launch_starved: starved, op.total: total}
-    return finished
+    alone = "Only what runs while nothing else computes counts."
+
+    def kernels_ns(unfused_times: UnfusedTimes) -> Measurement[int]:
+        return unfused_times[op].map(lambda time: time.kernels_ns)
+
+    def starved_ns(
+        unfused_times: UnfusedTimes, launch_starved_ns: int, launch_starved_recoverable_ns: int
+    ) -> Measurement[int]:
+        shares = launch_starved_ns, launch_starved_recoverable_ns
+        return unfused_times[op].map(lambda time: time.starved_without_profiler_ns(*shares))
+
+    def total_ns(
+        unfused_times: UnfusedTimes, launch_starved_ns: int, launch_starved_recoverable_ns: int
+    ) -> Measurement[int]:
+        shares = launch_starved_ns, launch_starved_recoverable_ns
+        return unfused_times[op].map(lambda time: time.kernels_ns + time.starved_without_profiler_ns(*shares))
+
+    duration(
+        f"{label} kernel time",
+        name=f"{op}_kernels_ns",
+        meaning=f"Time per step that {kernels} take. {alone}",
+        needs=HOST_LAUNCHES,
+        pool=Pool(part_of=(f"{op}_ns", *categories, "compute_busy_ns")),
+    )(kernels_ns)
+    duration(
+        f"{label} launch-starved time",
+        name=f"{op}_launch_starved_ns",
+        meaning=f"Time per step that is launch-starved and ends with one of {kernels}, less a proportional share of "
+        "what the profiler is taken to have added.",
+        needs=HOST_LAUNCHES,
+        pool=Pool(part_of=(f"{op}_ns", *LAUNCH_STARVED_PARENTS), is_device_busy=False),
+    )(starved_ns)
+    duration(
+        f"{label} time per step",
+        name=f"{op}_ns",
+        meaning=f"Time per step that {kernels} take, with the launch-starved time before them. {alone}",
+        needs=HOST_LAUNCHES,
+        share=label,
+    )(total_ns)
+
+
+_declare_times(
+    ROPE,
+    "unfused rotary embedding",
+    "the pointwise kernels on tensors of queries' or keys' shape (the unfused rotary embedding, and copies)",
+)
+_declare_times(LOSS, "unfused cross-entropy loss", "the pointwise kernels of the unfused loss (forward and backward)")
+_declare_times(
+    WGRAD_ACCUMULATION,
+    "unfused gradient accumulation",
+    "the kernels that add the gradient of each weight to the gradient buffer after its GEMM",
+)
+_declare_times(
+    ROUTER_TOPK,
+    "unfused router top-k",
+    "the kernels on scores and maps of the experts (the choice of experts and the balancing loss)",
+    categories=(),
+)
+_declare_times(
+    BIAS_DROPOUT_ADD,
+    "unfused bias, dropout and add",
+    "the additions, dropout and scales on hidden states (the unfused residual path)",
+)
+
+
+def _declare_fused(op: str, label: str) -> None:
+    """Facts of ``op``: the fraction of its kernels' time that fused kernels would take."""
+
+    def declare(name: str, of: str, how: str, read: Callable[[FusedFractions], float]) -> None:
+        def fraction(fused_fractions: Mapping[str, Measurement[FusedFractions]]) -> Measurement[float]:
+            return fused_fractions[op].map(read)
+
+        fact(
+            "fraction",
+            f"{of}{label} time left if fused",
+            name=name,
+            meaning=f"Fraction of the time of the {label} kernels that the fused kernels would take, {how}. Known "
+            "where the order of the operators identifies them.",
+            whole=f"the kernels of the {label}",
+        )(fraction)
+
+    slowest = "if each takes as long as the slowest operator that it replaces"
+    pace = "at the pace of a kernel of the sequence that moves the same bytes, or that is as short as any"
+    halfway = "halfway between the least and the most"
+    declare(f"{op}_fused_fraction", "", halfway, lambda fused: fused.likely)
+    declare(f"{op}_fused_least_fraction", "least ", pace, lambda fused: fused.least)
+    declare(f"{op}_fused_most_fraction", "most ", slowest, lambda fused: fused.most)
+
+
+_declare_fused(ROPE, "unfused rotary embedding")
+_declare_fused(ROUTER_TOPK, "unfused router top-k")
+
+
+@duration(
+    "exposed barrier time per step",
+    needs=HOST_LAUNCHES,
+    pool=Pool(part_of=("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns")),
+)
+def barrier_exposed_ns(step: StepView, named_work: UnfusedWork) -> int:
+    """Time per step in which barriers of ranks (sums of one element) run and no compute kernel does."""
+    return _time_alone(BARRIER, named_work.operations, step.window)
 
 
 def _shape_rules(config: RunConfig) -> dict[str, _ShapeRule]:
@@ -273,19 +298,6 @@ def _rotated_dimensions(config: RunConfig) -> tuple[frozenset[int], frozenset[in
     return frozenset((heads // tensor, max(1, groups // tensor), 1)), frozenset((channels, part, part // 2))
 
 
-@dataclass(frozen=True, slots=True)
-class UnfusedWork:
-    """The unfused work among the operations of one rank."""
-
-    operations: pl.DataFrame
-    """With ``op`` (null for other work), ``fused_kernel`` (number of the fused kernel that would take it over; null
-    where that is not known), and ``part_range`` (index of the operator of a sequence that launched it)."""
-    shapes_known_fraction: float
-    """Of the pointwise work: launched inside of a range with shapes."""
-    sequences: Sequences | None
-    """None where shapes identify the work."""
-
-
 def classify_unfused(operations: pl.DataFrame, operators: Operators, config: RunConfig) -> UnfusedWork:
     """Which work ``operations`` of one rank are, by ``operators`` of its process around their launches.
 
@@ -301,7 +313,7 @@ def classify_unfused(operations: pl.DataFrame, operators: Operators, config: Run
     shapes_known = sum(plain) / len(plain) if plain else 1.0
     rules, sequences = _shape_rules(config), None
     if shapes_known < fact_thresholds().minimum_shaped_fraction:
-        rules = {op: rule for op, rule in rules.items() if op not in FUSED_FRACTIONS}
+        rules = {op: rule for op, rule in rules.items() if op not in _FOUND_IN_ORDER}
         sequences = _find_sequences(operations, inside, operators, config)
     works: dict[str, tuple[str, ...]] = {}
     ops: list[str | None] = []
@@ -345,18 +357,15 @@ def _find_part(sequences: Sequences, index: int | None, operators: Operators) ->
     return next((around for around in operators.around(index) if around in sequences.parts), None)
 
 
-def _measure_fused_fractions(
-    op: str, fractions: FusedFractions, work: UnfusedWork, operators: Operators
-) -> dict[FactDefinition, Measurement[FactValue]]:
+def measure_fused(op: str, work: UnfusedWork, operators: Operators) -> Measurement[FusedFractions]:
     """What remains of the kernels of ``op`` if one kernel takes over each part of the sequences.
 
     It takes as long as an operator of the part that moves the same bytes (``Pace``), or at most as long as the slowest
     operator. A backward kernel reads and writes what the forward one does.
     """
-    definitions = (fractions.likely, fractions.least, fractions.most)
     own = work.operations.filter((pl.col("op") == op) & pl.col("part_range").is_not_null())
     if work.sequences is None or not own.height:
-        return dict.fromkeys(definitions, missing("no such sequence of operators was looked for, or none was found"))
+        return missing("no such sequence of operators was looked for, or none was found")
     paces = {
         name: pace
         for sequence in torch_operators().sequences
@@ -380,9 +389,8 @@ def _measure_fused_fractions(
         most += slowest_ns
         least += min(slowest_ns, fastest_ns.get(part.forward, slowest_ns))
     if not total:
-        return dict.fromkeys(definitions, missing("the kernels of the sequences take no time"))
-    values = ((least + most) / 2 / total, least / total, most / total)
-    return {definition: known(value) for definition, value in zip(definitions, values, strict=True)}
+        return missing("the kernels of the sequences take no time")
+    return known(FusedFractions((least + most) / 2 / total, least / total, most / total))
 
 
 def _find_work(

@@ -1,1 +1,1 @@
-"""The step as a dependency graph that can be changed and replayed: what an edit gives back."""
+"""The step as a dependency graph, and what it would be after changes."""

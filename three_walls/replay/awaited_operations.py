@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.replay.graph import NONE
+from three_walls.replay.step_graph import NONE
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.schemas import Int64Array
 
 _STREAM, _EVENT, _COPY, _DEVICE = "Stream", "Event", "Mem", "device"
 """What calls wait for: a stream, an event, their own copy, by parts of their names; else the device."""
 
 
 def find_awaited(
-    calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFrame, call_of: Numbers
-) -> tuple[Numbers, Numbers]:
+    calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFrame, call_of: Int64Array
+) -> tuple[Int64Array, Int64Array]:
     """Pairs (call, operation that it waited for), in the order of calls.
 
     ``calls``: CALLS of one rank. ``operations``: of that rank's step in the order of their starts. ``waits``:
@@ -65,7 +65,7 @@ def find_awaited(
     return waiting, awaited[waiting]
 
 
-def _find_own_waits(calls: pl.DataFrame, operations: pl.DataFrame, call_of: Numbers) -> Numbers:
+def _find_own_waits(calls: pl.DataFrame, operations: pl.DataFrame, call_of: Int64Array) -> Int64Array:
     """The operations that ended before the calls that launched them returned."""
     has_call = np.flatnonzero(call_of != NONE)
     end_of_call = calls["end_ns"].to_numpy()
@@ -77,18 +77,18 @@ def _find_own_waits(calls: pl.DataFrame, operations: pl.DataFrame, call_of: Numb
 class _Launched:
     """The operations of one rank's step, searchable by stream and launch, and by end."""
 
-    def __init__(self, operations: pl.DataFrame, calls: pl.DataFrame, call_of: Numbers) -> None:
+    def __init__(self, operations: pl.DataFrame, calls: pl.DataFrame, call_of: Int64Array) -> None:
         start = calls["start_ns"].to_numpy()
         self._end = operations["end_ns"].to_numpy()
         self._launch = np.where(call_of != NONE, start[call_of] if len(start) else 0, operations["start_ns"].to_numpy())
         self.by_end = np.argsort(self._end, kind="stable")
         stream = operations["stream"].to_numpy()
-        self._of_stream: dict[int, Numbers] = {}
+        self._of_stream: dict[int, Int64Array] = {}
         for number in np.unique(stream):
             places = np.flatnonzero(stream == number)
             self._of_stream[int(number)] = places[np.argsort(self._launch[places], kind="stable")]
 
-    def before_a_record(self, record_ns: Numbers) -> Numbers:
+    def before_a_record(self, record_ns: Int64Array) -> Int64Array:
         """By end, the operations after which an event was recorded before the next one on their stream."""
         records = np.sort(record_ns)
         found = np.zeros(len(self._end), dtype=bool)
@@ -98,7 +98,7 @@ class _Launched:
             found[places] = until > launched
         return self.by_end[found[self.by_end]]
 
-    def last_on(self, stream: object, at_ns: Numbers) -> Numbers | int:
+    def last_on(self, stream: object, at_ns: Int64Array) -> Int64Array | int:
         """The last operations launched on ``stream`` before each of ``at_ns``, or NONE."""
         places = self._of_stream.get(stream) if isinstance(stream, int) else None
         if places is None:
@@ -106,7 +106,7 @@ class _Launched:
         before = np.searchsorted(self._launch[places], at_ns) - 1
         return np.where(before >= 0, places[before], NONE)
 
-    def last_to_end(self, calls: pl.DataFrame, among: Numbers) -> Numbers:
+    def last_to_end(self, calls: pl.DataFrame, among: Int64Array) -> Int64Array:
         """The last operation to end while each of ``calls`` waited, from ``from_ns`` on, launched before it; or NONE.
 
         ``among``: the operations to look at, by end. Calls of a thread do not overlap, so each looks at operations of

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from three_walls.attribution.stream_edges import EventCalls, find_edges
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.replay.graph import NONE, Flags
+from three_walls.replay.step_graph import NONE
+from three_walls.step.stream_edges import EventCalls, find_edges
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.schemas import BoolArray, Int64Array
 
 
-def follow_streams(operations: pl.DataFrame) -> Numbers:
+def follow_streams(operations: pl.DataFrame) -> Int64Array:
     """Per operation the one before it on its stream, or NONE. ``operations``: of one rank in the order of starts."""
     stream = operations["stream"].to_numpy()
     previous = np.full(len(stream), NONE, dtype=np.int64)
@@ -23,7 +23,7 @@ def follow_streams(operations: pl.DataFrame) -> Numbers:
     return previous
 
 
-def find_producers(event_calls: EventCalls, parts: Sequence[pl.DataFrame]) -> list[tuple[Numbers, Numbers]]:
+def find_producers(event_calls: EventCalls, parts: Sequence[pl.DataFrame]) -> list[tuple[Int64Array, Int64Array]]:
     """Pairs (operation, producer): operations that waited for the event of a producer that started before them.
 
     ``parts``: operations of one step of one rank each. Each counts as a capture of its own, so that one search finds
@@ -66,8 +66,8 @@ def _list_calls_around(event_calls: EventCalls, operations: pl.DataFrame) -> Eve
 
 
 def find_resource_waits(
-    operations: pl.DataFrame, launch_ns: Numbers, previous: Numbers, events: tuple[Numbers, Numbers]
-) -> Numbers:
+    operations: pl.DataFrame, launch_ns: Int64Array, previous: Int64Array, events: tuple[Int64Array, Int64Array]
+) -> Int64Array:
     """Per operation the one of another stream whose multiprocessors it waited for, or NONE.
 
     An operation that was launched, and had neither stream nor event to wait for, started late because others filled the
@@ -91,7 +91,7 @@ def find_resource_waits(
         other = places[candidate]
         left = end[other] - start[late]
         reach = limits.resource_last_wave_fraction * (end[other] - start[other]) + limits.resource_last_wave_ns
-        fits: Flags = (
+        fits: BoolArray = (
             is_found
             & (stream[late] != number)
             & (other < late)
@@ -105,7 +105,7 @@ def find_resource_waits(
     return found
 
 
-def _last_started(start: Numbers, at: Numbers) -> tuple[Numbers, Flags]:
+def _last_started(start: Int64Array, at: Int64Array) -> tuple[Int64Array, BoolArray]:
     """Per time of ``at`` the place of the last ``start`` up to it, and whether there is one."""
     place = np.searchsorted(start, at, side="right") - 1
     return np.maximum(place, 0), np.asarray(place >= 0)

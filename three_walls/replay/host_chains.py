@@ -13,11 +13,11 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from three_walls.attribution.host_activity import kind_of
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.replay.graph import NONE
+from three_walls.replay.step_graph import NONE
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.host_activity import kind_of
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.timeline.timeline import Timeline
+from three_walls.trace.schemas import Int64Array
 
 _NAME: pl.DataType = pl.Categorical()
 
@@ -74,7 +74,7 @@ def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> p
     )
 
 
-def _find_outermost(thread: Numbers, start: Numbers, end: Numbers) -> Numbers:
+def _find_outermost(thread: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
     """Places of the calls, sorted, that begin after all earlier ones of their thread have ended."""
     is_outermost = np.ones(len(start), dtype=bool)
     for begin, until in _bound_runs(thread):
@@ -83,18 +83,18 @@ def _find_outermost(thread: Numbers, start: Numbers, end: Numbers) -> Numbers:
     return np.flatnonzero(is_outermost)
 
 
-def _bound_runs(values: Numbers) -> Iterator[tuple[int, int]]:
+def _bound_runs(values: Int64Array) -> Iterator[tuple[int, int]]:
     """The first place of each run of equal values, and the first one after it."""
     changes = np.flatnonzero(values[1:] != values[:-1]) + 1
     return pairwise([0, *changes.tolist(), len(values)]) if len(values) else pairwise(())
 
 
-def find_first_calls(calls: pl.DataFrame) -> Numbers:
+def find_first_calls(calls: pl.DataFrame) -> Int64Array:
     """The places of the first call of each thread. Before every other one is the thread's last."""
     return np.array([begin for begin, _ in _bound_runs(calls["thread"].to_numpy())], dtype=np.int64)
 
 
-def find_hand_overs(calls: pl.DataFrame) -> tuple[Numbers, Numbers]:
+def find_hand_overs(calls: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
     """Pairs (call, call of another thread that it followed), in the order of calls.
 
     A thread was handed over to when it had been silent for a while, and another thread finished a call in the meantime

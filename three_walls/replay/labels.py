@@ -5,21 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 
 import polars as pl
 
-from three_walls.facts.attention_passes import BACKWARD, FORWARD, RECOMPUTE
-from three_walls.facts.moe.passes import COMBINE, DISPATCH, EXCHANGES, EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
-from three_walls.facts.unfused_ops import classify_unfused
-from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.inputs.nsys.reader import Trace
-from three_walls.model.buckets import GEMM_CATEGORIES
-from three_walls.model.config import RunConfig
-from three_walls.model.record import dataclass
-from three_walls.replay.graph import StepGraph
-from three_walls.replay.layer_order import (
+from three_walls.facts.unfused_ops import UnfusedWork, classify_unfused
+from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.layers.layer_order import (
     ATTENTION,
     EXPERT,
     EXPERTS,
@@ -28,9 +22,15 @@ from three_walls.replay.layer_order import (
     SharedExperts,
     place_in_layers,
 )
+from three_walls.layers.moe_passes import COMBINE, DISPATCH, EXCHANGES, EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.replay.step_graph import StepGraph
+from three_walls.step.operators import EVALUATES, Operators, read_operators
+from three_walls.tables.buckets import GEMM_CATEGORIES
 from three_walls.tables.nvtx_ranges import WGRAD_ACCUMULATION, torch_operators
 from three_walls.tables.thresholds import replay_thresholds
-from three_walls.timeline.operators import EVALUATES, Operators, read_operators
+from three_walls.trace.read_trace import Trace
 
 LABELS = pl.Schema(
     {
@@ -53,39 +53,41 @@ _DELAYED = " wgrad"
 
 
 def label_operations(
-    graph: StepGraph, traces: Sequence[Trace], config: RunConfig, operators: Mapping[int, Operators] | None = None
+    graph: StepGraph,
+    traces: Sequence[Trace],
+    config: RunConfig,
+    unfused: Mapping[int, UnfusedWork] = MappingProxyType({}),
 ) -> pl.DataFrame:
     """``graph.operations`` in the same order, with the columns of LABELS.
 
-    ``operators``: by rank index, those already read for the step's launches; the others are read here. Raises
-    InputError where a trace cannot be read any more.
+    ``unfused``: by rank index the unfused work among the same operations, where it was found before. Raises InputError
+    where a trace cannot be read any more.
 
     The direction of a launch is that of the range around it: autograd evaluates the backward pass in ranges of its own.
     Without ranges it is that of the thread, if one thread launches attention forward and another one backward. Module
     and layer follow from the order of the launches of one direction (``layer_order``).
     """
-    known = dict(operators or {})
     place_of = {rank.rank_index: (trace, rank) for trace in traces for rank in trace.ranks}
     read_all = len(graph.ranks) <= replay_thresholds().most_ranks_read
-    reference = next((index for index in graph.ranks if index in known), graph.ranks[0])
+    reference = graph.ranks[0]
     rows = graph.operations.with_row_index("row")
     labelled: dict[int, pl.DataFrame] = {}
-    for index in [reference, *(index for index in graph.ranks if index != reference)]:
+    for index in graph.ranks:
         trace, rank = place_of[index]
-        of_rank = rows.filter(pl.col("rank_index") == index)
-        ordered = of_rank.sort(
-            pl.coalesce("launch_start_ns", "start_ns"), "start_ns", "row", maintain_order=True
-        ).with_columns(
+        of_rank = rows.filter(pl.col("rank_index") == index).with_columns(
             name=pl.col("name_id").replace_strict(trace.names, default=None, return_dtype=pl.String),
             rank_number=pl.lit(rank.rank, dtype=pl.Int64),
         )
-        if index not in known and (read_all or index == reference):
-            known[index] = read_operators(trace, rank.process, ordered)
-        if index in known:
-            labelled[index] = _label_rank(ordered, known[index], config)
+        in_order = [pl.coalesce("launch_start_ns", "start_ns"), "start_ns", "row"]
+        if read_all or index == reference:
+            operators = read_operators(trace, rank.process, of_rank)
+            work = unfused[index] if index in unfused else classify_unfused(of_rank, operators, config)
+            classified = of_rank.with_columns(work.operations.select("op", "fused_kernel"))
+            labelled[index] = _label_rank(classified.sort(in_order, maintain_order=True), operators, config)
         else:
-            labelled[index] = _carry_over(ordered, labelled[reference])
-    return pl.concat(labelled.values()).sort("row").drop("row").select(*graph.operations.columns, *LABELS)
+            labelled[index] = _carry_over(of_rank.sort(in_order, maintain_order=True), labelled[reference])
+    columns = [*rows.columns, *LABELS]
+    return pl.concat(frame.select(columns) for frame in labelled.values()).sort("row").drop("row")
 
 
 _Context = tuple[str | None, int | None, int | None, bool, int | None]
@@ -137,7 +139,7 @@ class _Labels:
 
 
 def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfig) -> pl.DataFrame:
-    """``operations``: of one rank, in the order of their launches, with name and rank_number."""
+    """``operations``: of one rank, in the order of their launches, with name, rank_number and UnfusedWork's columns."""
     categories = operations["category"].cast(pl.String).to_list()
     contexts = _read_contexts(operations, operators)
     phases = operations["phase"].cast(pl.String).to_list()
@@ -182,8 +184,7 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
             backward_of[around].append(place)
     for replay, places in whole.items():
         _number_replay(view.place(places, FORWARD, labels, frozenset()), backward_of[replay], labels)
-    unfused = classify_unfused(operations, operators, config).operations
-    work = unfused["op"].to_list()
+    work = operations["op"].to_list()
     _follow_accumulation(operations, work, labels)
     _label_delayed(categories, contexts, labels)
     for place, category in enumerate(categories):
@@ -199,7 +200,7 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     return operations.with_columns(
         pl.Series(name, [column.get(place) for place in range(operations.height)], dtype=LABELS[name])
         for name, column in labels.columns().items()
-    ).with_columns(unfused["fused_kernel"])
+    )
 
 
 @dataclass(frozen=True, slots=True)

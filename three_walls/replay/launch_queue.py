@@ -7,36 +7,35 @@ the launch then waited for an operation of that step: for the one at the same pl
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 import polars as pl
 
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.model.record import dataclass
-from three_walls.replay.graph import NONE, Flags
+from three_walls.replay.step_graph import NONE
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.schemas import BoolArray, Int64Array
 
 
 @dataclass(frozen=True, slots=True)
 class QueueWaits:
     """Launches that waited, in the order of calls. All arrays have one entry for each."""
 
-    call: Numbers
-    operation: Numbers
+    call: Int64Array
+    operation: Int64Array
     """The operation of the step that had to end first, or that stands at its place in the step before."""
-    is_carried: Flags
+    is_carried: BoolArray
     """Whether it was one of the step before."""
-    after_ns: Numbers
+    after_ns: Int64Array
     """From the end of that operation to the return of the launch."""
 
-    def take(self, chosen: Flags) -> QueueWaits:
+    def take(self, chosen: BoolArray) -> QueueWaits:
         """Those that are ``chosen``."""
         return QueueWaits(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def find_queue_waits(
-    calls: pl.DataFrame, operations: pl.DataFrame, earlier: pl.DataFrame, call_of: Numbers
+    calls: pl.DataFrame, operations: pl.DataFrame, earlier: pl.DataFrame, call_of: Int64Array
 ) -> QueueWaits:
     """The launches of a step that waited for a place in the queue.
 

@@ -11,13 +11,13 @@ as some thousand replays of an ordinary step, so it waits until as much has been
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
 import numpy as np
 
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.model.record import dataclass
+from three_walls.trace.schemas import Int64Array
 
 _WORTH_COMPILING = 8_000_000
 """Rows that plain Python follows in about the two seconds that compiling takes."""
@@ -25,7 +25,7 @@ _WORTH_COMPILING = 8_000_000
 _NO_EDGE = -1
 
 
-def find_longest_paths(nodes_count: int, source: Numbers, target: Numbers, length: Numbers) -> Numbers:
+def find_longest_paths(nodes_count: int, source: Int64Array, target: Int64Array, length: Int64Array) -> Int64Array:
     """The largest sum of lengths on any path from node 0 to every node.
 
     ``target`` ascends, and every ``source`` is smaller than its target. A node that no edge leads to gets 0, the value
@@ -39,12 +39,12 @@ def find_longest_paths(nodes_count: int, source: Numbers, target: Numbers, lengt
     return _follow_chains(chains, length)
 
 
-def find_longest_paths_once(nodes_count: int, source: Numbers, target: Numbers, length: Numbers) -> Numbers:
+def find_longest_paths_once(nodes_count: int, source: Int64Array, target: Int64Array, length: Int64Array) -> Int64Array:
     """As :func:`find_longest_paths`, for a graph that is followed once, and for lengths of any size."""
     return _follow_rows(_pair_edges(nodes_count, source, target), length)
 
 
-def _find_first(nodes_count: int, target: Numbers) -> Numbers:
+def _find_first(nodes_count: int, target: Int64Array) -> Int64Array:
     """Per node the place of its first edge, and at the end the number of edges."""
     return np.asarray(np.searchsorted(target, np.arange(nodes_count + 1)), dtype=np.int64)
 
@@ -60,10 +60,10 @@ class _Rows:
     first_source: list[int]
     """Row at which the first edge of every row but row 0 begins."""
     second_source: list[int]
-    first_edge: Numbers
+    first_edge: Int64Array
     """The place of that edge; the number of edges stands for one without length."""
-    second_edge: Numbers
-    row_of_node: Numbers
+    second_edge: Int64Array
+    row_of_node: Int64Array
     """The last row of every node."""
 
 
@@ -74,31 +74,31 @@ class _Chains:
     Nodes are in the order of chains, and edges between chains in that of the nodes to which they lead.
     """
 
-    links: Numbers
+    links: Int64Array
     """Per node the edge from the one before it in its chain; the number of edges stands for none."""
-    edges: Numbers
+    edges: Int64Array
     """The edges between chains."""
-    source: Numbers
+    source: Int64Array
     """The chain at whose end each of these begins."""
-    node: Numbers
+    node: Int64Array
     """The node to which each leads, """
-    end: Numbers
+    end: Int64Array
     """and the end of that one's chain."""
-    chain: Numbers
+    chain: Int64Array
     """Number of that chain among those to which edges lead, """
-    first: Numbers
+    first: Int64Array
     """and for each of those its first edge."""
-    grouped: Numbers
+    grouped: Int64Array
     """Edges between chains, those of one chain to one chain next to each other, """
-    groups: Numbers
+    groups: Int64Array
     """and where each such group begins."""
     rows: _Rows
     """A graph of chains, with a group of edges as one."""
-    reached: Numbers
+    reached: Int64Array
     """Nodes to which a path leads, by their number in the whole graph, """
-    place: Numbers
+    place: Int64Array
     """each one's place in the order of nodes, """
-    last: Numbers
+    last: Int64Array
     """and the last edge that leads to it or to a node before it in its chain."""
 
 
@@ -108,12 +108,12 @@ class _Prepared:
     def __init__(self) -> None:
         self.followed_count = 0
         """Rows followed since the program began."""
-        self._source: Numbers | None = None
-        self._target: Numbers | None = None
+        self._source: Int64Array | None = None
+        self._target: Int64Array | None = None
         self._chains: _Chains | None = None
         self._nodes_count = 0
 
-    def of(self, nodes_count: int, source: Numbers, target: Numbers) -> _Chains:
+    def of(self, nodes_count: int, source: Int64Array, target: Int64Array) -> _Chains:
         is_same = _is_same(source, self._source) and _is_same(target, self._target)
         if self._chains is None or not is_same or self._nodes_count != nodes_count:
             self._chains = _find_chains(nodes_count, source, target)
@@ -121,7 +121,7 @@ class _Prepared:
         return self._chains
 
 
-def _is_same(values: Numbers, last: Numbers | None) -> bool:
+def _is_same(values: Int64Array, last: Int64Array | None) -> bool:
     """Whether these are the same numbers: edits that leave out edges make arrays of their own, often equal ones."""
     return values is last or (last is not None and np.array_equal(values, last))
 
@@ -129,7 +129,7 @@ def _is_same(values: Numbers, last: Numbers | None) -> bool:
 _prepared = _Prepared()
 
 
-def _find_chains(nodes_count: int, source: Numbers, target: Numbers) -> _Chains:
+def _find_chains(nodes_count: int, source: Int64Array, target: Int64Array) -> _Chains:
     """A node whose only edge leads to another node is in the chain of that one, unless another node is already."""
     first_edge = _find_first(nodes_count, target)
     goes_on = (np.bincount(source, minlength=nodes_count) == 1) & (np.diff(first_edge) > 0)
@@ -174,12 +174,12 @@ def _find_chains(nodes_count: int, source: Numbers, target: Numbers) -> _Chains:
     )
 
 
-def _find_changes(values: Numbers) -> Numbers:
+def _find_changes(values: Int64Array) -> Int64Array:
     """Where in ``values`` another one begins."""
     return np.flatnonzero(np.diff(values, prepend=-1))
 
 
-def _follow_chains(chains: _Chains, length: Numbers) -> Numbers:
+def _follow_chains(chains: _Chains, length: Int64Array) -> Int64Array:
     if not len(chains.edges):
         return np.zeros(len(chains.links), dtype=np.int64)
     passed = np.cumsum(np.append(length, 0)[chains.links])  # differences are lengths within a chain
@@ -192,7 +192,7 @@ def _follow_chains(chains: _Chains, length: Numbers) -> Numbers:
     return times
 
 
-def _find_running_maximum(values: Numbers, first: Numbers, group: Numbers) -> Numbers:
+def _find_running_maximum(values: Int64Array, first: Int64Array, group: Int64Array) -> Int64Array:
     """The largest of the values up to each one in its group. ``first``: where groups begin.
 
     Each group is moved above the one before, so that one run over all values does.
@@ -204,7 +204,7 @@ def _find_running_maximum(values: Numbers, first: Numbers, group: Numbers) -> Nu
     return np.asarray(np.maximum.accumulate(values + shift) - shift)
 
 
-def _pair_edges(nodes_count: int, source: Numbers, target: Numbers) -> _Rows:
+def _pair_edges(nodes_count: int, source: Int64Array, target: Int64Array) -> _Rows:
     first = _find_first(nodes_count, target)
     edges_count = np.diff(first)
     rows_count = np.maximum(edges_count - 1, 1)
@@ -227,7 +227,7 @@ def _pair_edges(nodes_count: int, source: Numbers, target: Numbers) -> _Rows:
     )
 
 
-def _follow_rows(rows: _Rows, length: Numbers) -> Numbers:
+def _follow_rows(rows: _Rows, length: Int64Array) -> Int64Array:
     lengths = np.append(length, 0)
     times = [0]
     append = times.append
@@ -245,14 +245,14 @@ def _follow_rows(rows: _Rows, length: Numbers) -> Numbers:
 
 
 @cache
-def _load_compiled() -> Callable[[Numbers, Numbers, Numbers], Numbers] | None:
+def _load_compiled() -> Callable[[Int64Array, Int64Array, Int64Array], Int64Array] | None:
     try:
         numba = import_module("numba")
     except ImportError:
         return None
 
     @numba.njit(cache=False)  # type: ignore[untyped-decorator]
-    def follow(first: Numbers, source: Numbers, length: Numbers) -> Numbers:
+    def follow(first: Int64Array, source: Int64Array, length: Int64Array) -> Int64Array:
         times = np.zeros(len(first) - 1, dtype=np.int64)
         for node in range(len(first) - 1):
             begin, end = first[node], first[node + 1]

@@ -8,17 +8,18 @@ meets it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from three_walls.model.record import dataclass
-from three_walls.model.transformation import Action, Level, Levels, Prediction, Transformation
-from three_walls.replay.budget import measure_replayed_budget
-from three_walls.replay.critical_path import CriticalPath, find_critical_path
-from three_walls.replay.graph import Fractions, StepGraph, Times, Work, find_steady, replay, replay_steady
-from three_walls.replay.transform import knows_passes, select_operations, transform
+from three_walls.facts.fact_rows import Prediction
+from three_walls.replay.find_critical_path import CriticalPath, find_critical_path
+from three_walls.replay.replayed_budget import measure_replayed_budget
+from three_walls.replay.step_graph import StepGraph, Times, Work, find_steady, replay, replay_steady
+from three_walls.replay.transform_graph import knows_passes, select_operations, transform
+from three_walls.replay.transformation import Action, Level, Levels, Transformation
 from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.schemas import Float64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class StepReplay:
     """The graph of one step with what the profiler added to it; a ``model.transformation.Predictor``."""
 
     graph: StepGraph
-    added_ns: Fractions
+    added_ns: Float64Array
     """Per host point what the profiler is taken to have added."""
     tail_ns: int
     """From the end of the last operation to the end of the step, on the representative rank."""
@@ -169,7 +170,7 @@ def _scale_host(factor: float) -> tuple[Transformation, ...]:
     return (Transformation(Action.HOST, host=Levels(factor, factor, factor)),)
 
 
-def without_profiler(graph: StepGraph, added_ns: Fractions, cost: float) -> Work:
+def without_profiler(graph: StepGraph, added_ns: Float64Array, cost: float) -> Work:
     """The captured work less ``cost`` times what the profiler is taken to have added to every host piece."""
     left = np.maximum(graph.piece_ns * replay_thresholds().least_host_fraction, graph.piece_ns - added_ns * cost)
     piece_ns = np.minimum(graph.piece_ns, np.rint(left)).astype(np.int64)
@@ -190,7 +191,7 @@ def settle_waits(graph: StepGraph, work: Work, before_ns: int, share: float) -> 
     return work
 
 
-def fit_profiler_cost(graph: StepGraph, added_ns: Fractions, tail_ns: int, log: LogSteps | None) -> ProfilerCost:
+def fit_profiler_cost(graph: StepGraph, added_ns: Float64Array, tail_ns: int, log: LogSteps | None) -> ProfilerCost:
     """The cost at which the replayed step is the log's; without a log the range that runs with logs have shown.
 
     The steps of a log differ, because the pace of the host does: the ends are where the replayed step is the log's

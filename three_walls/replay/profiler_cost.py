@@ -14,13 +14,14 @@ Two things cost host time while a capture runs:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
-from three_walls.model.record import dataclass
-from three_walls.replay.graph import Fractions
 from three_walls.replay.host_chains import find_first_calls, find_hand_overs
-from three_walls.tables.profiler_costs import profiler_costs
+from three_walls.replay.profiler_costs import profiler_costs
+from three_walls.trace.schemas import Float64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class RangeCost:
     end_ns: float
 
 
-def measure_profiler_cost(calls: pl.DataFrame, ranges: pl.DataFrame) -> Fractions:
+def measure_profiler_cost(calls: pl.DataFrame, ranges: pl.DataFrame) -> Float64Array:
     """Per host point (2i: think time before call i, 2i + 1: call i) what the profiler added, in ns.
 
     ``calls``: CALLS of one rank. ``ranges``: RANGE_TIMES of its process around them.
@@ -120,7 +121,7 @@ def _measure_host_pace(calls: pl.DataFrame) -> float:
     return float(usual) / table.pace_call_ns if isinstance(usual, int | float) else 1.0
 
 
-def _cost_of_calls(calls: pl.DataFrame) -> tuple[Fractions, Fractions]:
+def _cost_of_calls(calls: pl.DataFrame) -> tuple[Float64Array, Float64Array]:
     """Per call what the profiler adds (before it, inside it), on the host of the table."""
     names = calls["name"].unique().cast(pl.String).drop_nulls().to_list()
     rows = [(name, *map(float, profiler_costs().of_call(name))) for name in names]

@@ -7,16 +7,15 @@ launches take in the same step shows which launches of experts are dear.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
-from three_walls.inputs.nsys.schemas import Numbers
-from three_walls.model.buckets import GEMM_CATEGORIES
-from three_walls.model.record import dataclass
-from three_walls.model.transformation import Level
-from three_walls.replay.graph import NONE, Flags, StepGraph, Work
+from three_walls.replay.step_graph import NONE, StepGraph, Work
+from three_walls.replay.transformation import Level
+from three_walls.tables.buckets import GEMM_CATEGORIES
+from three_walls.trace.schemas import BoolArray, Int64Array
 
 EXPERT_GEMM = "expert_gemm"
 _FILL = "memset"
@@ -29,15 +28,15 @@ _CHEAP_QUANTILE = 0.25
 class _Launches:
     """Stretches of calls, each up to one that launches, records or waits; fills belong to the launch after them."""
 
-    stretch: Numbers
+    stretch: Int64Array
     """Per call its stretch."""
-    is_expert: Flags
+    is_expert: BoolArray
     """Per stretch whether it launches one of several GEMMs in a row that experts run on several streams."""
-    is_fixed: Flags
+    is_fixed: BoolArray
     """Per stretch whether it launches a GEMM of another layer."""
 
 
-def meet_known_shapes(graph: StepGraph, work: Work, threads: Numbers, selected: Flags, level: Level) -> Work:
+def meet_known_shapes(graph: StepGraph, work: Work, threads: Int64Array, selected: BoolArray, level: Level) -> Work:
     """``work`` with ``selected`` GEMMs of experts launched as those whose shapes occurred before.
 
     A launch is dear if it takes more than the cheapest quarter of the GEMMs of other layers. These include the code
@@ -61,11 +60,11 @@ def meet_known_shapes(graph: StepGraph, work: Work, threads: Numbers, selected: 
     return replace(work, piece_ns=work.piece_ns - own + shorter_ns)
 
 
-def _cheap(host_ns: Numbers) -> float:
+def _cheap(host_ns: Int64Array) -> float:
     return float(np.quantile(host_ns, _CHEAP_QUANTILE))
 
 
-def _find_launches(graph: StepGraph, threads: Numbers, selected: Flags) -> _Launches:
+def _find_launches(graph: StepGraph, threads: Int64Array, selected: BoolArray) -> _Launches:
     operations, count = graph.operations, graph.calls.height
     category = operations["category"].cast(pl.String)
     launched = np.flatnonzero(graph.call_of != NONE)

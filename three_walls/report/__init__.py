@@ -1,1 +1,1 @@
-"""The report for the terminal and as HTML, Markdown, CSV and JSON. Renderers decide nothing."""
+"""The report: its contract, its sections, and a renderer per format."""

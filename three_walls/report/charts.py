@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from three_walls.model.record import dataclass
-from three_walls.report.formats import (
-    format_bandwidth,
-    format_flops_rate,
-    format_gib,
-    format_ms,
-    format_share,
-)
+from three_walls.lib.text import format_bandwidth, format_flops_rate, format_gib, format_ms, format_share
 
 _MOST_TICKS = 8
 _ROUND_STEPS = (1, 2, 2.5, 5, 10)

@@ -19,7 +19,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, Template, compiler, runtime
 
-from three_walls.resources import IS_BUNDLED, PARSED_DIR, TEMPLATES_DIR
+from three_walls.lib.resources import IS_BUNDLED, PARSED_DIR, TEMPLATES_DIR
 
 
 class TemplateLoader(FileSystemLoader):

@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-from three_walls.model.report import Report
-from three_walls.report.formats import show_control_characters
+from three_walls.lib.text import show_control_characters
+from three_walls.report.report import Report
 from three_walls.report.section import Column, Section, Table, nested_blocks, plain_text
 from three_walls.report.sections import make_sections
 

@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 from markupsafe import escape as escape_html
 
-from three_walls.report.formats import UNKNOWN, format_css_percent, show_control_characters
+from three_walls.lib.text import UNKNOWN, format_css_percent, show_control_characters
 from three_walls.report.section import (
     PAGE_ROWS,
     Amounts,

@@ -14,20 +14,15 @@ from typing import Protocol
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from three_walls.model.report import Report
+from three_walls.lib.resources import TEMPLATES_DIR
+from three_walls.lib.text import format_count, format_css_percent, format_share, show_control_characters
 from three_walls.report.compiled_templates import TemplateLoader
-from three_walls.report.formats import format_count, format_css_percent, format_share, show_control_characters
 from three_walls.report.html_cells import write_inline, write_rows
-from three_walls.report.section import (
-    PAGE_ROWS,
-    Section,
-    TimelineBlock,
-    nested_blocks,
-)
+from three_walls.report.report import Report
+from three_walls.report.section import PAGE_ROWS, Section, TimelineBlock, nested_blocks
 from three_walls.report.sections import make_sections
 from three_walls.report.svg import place_bars, place_heat_map, place_lines, place_roofline
 from three_walls.report.timeline_view import place_timeline, timeline_data
-from three_walls.resources import TEMPLATES_DIR
 
 MOST_COLUMNS = 9
 """A table with more columns is set smaller on paper."""

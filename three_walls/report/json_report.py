@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cache
 from json.encoder import encode_basestring as encode_text
@@ -16,11 +16,10 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from three_walls.model.errors import UsageError
-from three_walls.model.fact import Fact, FactDefinition, FactSheet, FactValue
-from three_walls.model.record import dataclass
-from three_walls.model.report import SCHEMA_VERSION, Report
-from three_walls.report.formats import escape_in_json
+from three_walls.lib.errors import UsageError
+from three_walls.lib.fact import Fact, FactDefinition, FactSheet, FactValue
+from three_walls.lib.text import escape_in_json
+from three_walls.report.report import SCHEMA_VERSION, Report
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from three_walls.model.report import Report
-from three_walls.report.formats import show_control_characters
+from three_walls.lib.text import show_control_characters
+from three_walls.report.report import Report
 from three_walls.report.section import (
     Block,
     Card,

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from three_walls.model.finding import Overrides, PlanStep
-from three_walls.model.report import Report
-from three_walls.model.shell import is_variable, quote_assignment, quote_word
-from three_walls.report.formats import show_control_characters
+from three_walls.advice.finding import Overrides, PlanStep
+from three_walls.lib.shell import is_variable, quote_assignment, quote_word
+from three_walls.lib.text import show_control_characters
+from three_walls.report.report import Report
 
 _HOW_TO_USE = """\
 # Each line is quoted for the shell. The start of a line shows its kind:

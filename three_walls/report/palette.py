@@ -5,7 +5,7 @@ Compute is blue and green, communication orange and red, copies are purple. Idle
 
 from __future__ import annotations
 
-from three_walls.model.buckets import Group, Wall
+from three_walls.tables.buckets import Group, Wall
 
 BUCKET_COLOURS: dict[str, str] = {
     "grouped_gemm": "#1d4ed8",

@@ -8,9 +8,9 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from three_walls.model.errors import UsageError
-from three_walls.model.report import Report
+from three_walls.lib.errors import UsageError
 from three_walls.report.charts import TERAFLOPS, Bars, HeatMap, Lines, Plot, Roofline
+from three_walls.report.report import Report
 from three_walls.report.section import Chart, nested_blocks
 from three_walls.report.sections import make_sections
 

@@ -7,14 +7,14 @@ lays blocks out, and knows no section. All text here is plain text: renderers es
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-from three_walls.model.record import dataclass
-from three_walls.model.report import Timeline
+from three_walls.export.step_detail_rows import Timeline
+from three_walls.lib.text import UNITS, UNKNOWN, format_text
 from three_walls.report.charts import Plot
-from three_walls.report.formats import UNITS, UNKNOWN, format_text
 
 ROW = ""
 """As the value of a column: the whole row."""

@@ -6,10 +6,11 @@ what is by nature of the trace (the budget, the gaps) is of the traced one, and 
 
 from __future__ import annotations
 
-from three_walls.model.finding import PlanStep
-from three_walls.model.record import dataclass
-from three_walls.model.report import Report
-from three_walls.report.formats import format_ms
+from dataclasses import dataclass
+
+from three_walls.advice.finding import PlanStep
+from three_walls.lib.text import format_ms
+from three_walls.report.report import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import groupby
 
-from three_walls.model.record import dataclass
+from three_walls.lib.text import format_bandwidth
 from three_walls.report.charts import TERAFLOPS, Bars, HeatCell, HeatMap, Lines, Piece, Roofline
-from three_walls.report.formats import format_bandwidth
 from three_walls.report.palette import FREE_COLOUR
 
 _LIGHT = 140

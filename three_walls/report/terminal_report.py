@@ -6,15 +6,15 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text as Line
 
-from three_walls.model.record import dataclass
-from three_walls.model.report import Report
-from three_walls.report.formats import shorten, show_control_characters
+from three_walls.lib.text import shorten, show_control_characters
+from three_walls.report.report import Report
 from three_walls.report.section import (
     Amounts,
     Bar,

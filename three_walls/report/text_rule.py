@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from three_walls.model.condition import Condition
-from three_walls.model.rule import Edit, Evidence, GainModel, Requirement, Rule, WarningRule
-from three_walls.model.transformation import FromFact, Level, Levels, Transformation
-from three_walls.report.formats import format_cost, format_name, format_setting
-
-_COMPARISONS = {
-    "equals": "is",
-    "not_equals": "is not",
-    "one_of": "is one of",
-    "none_of": "is none of",
-    "within": "contains nothing but",
-    "at_least": "is at least",
-    "at_most": "is at most",
-    "above": "is above",
-    "below": "is below",
-    "includes": "includes",
-    "excludes": "does not include",
-}
-"""Operators as verbs; ``is_set`` reads ``is set`` or ``is unset``."""
+from three_walls.advice.format.rule import Edit, Evidence, GainModel, Requirement, Rule, WarningRule
+from three_walls.lib.expressions import Clause, Junction
+from three_walls.lib.text import format_name, format_setting
+from three_walls.replay.transformation import FromFact, Level, Levels, Transformation
+from three_walls.report.formats import format_cost
 
 
 def describe_rule(rule: Rule) -> str:
@@ -42,8 +28,8 @@ def _lines(rule: Rule) -> Iterator[str]:
     yield f"wall {wall}, {rule.applicability}" + (f", lever {rule.lever}" if rule.lever else "")
     yield from _section("Looks for", [rule.what_it_looks_for])
     yield from _section("Why it matters", [rule.why_it_matters])
-    yield from _section("Applies where", map(_condition, rule.applies_to))
-    yield from _section("Needed when", map(_condition, rule.when))
+    yield from _section("Applies where", map(str, rule.applies_to))
+    yield from _section("Needed when", map(str, rule.when))
     yield from _section("Requires", (line for requirement in rule.requires for line in _requirement(requirement)))
     yield from _section("Edits", map(_edit, rule.edits))
     yield from _section("What to do", [advice.text for advice in rule.advice])
@@ -63,18 +49,12 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
         yield f"  {line}"
 
 
-def _condition(condition: Condition) -> str:
-    if condition.operator == "is_set":
-        return f"{condition.fact} is {'set' if condition.operand else 'unset'}"
-    return f"{condition.fact} {_COMPARISONS[condition.operator]} {format_setting(condition.operand)}"
-
-
-def _conditions(conditions: Iterable[Condition], joined_by: str = " and ") -> str:
-    return joined_by.join(map(_condition, conditions))
+def _conditions(conditions: Sequence[Clause]) -> str:
+    return str(conditions[0] if len(conditions) == 1 else Junction("and", tuple(conditions)))
 
 
 def _requirement(requirement: Requirement) -> Iterator[str]:
-    checks = _conditions(requirement.checks, " or " if requirement.any_of else " and ")
+    checks = _conditions(requirement.checks)
     confirm = f"confirm that {requirement.confirm}" if requirement.confirm else ""
     yield f"{requirement.name}: {'; else '.join(filter(None, (checks, confirm)))}"
     yield f"  reason: {requirement.reason} ({requirement.source})"

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from three_walls.model.report import TimelineLane, TimelineRank
-from three_walls.report.formats import show_control_characters
+from three_walls.export.step_detail_rows import TimelineLane, TimelineRank
+from three_walls.lib.text import show_control_characters
 from three_walls.report.section import TimelineBlock
 
 COLUMNS = 500

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS
-from three_walls.model.transformation import Prediction
-from three_walls.model.what_if import WhatIf
-from three_walls.report.formats import UNKNOWN, format_ms, format_ms_range, format_share, show_control_characters
+from three_walls.advice.what_if import WhatIf
+from three_walls.facts.fact_rows import Prediction
+from three_walls.lib.text import UNKNOWN, format_ms, format_ms_range, format_share, show_control_characters
+from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKETS
 
 LIMIT_NAMES = {
     "host": "the host",

@@ -1,1 +1,1 @@
-"""Reviewed data files (`tables/*.yaml`), each with its typed model."""
+"""Reviewed data that several rooms read: names of kernels, settings, GPUs, releases; the files are in ``tables/``."""

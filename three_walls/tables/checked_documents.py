@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TypeVar
 
-from three_walls.resources import CHECKED_DIR, RULES_DIR, TABLES_DIR
+from three_walls.lib.resources import CHECKED_DIR, RULES_DIR, TABLES_DIR
 
 T = TypeVar("T")
 _PACKAGE = Path(__file__).resolve().parent.parent

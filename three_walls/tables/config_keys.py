@@ -11,12 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from three_walls.model.buckets import Wall
-from three_walls.model.config import ConfigData, ConfigScalar
-from three_walls.resources import TABLES_DIR
-from three_walls.tables.bridge import release_number
-from three_walls.tables.config_values import LONGEST_VALUE, is_of_type
-from three_walls.tables.loader import (
+from three_walls.lib.load_documents import (
     ByName,
     Loc,
     NamedRow,
@@ -31,6 +26,11 @@ from three_walls.tables.loader import (
     raise_contradictions,
     suggest,
 )
+from three_walls.lib.plain_data import ConfigData, ConfigScalar
+from three_walls.lib.resources import TABLES_DIR
+from three_walls.tables.bridge_releases import release_number
+from three_walls.tables.buckets import Wall
+from three_walls.tables.config_values import LONGEST_VALUE, is_of_type
 from three_walls.tables.rows import Field, checked
 
 CONFIG_KEYS_FILE = TABLES_DIR / "config-keys.yaml"
@@ -165,8 +165,6 @@ class ConfigKeyTable(Row):
     defaults_unknown_with: frozenset[Text]
     """Flags that read settings from a file, so that an absent flag does not mean its default."""
     bridge_scripts: BridgeScripts
-    precision_recipes: Mapping[str, Settings]
-    """Megatron-Bridge precision recipe -> values of keys that it sets."""
     keys: ByName[ConfigKey]
     argument_names: Mapping[str, tuple[Text, ...]] = Field(default={})
     """Name in Megatron-LM's arguments block that is neither a key nor a flag of one -> the keys it sets."""
@@ -185,7 +183,6 @@ class ConfigKeyTable(Row):
         for loc, rows in (
             (("shorthands",), self.shorthands),
             (("bridge_scripts", "implied"), self.bridge_scripts.implied),
-            (("precision_recipes",), self.precision_recipes),
         ):
             for name, settings in rows.items():
                 yield from contradictions_of_settings(settings, (*loc, name), self.keys)

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from three_walls.model.config import ConfigData, ConfigScalar, as_whole_number
+from three_walls.lib.plain_data import ConfigData, ConfigScalar, as_whole_number
 
 LONGEST_VALUE = 1024
 """In characters. No setting of a run is longer, and no longer text is matched with an expression."""

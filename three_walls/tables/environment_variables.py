@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Annotated
 
-from three_walls.resources import TABLES_DIR
-from three_walls.tables.config_values import LONGEST_VALUE
-from three_walls.tables.loader import (
+from three_walls.lib.load_documents import (
     ByName,
     Loc,
     NamedRow,
@@ -23,6 +21,8 @@ from three_walls.tables.loader import (
     raise_contradictions,
     suggest,
 )
+from three_walls.lib.resources import TABLES_DIR
+from three_walls.tables.config_values import LONGEST_VALUE
 from three_walls.tables.rows import checked
 
 _SEPARATORS = re.compile(r"[,;|]")

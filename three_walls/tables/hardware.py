@@ -6,8 +6,8 @@ import re
 from functools import cache
 from typing import Annotated
 
-from three_walls.resources import TABLES_DIR
-from three_walls.tables.loader import ByName, NamedRow, Row, Text, compiled, load_table
+from three_walls.lib.load_documents import ByName, NamedRow, Row, Text, compiled, load_table
+from three_walls.lib.resources import TABLES_DIR
 
 BF16, FP8, NVFP4 = "bf16", "fp8", "nvfp4"
 

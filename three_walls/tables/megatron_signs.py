@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from three_walls.resources import TABLES_DIR
-from three_walls.tables.loader import Pattern, Row, Text, load_table
+from three_walls.lib.load_documents import Pattern, Row, Text, load_table
+from three_walls.lib.resources import TABLES_DIR
 
 
 class Sign(Row):

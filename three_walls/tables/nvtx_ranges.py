@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Literal
 
-from three_walls.resources import TABLES_DIR
-from three_walls.tables.loader import ByName, NamedRow, Pattern, Row, Text, between, compiled, load_table
+from three_walls.lib.load_documents import ByName, NamedRow, Pattern, Row, Text, between, compiled, load_table
+from three_walls.lib.resources import TABLES_DIR
 from three_walls.tables.rows import BeforeValidator
 from three_walls.tables.thresholds import Fraction
 

@@ -11,11 +11,11 @@ from dataclasses import fields
 from functools import cache
 from typing import Annotated
 
-from three_walls.model.buckets import CATEGORIES
-from three_walls.model.training_log import LogLayout
-from three_walls.resources import TABLES_DIR
-from three_walls.tables.loader import Row, Text, between, check_value, load_table, one_of
-from three_walls.tables.log_lines import EVENT_KINDS
+from three_walls.lib.load_documents import Row, Text, between, check_value, load_table, one_of
+from three_walls.lib.resources import TABLES_DIR
+from three_walls.log.log_lines import EVENT_KINDS
+from three_walls.log.training_log import LogLayout
+from three_walls.tables.buckets import CATEGORIES
 from three_walls.tables.rows import BeforeValidator
 
 

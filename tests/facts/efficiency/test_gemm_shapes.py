@@ -8,16 +8,10 @@ import pytest
 from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.model_runs import toy
 from tests.facts.views import run_view, step_view
-from tests.timeline.test_operators import nest
-from three_walls.facts.efficiency.gemm_shapes import (
-    NO_WEIGHTS,
-    Weights,
-    find_launched_gemms,
-    name_weights,
-    tabulate_gemms,
-)
-from three_walls.facts.model_shape import read_model_shape
-from three_walls.model.report import GemmShape
+from tests.step.test_operators import nest
+from three_walls.facts.fact_rows import GemmShape
+from three_walls.facts.gemm_shapes import NO_WEIGHTS, Weights, find_launched_gemms, name_weights, tabulate_gemms
+from three_walls.megatron.model_shape import read_model_shape
 from three_walls.tables.hardware import find_gpu
 
 pytestmark = pytest.mark.slow

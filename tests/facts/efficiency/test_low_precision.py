@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.changed_rows import change
+from tests.facts import views
 from tests.facts.model_runs import toy, without
-from tests.facts.views import run_view
-from three_walls.facts.efficiency.low_precision import INNER_LAYERS, LINEAR_INPUTS_READ, measure_low_precision
-from three_walls.model.config import ConfigData, RunConfig
-from three_walls.model.fact import FactValue, Measurement, known, missing
+from tests.facts.views import run_view, step_view
+from three_walls.facts import low_precision
+from three_walls.lib.fact import FactValue
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.tables.hardware import GpuModel, find_gpu
 
 H200 = find_gpu("NVIDIA H200")
@@ -19,8 +22,9 @@ ROUND = change(H200, memory_bytes_per_s=1000, bf16_dense_flops=30_000)
 
 def measure(config: RunConfig, gpu: GpuModel | None = ROUND, efficiency: float | None = 0.5) -> dict[str, FactValue]:
     reached: Measurement[FactValue] = missing("no GEMM ran") if efficiency is None else known(efficiency)
-    found = measure_low_precision(run_view(config, gpu), reached)
-    return {fact.name: each.value if each.value is not None else each.missing_reason for fact, each in found.items()}
+    run = run_view(config, gpu)
+    found = views.measure(low_precision, run=run, step=step_view(run=run), gemm_efficiency_fraction=reached)
+    return {name: reason if value is None else value for name, (value, reason) in found.items()}
 
 
 def test_inputs_are_read_once_for_the_gemms_of_both_directions() -> None:
@@ -30,16 +34,16 @@ def test_inputs_are_read_once_for_the_gemms_of_both_directions() -> None:
     """
     values = 2 * 64 * (24 + 16 + 2 * (20 + 14)) + 2 * (192 + 4 * 144)
     flops = 3 * 2 * 64 * 2 * (192 + 2 * 144)
-    assert measure(toy())[LINEAR_INPUTS_READ.name] == pytest.approx((2 * values / 1000) / (flops / 15_000))
+    assert measure(toy())["linear_inputs_read_fraction"] == pytest.approx((2 * values / 1000) / (flops / 15_000))
 
 
 def test_more_tokens_for_the_same_weights_leave_less_to_read() -> None:
-    few, many = (measure(toy(global_batch_size=size))[LINEAR_INPUTS_READ.name] for size in (4, 64))
+    few, many = (measure(toy(global_batch_size=size))["linear_inputs_read_fraction"] for size in (4, 64))
     assert isinstance(few, float) and isinstance(many, float) and many < few
 
 
 def test_small_experts_read_more_for_what_they_multiply() -> None:
-    small, large = (measure(toy(moe_ffn_hidden_size=size))[LINEAR_INPUTS_READ.name] for size in (4, 64))
+    small, large = (measure(toy(moe_ffn_hidden_size=size))["linear_inputs_read_fraction"] for size in (4, 64))
     assert isinstance(small, float) and isinstance(large, float) and large < small
 
 
@@ -52,9 +56,9 @@ def test_small_experts_read_more_for_what_they_multiply() -> None:
     ],
 )
 def test_without_sizes_a_gpu_or_gemms_it_is_not_known(found: dict[str, FactValue], reason: str) -> None:
-    assert reason in str(found[LINEAR_INPUTS_READ.name])
+    assert reason in str(found["linear_inputs_read_fraction"])
 
 
 @pytest.mark.parametrize(("layers", "share"), [(1, 0.0), (2, 0.0), (4, 0.5)])
 def test_the_first_and_the_last_layer_are_no_inner_ones(layers: ConfigData, share: float) -> None:
-    assert measure(toy(num_layers=layers))[INNER_LAYERS.name] == share
+    assert measure(toy(num_layers=layers))["inner_layers_fraction"] == share

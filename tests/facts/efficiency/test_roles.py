@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.facts.model_runs import run_config, toy, without
-from three_walls.facts.efficiency.model_flops import count_forward, precision_of
-from three_walls.facts.efficiency.roles import ExecutedFlops, count_executed, tabulate_roles
-from three_walls.facts.model_shape import read_model_shape
-from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.model.config import ConfigData, RunConfig
-from three_walls.model.fact import known
-from three_walls.model.report import MoePart
+from three_walls.facts.fact_rows import MoePart
+from three_walls.facts.gemm_efficiency import ExecutedFlops, count_executed, tabulate_roles
+from three_walls.facts.model_flops import count_forward, precision_of
+from three_walls.lib.measurement import known
+from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.model_shape import read_model_shape
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.tables.hardware import find_gpu
 
 H200, A100 = find_gpu("NVIDIA H200"), find_gpu("NVIDIA A100-SXM4-80GB")

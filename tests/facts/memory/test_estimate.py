@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.facts.model_runs import toy, wide, without
-from tests.facts.views import pairs
-from three_walls.facts.log_facts import (
-    LOG_ALLOCATOR_RETRIES,
-    LOG_MEMORY_ITERATIONS,
-    LOG_PEAK_MEMORY,
-    LOG_RESERVED_MEMORY,
-)
-from three_walls.facts.memory.estimate import StageMemory, estimate_stages, measure_memory
-from three_walls.inputs.config.parallel_layout import read_layout
-from three_walls.model.config import ConfigData, RunConfig
-from three_walls.model.fact import GIVE_CONFIG, FactValue, known_or_missing
+from tests.facts.views import measure, run_view
+from three_walls.facts import memory_estimate
+from three_walls.facts.memory_estimate import StageMemory, estimate_stages
+from three_walls.lib.fact import FactValue
+from three_walls.lib.measurement import GIVE_CONFIG, known_or_missing, missing
+from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.trace.identity import Gpu
 
 MIB = 1 << 20
 
@@ -43,13 +43,15 @@ def estimate_memory(
     retries: int | None = None,
 ) -> dict[str, tuple[FactValue, str | None]]:
     """``printed_bytes``: the log's peak, printed after ``iterations``."""
-    log = {
-        LOG_PEAK_MEMORY: known_or_missing(printed_bytes, "no memory line"),
-        LOG_MEMORY_ITERATIONS: known_or_missing(iterations, "no memory line"),
-        LOG_RESERVED_MEMORY: known_or_missing(reserved_bytes, "no memory line"),
-        LOG_ALLOCATOR_RETRIES: known_or_missing(retries, "no memory line"),
-    }
-    return pairs(measure_memory(config, device_bytes, log))
+    return measure(
+        memory_estimate,
+        run=replace(run_view(config), device=None if device_bytes is None else Gpu("H200", "sm_90", device_bytes)),
+        step=missing("no step"),
+        log_peak_memory_bytes=known_or_missing(printed_bytes, "no memory line"),
+        log_memory_iterations_count=known_or_missing(iterations, "no memory line"),
+        log_reserved_memory_bytes=known_or_missing(reserved_bytes, "no memory line"),
+        log_allocator_retries_count=known_or_missing(retries, "no memory line"),
+    )
 
 
 def test_the_toy_models_parameters_count_as_on_paper() -> None:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from three_walls.facts.layout import GPU_MEMORY
-from three_walls.facts.log_facts import LOG_ALLOCATOR_RETRIES, LOG_OOMS, LOG_RESERVED_MEMORY
-from three_walls.facts.memory.estimate import MEMORY_PEAK, NO_DEVICE_MEMORY
-from three_walls.facts.memory.recorded import ALLOCATOR_CALLS, classify_memory_pressure
-from three_walls.model.fact import Measurement, Measurements, known, known_or_missing, missing
-from three_walls.tables.thresholds import default_log_thresholds
+from tests.facts.views import run_view
+from three_walls.facts.memory_estimate import NO_DEVICE_MEMORY
+from three_walls.facts.recorded_memory import memory_pressure
+from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
+from three_walls.trace.identity import Gpu
+
+NO_LINE = "the log holds no memory line"
 
 
 def pressure_of(
-    peak: int | None, reserved: int | None = None, ooms: int = 0, retries: int | None = None
+    peak: int | None,
+    reserved: int | None = None,
+    ooms: int = 0,
+    retries: int | None = None,
+    *,
+    device_bytes: int | None = 1000,
+    calls: int | None = None,
 ) -> Measurement[str]:
-    """On a GPU of 1000 bytes."""
-    measured: Measurements = {
-        LOG_OOMS: known(ooms),
-        LOG_ALLOCATOR_RETRIES: known_or_missing(retries, "not counted"),
-        MEMORY_PEAK: known_or_missing(peak, "the log holds no memory line"),
-        LOG_RESERVED_MEMORY: known_or_missing(reserved, "the log holds no memory line"),
-        GPU_MEMORY: known(1000),
-    }
-    return classify_memory_pressure(measured, default_log_thresholds())
+    run = replace(run_view(), device=None if device_bytes is None else Gpu("H200", "sm_90", device_bytes))
+    return memory_pressure(
+        run,
+        known(ooms),
+        known_or_missing(retries, "not counted"),
+        known_or_missing(peak, NO_LINE),
+        known_or_missing(reserved, NO_LINE),
+        known_or_missing(calls, "not recorded"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,18 +53,13 @@ def test_allocations_tried_again_come_before_the_peaks() -> None:
 
 
 def test_a_log_without_peak_says_nothing_more() -> None:
-    assert pressure_of(None) == missing("the log holds no memory line")
+    assert pressure_of(None) == missing(NO_LINE)
 
 
 def test_without_the_size_of_the_gpu_a_peak_says_nothing() -> None:
-    found = classify_memory_pressure({LOG_OOMS: known(0), MEMORY_PEAK: known(5)}, default_log_thresholds())
-    assert found == missing(NO_DEVICE_MEMORY)
+    assert pressure_of(5, device_bytes=None) == missing(NO_DEVICE_MEMORY)
 
 
 def test_steps_that_never_called_the_driver_had_room() -> None:
-    for calls, word in ((0, "none"), (3, None)):
-        measured: Measurements = {
-            MEMORY_PEAK: missing("no training log was given (--log)"),
-            ALLOCATOR_CALLS: known(calls),
-        }
-        assert classify_memory_pressure(measured, default_log_thresholds()).value == word
+    assert pressure_of(None, calls=0) == known("none")
+    assert pressure_of(None, calls=3) == missing(NO_LINE)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.facts.views import pairs, run_view
-from three_walls.facts.moe.token_balance import (
+from tests.facts.views import measure, run_view, step_view
+from three_walls.facts import token_balance
+from three_walls.facts.token_balance import (
     EXPERT_INPUT,
     EXPERT_OUTPUT,
     ExpertPass,
-    compare_received,
     find_expert_passes,
-    measure_token_balance,
+    received_tokens_rank_ratio,
 )
-from three_walls.model.config import ConfigValue, RunConfig
-from three_walls.timeline.gemms import FORWARD, REPLAY, Gemm
+from three_walls.lib.fact import FactValue
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
+from three_walls.step.gemms import FORWARD, REPLAY, Gemm
 
 
 def gemm(tokens: int, direction: str = FORWARD) -> Gemm:
@@ -28,9 +30,15 @@ def config(**values: int) -> RunConfig:
 EXPERTS_4 = {"num_moe_experts": 4, "expert_model_parallel_size": 2}
 
 
-def balance(passes: tuple[ExpertPass, ...], **values: int) -> dict[str, object]:
-    measured = measure_token_balance(run_view(config(**values)), passes, "no shapes")
-    return {name: value for name, (value, _) in pairs(measured).items()}
+def measure_balance(
+    passes: tuple[ExpertPass, ...] | Measurement[tuple[ExpertPass, ...]], **values: int
+) -> dict[str, tuple[FactValue, str | None]]:
+    step = step_view(run=run_view(config(**values)))
+    return measure(token_balance, run=step.run, step=step, expert_passes=passes, received_by_rank=missing("one rank"))
+
+
+def balance(passes: tuple[ExpertPass, ...], **values: int) -> dict[str, FactValue]:
+    return {name: value for name, (value, _) in measure_balance(passes, **values).items()}
 
 
 def test_a_pass_ends_where_another_layer_multiplies() -> None:
@@ -61,10 +69,7 @@ def test_an_expert_without_tokens_counts_in_the_mean() -> None:
 
 
 def test_a_grouped_gemm_shows_the_tokens_of_all_experts_together() -> None:
-    measured = measure_token_balance(
-        run_view(config(**EXPERTS_4)), (ExpertPass((300,)), ExpertPass((100,))), "no shapes"
-    )
-    found = pairs(measured)
+    found = measure_balance((ExpertPass((300,)), ExpertPass((100,))), **EXPERTS_4)
     assert "one grouped GEMM" in (found["expert_tokens_largest_ratio"][1] or "")
     assert found["pass_tokens_largest_ratio"][0] == 1.5
 
@@ -83,10 +88,13 @@ def test_what_a_rank_got_is_compared_with_an_even_share() -> None:
 
 
 def test_without_shapes_the_reason_stands() -> None:
-    assert set(pairs(measure_token_balance(run_view(), (), "no shapes")).values()) == {(None, "no shapes")}
+    found = measure_balance(missing("no shapes"))
+    assert found.pop("received_tokens_rank_ratio") == (None, "one rank")
+    assert set(found.values()) == {(None, "no shapes")}
 
 
 def test_ranks_are_compared_where_all_of_them_are_known() -> None:
-    assert pairs(compare_received([300, 100], "unknown"))["received_tokens_rank_ratio"] == (1.5, None)
-    assert pairs(compare_received([300, None], "unknown"))["received_tokens_rank_ratio"] == (None, "unknown")
-    assert pairs(compare_received([300], "unknown"))["received_tokens_rank_ratio"][0] is None
+    assert received_tokens_rank_ratio((300, 100), known(300)) == known(1.5)
+    assert "some rank" in str(received_tokens_rank_ratio((300, None), known(300)).missing_reason)
+    assert received_tokens_rank_ratio((None, None), missing("no shapes")) == missing("no shapes")
+    assert "several ranks" in str(received_tokens_rank_ratio((300,), known(300)).missing_reason)

@@ -8,19 +8,18 @@ import polars as pl
 import pytest
 
 from tests.changed_rows import change
-from tests.facts.views import run_view
-from three_walls.facts.moe.token_exchange import (
-    EP_ACHIEVED,
-    EP_ACHIEVED_INCLUDES_WAITING,
-    EP_FASTEST,
-    EP_TRANSFER_SPREAD,
-    deduplicated_transfer,
+from tests.facts.views import run_view, step_view
+from three_walls.facts.token_exchange import (
+    ExchangeRates,
+    TokenRates,
+    ep_deduplicated_transfer_fraction,
+    ep_link_bytes_per_s,
     exchange_bytes,
-    link_bytes_per_s,
     measure_rates,
 )
-from three_walls.model.config import ConfigData, ConfigValue, RunConfig
-from three_walls.model.fact import FactValue, Measurement, known, missing
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.tables.hardware import GpuModel, find_gpu
 
 
@@ -45,7 +44,7 @@ def link(ep: int, per_node: int | None = 8, model: GpuModel | None = H200, **mor
         {key: ConfigValue(value, "test") for key, value in values.items()},  # type: ignore[arg-type]
         {key: ConfigValue(value, "test") for key, value in environment.items()},
     )
-    found = link_bytes_per_s(run_view(config, model))
+    found = ep_link_bytes_per_s(step_view(run=run_view(config, model)))
     return found.value, found.missing_reason or ""
 
 
@@ -180,30 +179,35 @@ NOBODY = pl.DataFrame(
 """The arrivals of a rank that was captured alone."""
 
 
+def token_rates(rates: ExchangeRates) -> TokenRates:
+    assert rates.measured.value is not None
+    return rates.measured.value
+
+
 def test_bandwidth_is_what_transfers_after_the_last_arrival() -> None:
     calls = exchanges([400, 900, 500, 2000] * 2, [100, 3000, 800, 700] * 2)
     rates = measure_rates(calls, arrivals(calls, [100] * 8 + [100, 200, 200, 100] * 2, resolved=True), model())
-    assert rates.facts[EP_ACHIEVED].value == pytest.approx(MODEL_SENT * 1e9 / 125)
-    assert rates.facts[EP_ACHIEVED_INCLUDES_WAITING].value is False
+    assert token_rates(rates).achieved_bytes_per_s == pytest.approx(MODEL_SENT * 1e9 / 125)
+    assert token_rates(rates).includes_waiting is False
     assert rates.by_part == {"dispatch": 10 * MODEL_SENT * 1e6, "combine": pytest.approx(MODEL_SENT * 1e9 / 150)}
-    assert rates.facts[EP_FASTEST].value == 10 * MODEL_SENT * 1e6
-    assert rates.facts[EP_TRANSFER_SPREAD].value == 1
+    assert token_rates(rates).fastest_bytes_per_s == 10 * MODEL_SENT * 1e6
+    assert token_rates(rates).spread_ratio == 1
 
 
 def test_from_one_rank_it_is_a_lower_bound_by_the_fastest_call() -> None:
     """Every dispatch waited; a combine that did not shows what the same kernel and link can do."""
     rates = measure_rates(exchanges([400, 900, 500, 2000] * 2, [100, 3000, 800, 700] * 2), NOBODY, model())
-    assert rates.facts[EP_ACHIEVED].value == 10 * MODEL_SENT * 1e6
-    assert rates.facts[EP_ACHIEVED_INCLUDES_WAITING].value is True
+    assert token_rates(rates).achieved_bytes_per_s == 10 * MODEL_SENT * 1e6
+    assert token_rates(rates).includes_waiting is True
     assert set(rates.by_part.values()) == {10 * MODEL_SENT * 1e6}
-    assert rates.facts[EP_TRANSFER_SPREAD].value == 7.5
+    assert token_rates(rates).spread_ratio == 7.5
 
 
 def test_of_a_group_captured_in_part_the_shortest_participant_bounds_a_transfer() -> None:
     calls = exchanges([400, 900, 500, 2000], [200, 3000, 800, 700])
     rates = measure_rates(calls, arrivals(calls, [400, 100, 500, 800, 200, 300, 300, 300], resolved=False), model())
-    assert rates.facts[EP_ACHIEVED].value == 10 * MODEL_SENT * 1e6
-    assert rates.facts[EP_ACHIEVED_INCLUDES_WAITING].value is True
+    assert token_rates(rates).achieved_bytes_per_s == 10 * MODEL_SENT * 1e6
+    assert token_rates(rates).includes_waiting is True
 
 
 def test_deepeps_kernels_keep_a_bandwidth_each() -> None:
@@ -217,7 +221,7 @@ def test_deepeps_kernels_keep_a_bandwidth_each() -> None:
 
 def test_too_few_exchanges_give_no_bandwidth() -> None:
     rates = measure_rates(exchanges([100], [100]), NOBODY, model())
-    assert rates.facts[EP_ACHIEVED].missing_reason == "the step has fewer than 8 token exchanges"
+    assert rates.measured.missing_reason == "the step has fewer than 8 token exchanges"
 
 
 def test_an_exchange_of_probabilities_that_always_waits_carries_no_tokens() -> None:
@@ -236,15 +240,18 @@ def test_an_exchange_of_probabilities_that_always_waits_carries_no_tokens() -> N
             row = {"pass": number, "direction": direction, "part": part, "position": position}
             rows.append({**row, "start_ns": start, "end_ns": start + duration})
     rates = measure_rates(pl.DataFrame(rows), NOBODY, model())
-    assert rates.facts[EP_FASTEST].value == 10 * MODEL_SENT * 1e6
-    assert rates.facts[EP_TRANSFER_SPREAD].value == 2
+    assert token_rates(rates).fastest_bytes_per_s == 10 * MODEL_SENT * 1e6
+    assert token_rates(rates).spread_ratio == 2
 
 
 def deduplicated(per_node: int = 8, rate: float | None = 225e9, **more: ConfigData) -> tuple[float | None, str]:
     environment = {"LOCAL_WORLD_SIZE": str(per_node), "WORLD_SIZE": "8"}
     run = replace(config(**more), environment={key: ConfigValue(value, "test") for key, value in environment.items()})
-    achieved: Measurement[FactValue] = missing("nothing is sent") if rate is None else known(rate)
-    found = deduplicated_transfer(run_view(run, H200), achieved)
+    achieved: Measurement[float] = missing("nothing is sent") if rate is None else known(rate)
+    step = step_view(run=run_view(run, H200))
+    link_rate = ep_link_bytes_per_s(step).value
+    assert link_rate is not None
+    found = ep_deduplicated_transfer_fraction(step, link_rate, achieved)
     return found.value, found.missing_reason or ""
 
 

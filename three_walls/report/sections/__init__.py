@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from three_walls.model.report import Report
+from three_walls.report.report import Report
 from three_walls.report.section import Section
 from three_walls.report.sections.budget import budget
 from three_walls.report.sections.capture import capture

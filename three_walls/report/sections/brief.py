@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from three_walls.model.finding import PlanStep
-from three_walls.model.record import dataclass
-from three_walls.model.report import BudgetRow, Report, ReportWarning
-from three_walls.model.rule import FREES_MEMORY
-from three_walls.report.formats import (
-    count_of,
-    format_gain_bounds,
-    format_ms,
-    format_ms_range,
-    format_share,
-    keep_sentences,
-)
+from three_walls.advice.finding import PlanStep
+from three_walls.advice.format.rule import FREES_MEMORY
+from three_walls.lib.report_warning import ReportWarning
+from three_walls.lib.text import count_of, format_ms, format_ms_range, format_share, keep_sentences, plural
+from three_walls.report.formats import format_gain_bounds
 from three_walls.report.overrides_file import list_entry_files, list_forms
 from three_walls.report.palette import BUCKET_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import (
     ROW,
     Bar,
@@ -38,6 +32,7 @@ from three_walls.report.sections.budget import UNLISTED_COLOUR, title_budget
 from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation, explain_empty
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.step_base import find_step_base, step_after
+from three_walls.step.step_rows import BudgetRow
 
 MOST_BUDGET_ROWS = 10
 """Rows of the budget, the one that sums the rest included."""
@@ -182,7 +177,7 @@ def _tabulate_entries(report: Report, lines: int) -> tuple[Block, ...]:
             rows.append(_Line("", "", override))
             spare -= 1
     if left := len(report.plan) - len(shown):
-        rows.append(_Line("", "", f"{left} more {'entry' if left == 1 else 'entries'}: --full"))
+        rows.append(_Line("", "", f"{left} more {plural(left, 'entry', 'entries')}: --full"))
     columns = (Column("", "order"), Column("Gain", "gain"), Column("Change", "text"))
     is_entry = attrgetter("order")
     return (Table("plan", columns, rows, terminal_rows=len(rows), has_head=False, emphasis=is_entry),)

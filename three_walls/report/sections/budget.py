@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from three_walls.model.buckets import BUCKET_BY_NAME, BUCKETS
-from three_walls.model.report import BudgetRow, RankReport, Report
+from three_walls.lib.text import format_ms, format_share
 from three_walls.report.charts import Segment, draw_bars, draw_whole
-from three_walls.report.formats import format_ms, format_share
 from three_walls.report.palette import BUCKET_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import (
     ROW,
     Bar,
@@ -23,6 +22,8 @@ from three_walls.report.section import (
     Terminal,
     Text,
 )
+from three_walls.step.step_rows import BudgetRow, RankReport
+from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKETS
 
 UNLISTED_COLOUR = "#888888"
 

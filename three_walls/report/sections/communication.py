@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from three_walls.model.buckets import BUCKET_BY_NAME
-from three_walls.model.report import CommunicationTime, RankReport, Report
+from three_walls.lib.text import format_bandwidth, format_ms, format_share
 from three_walls.report.charts import GIGABYTES_PER_S, BarRow, Bars, Piece, Segment, draw_bars
-from three_walls.report.formats import format_bandwidth, format_ms, format_share
 from three_walls.report.palette import EXPOSED_COLOUR, FREE_COLOUR, HIDDEN_COLOUR, TRANSFER_COLOUR
+from three_walls.report.report import Report
 from three_walls.report.section import Block, Chart, Column, Fold, Legend, Section, Swatch, Table
 from three_walls.report.sections.moe import sum_parts
+from three_walls.step.step_rows import CommunicationTime, RankReport
+from three_walls.tables.buckets import BUCKET_BY_NAME
 
 _EXPOSED_ONLY = " while no compute kernel runs"
 """The part of a bucket's definition that does not hold for a communication class, where hidden time counts too."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from three_walls.model.config import ConfigConflict, ConfigValue
-from three_walls.model.report import Report
-from three_walls.report.formats import format_setting
+from three_walls.lib.text import format_setting
+from three_walls.megatron.settings.run_config import ConfigConflict, ConfigValue
+from three_walls.report.report import Report
 from three_walls.report.section import ROW, Block, Cell, Column, Inline, Items, Section, Table, Terminal, Text
 
 _DEFAULTS = ("Megatron-LM default", "Megatron Core default", "Megatron-Bridge default")

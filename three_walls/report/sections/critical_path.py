@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from three_walls.model.buckets import BUCKET_BY_NAME
-from three_walls.model.report import CriticalPathRow, Report
-from three_walls.report.formats import format_count, format_ms, format_share
+from three_walls.facts.fact_rows import CriticalPathRow
+from three_walls.lib.text import format_count, format_ms, format_share
+from three_walls.report.report import Report
 from three_walls.report.section import Block, Column, Section, Table
+from three_walls.tables.buckets import BUCKET_BY_NAME
 
 UNKNOWN_MODULE = "unknown"
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from three_walls.model.buckets import Wall
-from three_walls.model.fact import Fact
-from three_walls.model.report import Report
-from three_walls.report.charts import Point, Roofline
-from three_walls.report.formats import (
+from three_walls.lib.fact import Fact
+from three_walls.lib.text import (
     format_bandwidth,
     format_count,
-    format_fact,
     format_flops,
     format_flops_rate,
-    format_gemm,
     format_known,
     format_moved,
     format_ms,
     format_share,
     shorten,
 )
+from three_walls.report.charts import Point, Roofline
+from three_walls.report.formats import format_fact, format_gemm
 from three_walls.report.palette import WALL_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import ROW, Bar, Block, Chart, Column, Section, Table, Text
+from three_walls.tables.buckets import Wall
 
 UTILIZATION = {"mfu_fraction": "MFU of unprofiled steps", "mfu_traced_fraction": "MFU of the traced step"}
 """Facts of the table -> what it calls them."""

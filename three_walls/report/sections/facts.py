@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from three_walls.model.fact import Fact
-from three_walls.model.report import Report
+from three_walls.lib.fact import Fact
 from three_walls.report.formats import format_fact
+from three_walls.report.report import Report
 from three_walls.report.section import ROW, Cell, Column, Section, Table, Terminal, Text
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from three_walls.model.finding import Finding, Outcome
-from three_walls.model.record import dataclass
-from three_walls.model.report import Report
-from three_walls.report.formats import describe_gain, format_name, format_wall
+from three_walls.advice.finding import Finding, Outcome
+from three_walls.lib.text import format_name
+from three_walls.report.formats import describe_gain, format_wall
 from three_walls.report.overrides_file import slug
+from three_walls.report.report import Report
 from three_walls.report.section import (
     MANY_ROWS,
     Block,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from three_walls.model.record import dataclass
-from three_walls.model.report import RankReport, Report
+from three_walls.lib.text import format_ms, format_share
 from three_walls.report.charts import draw_whole
-from three_walls.report.formats import format_ms, format_share
+from three_walls.report.report import Report
 from three_walls.report.section import Amounts, Block, Chart, Column, Fold, PageOnly, Section, Swatch, Table, Text
+from three_walls.step.step_rows import RankReport
 
 MOST_DETAILS = 5
 """So many details are listed per cause; the rest is summed."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from three_walls.model.report import Report
-from three_walls.report.formats import UNKNOWN, format_count, format_ms, format_share
+from three_walls.lib.text import UNKNOWN, format_count, format_ms, format_share
+from three_walls.report.report import Report
 from three_walls.report.section import Column, Section, Table
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from three_walls.model.comparison import Decision, History, Judgement, NextTrial, TriedRun
-from three_walls.model.report import Report
-from three_walls.model.shell import quote_assignment, quote_word
-from three_walls.report.formats import (
-    describe_gain,
+from three_walls.lib.shell import quote_assignment, quote_word
+from three_walls.lib.text import (
     format_ms,
     format_ms_range,
     format_name,
@@ -17,6 +14,8 @@ from three_walls.report.formats import (
     format_share,
     format_share_change,
 )
+from three_walls.report.formats import describe_gain
+from three_walls.report.report import Report
 from three_walls.report.section import (
     ROW,
     Block,
@@ -32,7 +31,8 @@ from three_walls.report.section import (
     Terminal,
     Text,
 )
-from three_walls.report.sections.comparison import describe_saved
+from three_walls.report.tuning_rows import Decision, History, Judgement, NextTrial, TriedRun
+from three_walls.runs.sections.comparison_sections import describe_saved
 
 _JUDGEMENTS = {
     Judgement.INSIDE: "inside",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from three_walls.model.report import HostWorkRow, Report
-from three_walls.report.formats import count_of, format_count, format_ms, format_share, show_control_characters
+from three_walls.export.step_detail_rows import HostWorkRow
+from three_walls.lib.text import count_of, format_count, format_ms, format_share, show_control_characters
+from three_walls.report.report import Report
 from three_walls.report.section import ROW, Block, Column, Note, Section, Table, Text
 from three_walls.report.sections.kernels import describe_part
 

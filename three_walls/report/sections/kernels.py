@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from three_walls.model.buckets import BUCKET_BY_NAME
-from three_walls.model.report import KernelPlace, KernelRow, Report
-from three_walls.report.formats import (
+from three_walls.export.step_detail_rows import KernelPlace, KernelRow
+from three_walls.lib.text import (
     UNKNOWN,
     count_of,
     format_count,
@@ -15,7 +14,9 @@ from three_walls.report.formats import (
     show_control_characters,
 )
 from three_walls.report.palette import BUCKET_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import ROW, Column, Section, Swatch, Table, Text
+from three_walls.tables.buckets import BUCKET_BY_NAME
 
 _NAME_LENGTH = 52
 _PLACE_LENGTH = 48

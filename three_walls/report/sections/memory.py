@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from three_walls.model.memory_snapshot import CATEGORIES, MemorySnapshot
-from three_walls.model.report import Report
+from three_walls.lib.text import format_count, format_gib, format_share
+from three_walls.memory_snapshot.snapshot import CATEGORIES, MemorySnapshot
 from three_walls.report.charts import GIBIBYTES, BarRow, Bars, Lines, Piece, Series
-from three_walls.report.formats import format_count, format_gib, format_share
 from three_walls.report.palette import FREE_COLOUR, MEMORY_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import Block, Chart, Column, Legend, Note, Section, Swatch, Table
 from three_walls.report.sections.efficiency import known_facts, tabulate_facts
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from three_walls.model.buckets import Wall
-from three_walls.model.record import dataclass
-from three_walls.model.report import MoePart, Report
+from three_walls.facts.fact_rows import MoePart
+from three_walls.lib.text import format_bandwidth, format_count, format_moved, format_ms, format_share
 from three_walls.report.charts import HeatCell, HeatMap
-from three_walls.report.formats import format_bandwidth, format_count, format_moved, format_ms, format_share
 from three_walls.report.palette import WALL_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import (
     MANY_ROWS,
     Bar,
@@ -25,6 +24,7 @@ from three_walls.report.section import (
     Shade,
     Table,
 )
+from three_walls.tables.buckets import Wall
 
 DIRECTIONS = ("forward", "recompute", "backward")
 PARTS = ("router", "permute", "dispatch", "expert_gemm", "combine", "unpermute", "shared_expert")

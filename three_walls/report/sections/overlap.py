@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from three_walls.model.report import OverlapSlowdown, Report
-from three_walls.report.formats import format_count, format_ms, format_ratio
+from three_walls.facts.fact_rows import OverlapSlowdown
+from three_walls.lib.text import format_count, format_ms, format_ratio
+from three_walls.report.report import Report
 from three_walls.report.section import Column, Note, Section, Table
 
 

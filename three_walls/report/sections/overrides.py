@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from three_walls.model.report import Report
 from three_walls.report.overrides_file import list_forms
+from three_walls.report.report import Report
 from three_walls.report.section import Block, Copyable, Items, Section, Terminal
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from three_walls.model.record import dataclass
-from three_walls.model.report import PipelinePhase, Report
-from three_walls.report.formats import format_count, format_known, format_ms_range, format_share
+from three_walls.facts.fact_rows import PipelinePhase
+from three_walls.lib.text import format_count, format_known, format_ms_range, format_share
+from three_walls.report.report import Report
 from three_walls.report.section import MANY_ROWS, Column, Section, Table
 
 PHASES = ("warm-up", "steady", "cool-down", "update", "step")

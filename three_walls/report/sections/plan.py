@@ -5,28 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from three_walls.model.finding import Finding, FirstTrial, Gain, Note, PlannedEdit, PlanStep
-from three_walls.model.report import SETTINGS_UNKNOWN, Report
-from three_walls.model.rule import FREES_MEMORY, UPPER_BOUND
-from three_walls.report import section as layout
-from three_walls.report.charts import MILLISECONDS, BarRow, Bars, Piece
-from three_walls.report.formats import (
+from three_walls.advice.finding import Finding, FirstTrial, Gain, Note, PlannedEdit, PlanStep
+from three_walls.advice.format.rule import FREES_MEMORY, UPPER_BOUND
+from three_walls.lib.report_warning import SETTINGS_UNKNOWN
+from three_walls.lib.text import (
     UNKNOWN,
-    describe_gain,
-    describe_loss,
-    format_cost,
-    format_gain_bounds,
-    format_likely,
     format_ms,
     format_ms_range,
     format_name,
     format_setting,
     format_share,
-    format_wall,
+    in_percent,
+    plural,
     show_control_characters,
+)
+from three_walls.report import section as layout
+from three_walls.report.charts import MILLISECONDS, BarRow, Bars, Piece
+from three_walls.report.formats import (
+    describe_gain,
+    describe_loss,
+    format_cost,
+    format_gain_bounds,
+    format_likely,
+    format_wall,
 )
 from three_walls.report.overrides_file import list_entry_files, list_forms, slug_of
 from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR, TICK_COLOUR
+from three_walls.report.report import Report
 from three_walls.report.section import (
     ROW,
     Block,
@@ -122,7 +127,7 @@ def _describe_top_edit(report: Report, step: PlanStep, base: StepBase | None) ->
     if step.overrides is None:
         orders = {entry.rule: entry.order for entry in report.plan}
         needed = [str(orders[rule]) for rule in step.needs if rule in orders]
-        entries = f"{'entry' if len(needed) == 1 else 'entries'} {', '.join(needed)}"
+        entries = f"{plural(len(needed), 'entry', 'entries')} {', '.join(needed)}"
         note = f"together with {entries}" if needed else ""
     else:
         forms = {form: title for form, title, _ in list_forms(step.overrides)}
@@ -141,7 +146,7 @@ def describe_share(gain: Gain, base: StepBase | None) -> str:
     low, high = (gain.low or 0) / base.now_ns, gain.high / base.now_ns
     if gain.basis == UPPER_BOUND:
         return format_share(high)
-    texts = [f"{fraction:.0%}" for fraction in (low, high)]
+    texts = [in_percent(fraction, 0) for fraction in (low, high)]
     return texts[0] if texts[0] == texts[1] else f"{texts[0].removesuffix('%')}{' to ' if low < 0 else '-'}{texts[1]}"
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from three_walls.model.report import RankSpread, Report, Survey
-from three_walls.report.formats import count_of, format_count, format_ms, format_rank
+from three_walls.lib.text import count_of, format_count, format_ms, format_rank, write_times
+from three_walls.report.report import Report
 from three_walls.report.section import FEW_ROWS, Block, Column, Fold, Items, Note, Section, Table, Terminal
+from three_walls.step.survey.survey_rows import RankSpread, Survey
 
 MOST_NAMED = 12
 """Ranks, hosts, stages and lost traces that are shown each; report.json has all."""
@@ -81,4 +82,4 @@ def _explain(survey: Survey) -> str:
 
 def _compare(compute: RankSpread) -> str:
     ratio = compute.most_ns / compute.median_ns
-    return f"Rank {compute.most_rank} computes longest, {ratio:.2f} times as long as the median rank."
+    return f"Rank {compute.most_rank} computes longest, {write_times(ratio)} as long as the median rank."

@@ -1,11 +1,11 @@
-"""How to read the report: the definitions of its terms, from model/terms.py."""
+"""How to read the report: the definitions of its terms, from report/terms.py."""
 
 from __future__ import annotations
 
-from three_walls.model.report import Report
-from three_walls.model.terms import GAIN_BASES, TERMS
-from three_walls.report.formats import format_name
+from three_walls.lib.text import format_name
+from three_walls.report.report import Report
 from three_walls.report.section import Definitions, Note, Section, Terminal
+from three_walls.report.terms import GAIN_BASES, TERMS
 
 
 def reading(_: Report) -> Section:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from three_walls.model.report import BATCH_SIZE, BENCHMARK_SETTING, RecipeDifference, Report
-from three_walls.report.formats import format_count, format_setting
+from three_walls.bridge.recipe_rows import BATCH_SIZE, BENCHMARK_SETTING, RecipeDifference
+from three_walls.lib.text import format_count, format_setting
+from three_walls.report.report import Report
 from three_walls.report.section import ROW, Cell, Column, Note, Section, Table, Text
 from three_walls.report.sections.plan import name_setting
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from three_walls.model.report import Report
-from three_walls.report.formats import format_count, format_ms
+from three_walls.lib.text import format_count, format_ms
+from three_walls.report.report import Report
 from three_walls.report.section import Column, Section, Table
 
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from three_walls.model.report import LogSummary, ProgressSummary, RankStep, Report
-from three_walls.report.formats import (
-    count_of,
-    format_count,
-    format_gib,
-    format_ms,
-    format_ms_range,
-    format_tflops,
-)
+from three_walls.facts.fact_rows import LogSummary, ProgressSummary
+from three_walls.lib.text import count_of, format_count, format_gib, format_ms, format_ms_range, format_tflops
+from three_walls.report.report import Report
 from three_walls.report.section import ROW, Block, Cell, Column, Fold, Note, PageOnly, Section, Table, Text
+from three_walls.step.step_rows import RankStep
 
 
 class StepRow(NamedTuple):

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from three_walls.model.buckets import BUCKET_BY_NAME
-from three_walls.model.report import Report, Timeline, TimelineStretch
-from three_walls.model.units import NS_PER_S
-from three_walls.report.formats import format_ms, shorten, show_control_characters
+from three_walls.export.step_detail_rows import Timeline, TimelineStretch
+from three_walls.lib.text import format_ms, shorten, show_control_characters
+from three_walls.lib.units import NS_PER_S
 from three_walls.report.palette import BUCKET_COLOURS
-from three_walls.report.section import (
-    ROW,
-    Column,
-    Legend,
-    PageOnly,
-    Section,
-    Swatch,
-    Table,
-    Text,
-    TimelineBlock,
-)
+from three_walls.report.report import Report
+from three_walls.report.section import ROW, Column, Legend, PageOnly, Section, Swatch, Table, Text, TimelineBlock
 from three_walls.report.sections.gaps import CAUSES, label_cause
+from three_walls.tables.buckets import BUCKET_BY_NAME
 
 _NAME_LENGTH = 40
 LANE_NAMES = {"modules": "module", "budget": "owner", "gaps": "no compute", "calls": "CUDA"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from three_walls.model.report import LogSummary, Report, SlowRank, TimerSummary
-from three_walls.model.training_log import TimerKind
-from three_walls.report.formats import format_count, format_ms, format_rank, format_ratio
+from three_walls.facts.fact_rows import LogSummary, SlowRank, TimerSummary
+from three_walls.lib.text import format_count, format_ms, format_rank, format_ratio
+from three_walls.log.training_log import TimerKind
+from three_walls.report.report import Report
 from three_walls.report.section import Card, Column, Note, Section, Table
 
 KIND_WORDS = {

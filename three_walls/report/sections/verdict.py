@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from three_walls.model.buckets import BUCKET_BY_NAME, Group, SubWall, Wall
-from three_walls.model.finding import Outcome
-from three_walls.model.report import Culprit, Report
-from three_walls.report.formats import (
+from three_walls.advice.finding import Outcome
+from three_walls.advice.verdict_rows import Culprit
+from three_walls.lib.text import (
     UNKNOWN,
+    capitalize,
     count_of,
     format_count,
     format_ms,
     format_ms_range,
     format_name,
     format_share,
-    format_wall,
+    plural,
 )
+from three_walls.report.formats import format_wall
 from three_walls.report.overrides_file import slug
 from three_walls.report.palette import GROUP_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
 from three_walls.report.sections.findings import group_missing_facts
 from three_walls.report.sections.moe import sum_parts
 from three_walls.report.sections.plan import list_top_edits
 from three_walls.report.sections.steps import describe_log, describe_progress
-from three_walls.report.sections.walls import (
-    find_counterfactual,
-    judged_step,
-    recoverable_of,
-    share_of_judged_step,
-)
+from three_walls.report.sections.walls import find_counterfactual, judged_step, recoverable_of, share_of_judged_step
 from three_walls.report.step_base import find_step_base, step_after
+from three_walls.tables.buckets import BUCKET_BY_NAME, Group, SubWall, Wall
 
 MOST_EDITS = 3
 """So many entries of the plan are in the head."""
@@ -57,7 +55,7 @@ def verdict(report: Report) -> Section:
         eyebrow, role = "The rank that holds this run back", "culprit"
         named, is_alone = result.culprit.named, len(result.culprit.ranks) == 1
         state = _CULPRIT_TITLES.get(result.culprit.cause, ("is late", "are late"))[0 if is_alone else 1]
-        title = f"{named[:1].upper()}{named[1:]} {state}: fix {'it' if is_alone else 'them'} before tuning"
+        title = f"{capitalize(named)} {state}: fix {'it' if is_alone else 'them'} before tuning"
     entries = report.plan[MOST_EDITS:]
     hero = Hero(
         eyebrow=eyebrow,
@@ -178,7 +176,7 @@ def _describe_culprit(report: Report, culprit: Culprit) -> str:
         if gain.likely is not None:
             cost_ns, step_ns, about = gain.likely, base.now_ns, "about "
     share = format_share(cost_ns / step_ns if step_ns else None)
-    evidence = f"{culprit.evidence[:1].upper()}{culprit.evidence[1:]}." if culprit.evidence else ""
+    evidence = f"{capitalize(culprit.evidence)}." if culprit.evidence else ""
     costs = "It costs" if len(culprit.ranks) == 1 else "They cost"
     return (
         f"{costs} the others {about}{format_ms(cost_ns)} of the {format_ms(step_ns)} step ({share}; "
@@ -244,7 +242,7 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
 
 def count_entries(number: int, what: str = "") -> str:
     """``1 entry``, ``3 more entries``."""
-    return f"{format_count(number)} {what}{'entry' if number == 1 else 'entries'}"
+    return f"{format_count(number)} {what}{plural(number, 'entry', 'entries')}"
 
 
 def _sum_groups(report: Report) -> Iterator[tuple[str, float, str]]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from three_walls.model.buckets import BUCKETS
-from three_walls.model.record import dataclass
-from three_walls.model.report import Alignment, Report, Straggler, Wait
+from three_walls.lib.text import UNKNOWN, count_of, format_ms, format_ms_range, format_name, format_rank
 from three_walls.report.charts import Bars, Segment, draw_bars
-from three_walls.report.formats import UNKNOWN, count_of, format_ms, format_ms_range, format_name, format_rank
 from three_walls.report.palette import TRANSFER_COLOUR, WAIT_COLOUR
+from three_walls.report.report import Report
 from three_walls.report.section import (
     ROW,
     Bar,
@@ -26,6 +25,8 @@ from three_walls.report.section import (
     Table,
     Text,
 )
+from three_walls.step.step_rows import Alignment, Straggler, Wait
+from three_walls.tables.buckets import BUCKETS
 
 MOST_ROWS_UNFOLDED = 40
 """The table of every class and rank is folded when it is longer."""

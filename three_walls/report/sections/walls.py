@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from three_walls.model.buckets import SubWall, Wall
-from three_walls.model.record import dataclass
-from three_walls.model.report import Counterfactual, Report
-from three_walls.report.formats import SUB_WALL_NAMES, format_ms, format_share, format_wall
+from dataclasses import dataclass
+
+from three_walls.advice.verdict_rows import Counterfactual
+from three_walls.lib.text import capitalize, format_ms, format_share
+from three_walls.report.formats import SUB_WALL_NAMES, format_wall
 from three_walls.report.palette import WALL_COLOURS
+from three_walls.report.report import Report
 from three_walls.report.section import ROW, Bar, Cell, Column, Note, Section, Table, Text
+from three_walls.tables.buckets import SubWall, Wall
 
 _FACTS = {
     (Wall.MEMORY, None): "memory_recoverable_ns",
@@ -42,7 +45,7 @@ def walls(report: Report) -> Section:
     columns = (
         Column("Wall", ROW, _name),
         Column("Up to", "recoverable_ns", format_ms),
-        Column(_capital(judged_step(report)), "fraction", format_share),
+        Column(capitalize(judged_step(report)), "fraction", format_share),
         Column("", ROW, _draw, width="shape", in_terminal=False),
         Column("", "mark", _mark),
         Column("What it is", "meaning", role="muted", width="wide", in_terminal=False),
@@ -133,10 +136,6 @@ def _read(report: Report, wall: Wall, sub_wall: SubWall | None) -> WallRow:
     recoverable_ns = recoverable_of(report, wall, sub_wall)
     meaning = _BOTH_HALVES if definition is None else definition.meaning
     return WallRow(wall, sub_wall, recoverable_ns, share_of_judged_step(report, recoverable_ns), meaning, mark)
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _name(row: WallRow) -> str:

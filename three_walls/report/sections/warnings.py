@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from three_walls.model.report import Report
+from three_walls.report.report import Report
 from three_walls.report.section import Column, Section, Table, Terminal
 
 

@@ -1,0 +1,177 @@
+"""``three-walls verify`` judges a file of overrides and explains per line what is wrong."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.paths import REPOSITORY
+from three_walls.bridge.real_bridge.verify_overrides import NoBridgeError, ask_bridge
+from three_walls.cli.main import cli
+from three_walls.cli.verify import read_overrides, read_run_config
+from three_walls.lib import limits
+from three_walls.lib.errors import InputError, UsageError
+
+RUN_CONFIG = """
+model:
+  _target_: megatron.bridge.models.qwen.qwen_provider.Qwen3MoEModelProvider
+  recompute_granularity: full
+  cuda_graph_scope: []
+  overlap_moe_expert_parallel_comm: false
+  params_dtype: {_call_: false, _target_: torch.bfloat16}
+comm_overlap: null
+mixed_precision: bf16_mixed
+dist: {lazy_init: false}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run_config.yaml").write_text(RUN_CONFIG)
+    return tmp_path
+
+
+def run(folder: Path, overrides: str, *options: str) -> tuple[int, str]:
+    (folder / "overrides.txt").write_text(overrides)
+    arguments = ["verify", str(folder / "overrides.txt"), "--config", str(folder / "run_config.yaml"), *options]
+    done = CliRunner().invoke(cli, arguments)
+    return done.exit_code, done.output
+
+
+def test_overrides_that_fit_are_valid_and_a_missing_bridge_is_reported(folder: Path) -> None:
+    code, output = run(folder, "# a comment\n'model.recompute_modules=[moe_act]'\nexport X=1\n--some-flag 3\n")
+    assert code == 0
+    assert output.splitlines()[:2] == [
+        "Overrides for run_config.yaml, Megatron-Bridge 0.3.1:",
+        "ok      model.recompute_modules=[moe_act]",
+    ]
+    assert output.splitlines()[-1].startswith("Megatron-Bridge itself was not run: ")
+
+
+def test_a_misspelt_key_a_wrong_word_and_a_broken_constraint_each_fail(folder: Path) -> None:
+    assert run(folder, "model.recompute_granularty=null\n")[0] == 1
+    assert "some is not one of full, selective" in run(folder, "model.recompute_granularity=some\n")[1]
+    code, output = run(folder, "model.overlap_moe_expert_parallel_comm=true\n")
+    assert (code, "FAILS   ep_overlap_excludes_full_recompute" in output) == (1, True)
+
+
+def test_the_release_decides_which_keys_exist(folder: Path) -> None:
+    line = "model.moe_permute_fusion_into_hybridep=true\n"
+    assert run(folder, line)[0] == 1
+    assert run(folder, line, "--bridge-version", "0.4.2")[0] == 0
+
+
+def test_a_run_config_is_read_with_its_objects(folder: Path) -> None:
+    config, release = read_run_config(folder / "run_config.yaml")
+    assert config.values["comm_overlap"] is None
+    assert config.values["bf16"] is True
+    assert config.values["model.params_dtype"] == "torch.bfloat16"
+    assert release == "0.3.1"
+
+
+def test_a_config_that_shows_no_release_is_judged_by_the_newest(folder: Path) -> None:
+    (folder / "run_config.yaml").write_text(RUN_CONFIG.replace("dist: {lazy_init: false}\n", ""))
+    assert read_run_config(folder / "run_config.yaml")[1] is None
+    assert run(folder, "model.moe_permute_fusion=true\n")[1].startswith(
+        "Overrides for run_config.yaml, Megatron-Bridge 0.6.2 (the newest known release):"
+    )
+
+
+def test_a_release_without_a_schema_is_judged_by_the_one_before_it(folder: Path) -> None:
+    code, output = run(folder, "model.moe_permute_fusion=true\n", "--bridge-version", "0.5.9")
+    assert code == 0
+    assert output.startswith(
+        "Overrides for run_config.yaml, Megatron-Bridge 0.5.9, checked against what is known of 0.5.1:"
+    )
+
+
+def test_a_config_that_states_too_little_to_compare_is_a_warning(folder: Path) -> None:
+    (folder / "run_config.yaml").write_text("model: {num_layers: 2}\n")
+    code, output = run(folder, "++model.moe_permute_fusion=true\n")
+    assert code == 0
+    warnings = [line for line in output.splitlines() if line.startswith("WARNING")]
+    assert len(warnings) == 1
+    assert re.match(r"WARNING only \d+ of \d\d\d constraints could be compared, because few settings", warnings[0])
+    whole = REPOSITORY / "tests" / "bridge_runs" / "0.6.2" / "run_config.yaml.xz"
+    (folder / "run_config.yaml").write_bytes(lzma.decompress(whole.read_bytes()))
+    assert "WARNING" not in run(folder, "train.micro_batch_size=2\n")[1]
+
+
+@pytest.mark.parametrize("options", [[], ["--recipe", "x", "--config", "y"]])
+def test_exactly_one_of_recipe_and_config_is_expected(options: list[str]) -> None:
+    message = (
+        f"found {'both' if options else 'neither'}: type three-walls verify overrides.txt --config run_config.yaml"
+    )
+    with pytest.raises(UsageError, match=message):
+        CliRunner().invoke(cli, ["verify", "overrides.txt", *options], catch_exceptions=False, standalone_mode=False)
+
+
+_LINES = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)), "model: {x: *a39}"]
+_BOMB = "\n".join(_LINES)
+
+
+@pytest.mark.parametrize("text", ["just text", "a: [", "train: {}", "[" * 100_000, _BOMB])
+def test_what_is_no_run_config_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(InputError, match="expected"):
+        read_run_config(tmp_path / "x.yaml")
+
+
+def test_a_line_too_long_to_be_read_in_time_is_refused_and_a_long_one_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "o.txt"
+    path.write_text(f"model.bf16=true\nmodel.x={'a' * limits.LONGEST_OVERRIDES_LINE}\n")
+    with pytest.raises(InputError, match=r"o\.txt:2: expected a line of at most 65,536 characters, found 65,544"):
+        read_overrides(path)
+    path.write_text(f"model.x={'a' * (limits.LONGEST_OVERRIDES_LINE - 8)}\n")
+    assert len(read_overrides(path).overrides) == 1
+
+
+def test_more_overrides_than_a_run_can_have_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "o.txt"
+    path.write_text("model.x=1\n" * (limits.MOST_OVERRIDES + 1))
+    with pytest.raises(InputError, match=r"o\.txt: expected at most 1,000 overrides, found 1,001"):
+        read_overrides(path)
+    path.write_text("model.x=1\n" * limits.MOST_OVERRIDES)
+    assert len(read_overrides(path).overrides) == limits.MOST_OVERRIDES
+
+
+def test_an_open_quote_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "o.txt").write_text("model.a=1\n'model.b=[x\n")
+    with pytest.raises(InputError, match=r"o\.txt:2: expected words quoted for a shell"):
+        read_overrides(tmp_path / "o.txt")
+
+
+def test_an_interpreter_without_bridge_is_a_reason_not_a_crash() -> None:
+    with pytest.raises(NoBridgeError, match="No module named"):
+        ask_bridge(sys.executable, {"cases": []})
+
+
+def test_the_answer_of_bridge_is_printed_per_override(folder: Path) -> None:
+    answer = {
+        "bridge": "0.3.1",
+        "results": [
+            {
+                "applied": False,
+                "validated": False,
+                "message": "OverridesError: x",
+                "failing": {"train.manual_gc=true": "no"},
+            }
+        ],
+    }
+    fake = folder / "python"
+    fake.write_text(f"#!/bin/sh\ncat > /dev/null\necho '{json.dumps(answer)}'\n")
+    fake.chmod(0o755)
+    code, output = run(folder, "train.manual_gc=true\ntrain.manual_gc_interval=10\n", "--python", str(fake))
+    assert code == 1
+    assert output.splitlines()[-4:] == [
+        "Megatron-Bridge 0.3.1 itself:",
+        "FAILS     train.manual_gc=true: no",
+        "ok alone  train.manual_gc_interval=10",
+        "FAILS     OverridesError: x",
+    ]

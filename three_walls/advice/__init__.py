@@ -1,0 +1,1 @@
+"""Findings, the wall and the plan, judged from facts alone."""

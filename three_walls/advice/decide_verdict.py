@@ -1,0 +1,491 @@
+"""The verdict: which wall limits the run, or why that cannot be decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from three_walls.advice.counterfactuals import (
+    COMMUNICATION,
+    COMPUTE,
+    HOST,
+    MEMORY,
+    STRAGGLER,
+    heal,
+    replay_without_walls,
+)
+from three_walls.advice.judge import lacking_signs
+from three_walls.advice.plan.gain import CULPRIT_COST, without_culprit
+from three_walls.advice.plan.replays import Replays
+from three_walls.advice.verdict_rows import Counterfactual, Culprit, Verdict
+from three_walls.advice.wording import list_labels
+from three_walls.lib.fact import FactSheet
+from three_walls.lib.text import capitalize, in_ms, in_percent
+from three_walls.replay.transformation import Predictor
+from three_walls.step.step_rows import Straggler
+from three_walls.tables.buckets import SubWall, Wall
+from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
+
+_FACTS = {
+    "memory": "memory_recoverable_ns",
+    "communication": "communication_recoverable_ns",
+    "compute_host.compute": "compute_recoverable_ns",
+    "compute_host.host": "host_recoverable_ns",
+}
+_WALLS = {
+    MEMORY: (Wall.MEMORY, None),
+    COMMUNICATION: (Wall.COMMUNICATION, None),
+    COMPUTE: (Wall.COMPUTE_HOST, SubWall.COMPUTE),
+    HOST: (Wall.COMPUTE_HOST, SubWall.HOST),
+}
+_REMOVED = {
+    MEMORY: "recompute and host copies",
+    COMMUNICATION: "communication",
+    COMPUTE: "kernel time above the reachable peak",
+    HOST: "host time",
+}
+"""Wall -> what its removal takes out of the step, as it reads after "without"."""
+_NOUNS = {"host": "the host"}
+"""Parts of the third wall whose name is not their noun."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A wall with the time that edits against it can save.
+
+    ``parts``: the parts of the wall that have some of it, by name: one or two for the third wall, one for the others.
+    """
+
+    wall: Wall
+    sub_wall: SubWall | None
+    ns: int
+    parts: tuple[tuple[str, int], ...]
+
+    @property
+    def name(self) -> str:
+        """``compute_host.host``."""
+        return self.wall.value if self.sub_wall is None else f"{self.wall.value}.{self.sub_wall.value}"
+
+    @property
+    def changes(self) -> str:
+        """``compute and host changes``."""
+        return f"{' and '.join(name for name, _ in self.parts)} changes"
+
+    @property
+    def noun(self) -> str:
+        """``compute and the host together``."""
+        nouns = [_NOUNS.get(name, name) for name, _ in self.parts]
+        return " and ".join(nouns) + (" together" if len(nouns) > 1 else "")
+
+
+def decide_verdict(
+    facts: FactSheet,
+    thresholds: VerdictThresholds | None = None,
+    stragglers: Sequence[Straggler] = (),
+    predictor: Predictor | None = None,
+) -> Verdict:
+    """The wall with the most recoverable time; abstains if facts are missing or misleading, or walls too close.
+
+    With a rank to fix first the wall is judged for the step without its delay. ``stragglers`` hold the evidence.
+    Where the ``predictor`` is trusted, the wall is the one whose removal shortens the replayed step most, and a late
+    rank is to be fixed first only if it :func:`holds the run back <_holds_back>`.
+    """
+    limits = thresholds or default_thresholds()
+    culprit = _find_culprit(facts, stragglers)
+    replays = Replays.of(predictor)
+    if replays is None:
+        verdict = _judge(facts, limits, culprit, None)
+        return replace(verdict, no_replay_reason=predictor.reason_withheld if predictor else "")
+    now_ns = replays.step().likely_ns
+    if culprit is None or replays.explain(heal(culprit.ranks)):
+        replayed = _replay(replays, without_culprit(facts) if culprit else facts, limits)
+        verdict = _judge(facts, limits, culprit, replayed)
+        return replace(verdict, replayed_step_ns=now_ns, counterfactuals=replayed.without)
+    healed_ns = replays.likely_ns((heal(culprit.ranks),))
+    healed = Counterfactual((STRAGGLER,), healed_ns, now_ns - healed_ns)
+    base = (heal(culprit.ranks),) if healed_ns < now_ns else ()
+    replayed = _replay(replays.starting_from(base), without_culprit(facts), limits)
+    if _holds_back(healed, replayed, limits):
+        verdict = _judge(facts, limits, culprit, replayed)
+    else:
+        replayed = _replay(replays, facts, limits)
+        verdict = _judge(facts, limits, None, replayed)
+        remark = f" {_describe_late_rank(culprit, healed, now_ns)}"
+        verdict = replace(verdict, reason=verdict.reason + remark)
+    return replace(verdict, replayed_step_ns=now_ns, counterfactuals=(healed, *replayed.without))
+
+
+def _replay(replays: Replays, facts: FactSheet, limits: VerdictThresholds) -> _Replayed:
+    without_walls = replay_without_walls(replays, facts, limits)
+    return _Replayed(replays.step().likely_ns, without_walls, is_healed=bool(replays.base))
+
+
+def _holds_back(healed: Counterfactual, replayed: _Replayed, limits: VerdictThresholds) -> bool:
+    """Whether the late rank holds the run back: it costs as much as a wall must, or no wall gives back far more.
+
+    ``replayed``: the step without the rank's delay. Where the replay does not show the delay, what was traced counts.
+    """
+    if not _is_shown(healed.saved_ns) or healed.saved_ns >= limits.minimum_recoverable_fraction * (
+        healed.step_ns + healed.saved_ns
+    ):
+        return True
+    largest = replayed.candidates[0]
+    return healed.saved_ns >= limits.minimum_culprit_to_wall_fraction * largest.ns
+
+
+def _describe_late_rank(culprit: Culprit, healed: Counterfactual, now_ns: int) -> str:
+    """What a late rank costs that does not hold the run back."""
+    delays = "is" if len(culprit.ranks) == 1 else "are"
+    return (
+        f"{capitalize(culprit.named)} {delays} late, too, but that is not what holds the run back: on time, the step "
+        f"is shorter by {_amount(healed.saved_ns, now_ns)}."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """The replayed step that is judged, and it without walls."""
+
+    step_ns: int
+    without: tuple[Counterfactual, ...]
+    is_healed: bool
+    """Whether it is the step without the delay of the rank to fix first."""
+
+    def saved_ns(self, *walls: str) -> int | None:
+        """What removing ``walls`` together saves; None where one of them alone saves nothing."""
+        return next((each.saved_ns for each in self.without if set(each.without) == set(walls)), None)
+
+    @property
+    def candidates(self) -> tuple[_Candidate, ...]:
+        """The four walls by what their removal saves, largest first; equal ones in their order."""
+        found = [
+            _Candidate(wall, sub_wall, max(0, self.saved_ns(name) or 0), ((name.rpartition(".")[2], 0),))
+            for name, (wall, sub_wall) in _WALLS.items()
+        ]
+        return tuple(sorted(found, key=lambda candidate: -candidate.ns))
+
+    @property
+    def best_pair(self) -> tuple[int, tuple[str, ...]]:
+        """The two walls that save most beyond what they save alone: by how much, and which."""
+        pairs = [each for each in self.without if len(each.without) == 2]
+        beyond = [(each.saved_ns - sum(self.saved_ns(wall) or 0 for wall in each.without), each) for each in pairs]
+        most = max(beyond, key=lambda pair: pair[0], default=None)
+        return (0, ()) if most is None else (most[0], most[1].without)
+
+
+def _judge(facts: FactSheet, limits: VerdictThresholds, culprit: Culprit | None, replayed: _Replayed | None) -> Verdict:
+    if culprit is None:
+        return _judge_walls(facts, limits, replayed)
+    verdict = _judge_walls(without_culprit(facts), limits, replayed)
+    left_ns = replayed.step_ns if replayed and replayed.is_healed else culprit.step_without_it_ns
+    preface = (
+        f"Without the delay of {culprit.named} the step takes {in_ms(left_ns)}, and that step is judged here."
+        f"{_describe_crawling(facts, culprit)} "
+    )
+    return replace(verdict, reason=preface + verdict.reason, step_ns=_whole(facts, "step_ns"), culprit=culprit)
+
+
+def _find_culprit(facts: FactSheet, stragglers: Sequence[Straggler]) -> Culprit | None:
+    """The rank to fix first; None where no rank costs the others time for a reason of its own."""
+    rank, cost_ns, step_ns = (_whole(facts, name) for name in ("culprit_rank", CULPRIT_COST, "step_ns"))
+    if rank is None or not cost_ns or not step_ns:
+        return None
+    straggler = next((each for each in stragglers if each.rank == rank), None)
+    return Culprit(
+        rank=rank,
+        cause=str(facts.get("culprit_cause").value),
+        cost_ns=cost_ns,
+        step_without_it_ns=step_ns - cost_ns,
+        likely_reason=straggler.likely_reason if straggler else "",
+        evidence=straggler.evidence if straggler else "",
+        slow_with=straggler.slow_with if straggler else (),
+    )
+
+
+def _describe_crawling(facts: FactSheet, culprit: Culprit) -> str:
+    crawling_ns = _whole(facts, "crawling_transfer_ns")
+    if not crawling_ns:
+        return ""
+    return (
+        f" {in_ms(crawling_ns)} of transfer are not counted as communication to save, because collectives crawl while "
+        f"another process has the GPU of rank {culprit.rank}; that time is not part of the delay either."
+    )
+
+
+def _judge_walls(facts: FactSheet, limits: VerdictThresholds, replayed: _Replayed | None) -> Verdict:
+    step_ns = _whole(facts, "step_ns")
+    recoverable = {wall: _whole(facts, name) for wall, name in _FACTS.items()}
+    if reason := _reason_to_abstain(facts, limits, step_ns, recoverable):
+        return _abstain(reason, step_ns, recoverable)
+    assert step_ns is not None  # _reason_to_abstain names a missing step
+    if replayed:
+        return _judge_replayed(facts, limits, step_ns, recoverable, replayed)
+    candidates = _rank(recoverable)
+    if candidates[0].ns < limits.minimum_recoverable_fraction * step_ns:
+        return _judge_lean_step(facts, limits, step_ns, recoverable, candidates[0])
+    return _compare_walls(facts, limits, step_ns, recoverable, candidates)
+
+
+def _reason_to_abstain(
+    facts: FactSheet, limits: VerdictThresholds, step_ns: int | None, recoverable: Mapping[str, int | None]
+) -> str:
+    if not step_ns:
+        return "The step length is unknown: no step was found in the traces."
+    if signs := lacking_signs(facts):
+        reasons = "; ".join(facts.get(name).missing_reason or "" for name in signs)
+        return f"The walls are those of a Megatron training run: {reasons}."
+    graph, unclassified = facts.number("cuda_graph_fraction"), facts.number("unclassified_fraction")
+    if graph is not None and graph >= limits.maximum_cuda_graph_fraction:
+        return (
+            f"{in_percent(graph)} of the step is inside CUDA graphs whose kernels were not recorded. "
+            "Capture again with --cuda-graph-trace=node."
+        )
+    if unclassified is not None and unclassified >= limits.maximum_unclassified_fraction:
+        return (
+            f"{in_percent(unclassified)} of the step is in kernels that no pattern matches, so it belongs to no wall."
+        )
+    wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
+    if wait is not None and wait >= limits.maximum_wait_fraction:
+        share = f"{'Up to ' if _is_transfer_least(facts) else ''}{in_percent(wait)}"
+        return (
+            f"{share} of the step waits for other ranks, and these traces do not show why they are late. "
+            "Capture every rank of the group."
+        )
+    if unexplained is not None and unexplained >= limits.maximum_unexplained_idle_fraction:
+        return (
+            f"The GPU is idle for {in_percent(unexplained)} of the step although its next operation was launched, or "
+            "the launch was not recorded (start-up, lazy loading, dependencies). Capture steady training steps."
+        )
+    if lacking := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
+        return f"The walls cannot be compared, because these are unknown: {list_labels(lacking, facts)}."
+    return ""
+
+
+def _judge_replayed(
+    facts: FactSheet,
+    limits: VerdictThresholds,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+    replayed: _Replayed,
+) -> Verdict:
+    """The wall whose removal shortens the replayed step most, unless it is too close to the next one."""
+    first, second = replayed.candidates[:2]
+    length_ns = replayed.step_ns
+    least_ns = limits.minimum_recoverable_fraction * length_ns
+    beyond_ns, pair = replayed.best_pair
+    joint_ns = (replayed.saved_ns(*pair) or 0) if pair else 0
+    if first.ns < least_ns and joint_ns >= least_ns and beyond_ns >= limits.minimum_margin_fraction * length_ns:
+        alone = " and ".join(
+            f"{_amount(replayed.saved_ns(wall) or 0, length_ns)} without {_REMOVED[wall]}" for wall in pair
+        )
+        return _abstain(
+            f"Two walls only fall together: the {in_ms(length_ns)} step (replayed without the profiler) is shorter by "
+            f"{alone}, but by {_amount(joint_ns, length_ns)} without both.",
+            step_ns,
+            recoverable,
+        )
+    if first.ns < least_ns:
+        return _judge_lean_step(facts, limits, step_ns, recoverable, first, length_ns)
+    if reason := _why_communication_may_be_more(facts, limits, step_ns, recoverable, first):
+        return _abstain(reason, step_ns, recoverable)
+    margin = (first.ns - second.ns) / length_ns
+    if margin < limits.minimum_margin_fraction:
+        reason = (
+            f"The {in_ms(length_ns)} step (replayed without the profiler) is shorter by {_amount(first.ns, length_ns)} "
+            f"without {_REMOVED[first.name]}, and by {_amount(second.ns, length_ns)} without {_REMOVED[second.name]}: "
+            f"too close to decide which of them limits the run.{_describe_joint(replayed, first, second, limits)}"
+            f"{_describe_waiting(facts, limits)}"
+        )
+        return _abstain(reason, step_ns, recoverable)
+    rest = f"next, without {_REMOVED[second.name]}, by {_amount(second.ns, length_ns)}"
+    reason = (
+        f"Without {_REMOVED[first.name]} the {in_ms(length_ns)} step (replayed without the profiler) is shorter by "
+        f"{_amount(first.ns, length_ns)}; {'no other wall shortens it' if _is_nothing(second) else rest}."
+        f"{_describe_joint(replayed, first, second, limits)}{_describe_waiting(facts, limits)}"
+    )
+    return _name_wall(first, second, margin, reason, step_ns, recoverable)
+
+
+def _name_wall(
+    first: _Candidate,
+    second: _Candidate,
+    margin: float,
+    reason: str,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+) -> Verdict:
+    return Verdict(
+        wall=first.wall,
+        sub_wall=first.sub_wall,
+        abstained=False,
+        reason=reason,
+        step_ns=step_ns,
+        runner_up_wall=None if _is_nothing(second) else second.wall,
+        runner_up_sub_wall=None if _is_nothing(second) else second.sub_wall,
+        margin_fraction=margin,
+        recoverable_ns=recoverable,
+    )
+
+
+def _describe_joint(replayed: _Replayed, first: _Candidate, second: _Candidate, limits: VerdictThresholds) -> str:
+    """What two walls save together, if that is not the sum of what each of them saves alone."""
+    joint_ns = replayed.saved_ns(first.name, second.name)
+    if joint_ns is None or _is_nothing(second):
+        return ""
+    beyond_ns = joint_ns - first.ns - second.ns
+    if abs(beyond_ns) < limits.minimum_margin_fraction * replayed.step_ns:
+        return ""
+    saved = f" Both at once save {_amount(joint_ns, replayed.step_ns)}"
+    if beyond_ns < 0:
+        return f"{saved}: {in_ms(-beyond_ns)} of it is the same time."
+    return f"{saved}, {in_ms(beyond_ns)} more than each alone: that part falls only together."
+
+
+def _compare_walls(
+    facts: FactSheet,
+    limits: VerdictThresholds,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+    candidates: tuple[_Candidate, ...],
+) -> Verdict:
+    first, second = candidates[0], candidates[1]
+    margin = (first.ns - second.ns) / step_ns
+    if reason := _why_communication_may_be_more(facts, limits, step_ns, recoverable, first):
+        return _abstain(reason, step_ns, recoverable)
+    if margin < limits.minimum_margin_fraction:
+        reason = (
+            f"{capitalize(first.noun)} ({in_ms(first.ns)}, {in_percent(first.ns / step_ns)}) and {second.noun} "
+            f"({in_ms(second.ns)}, {in_percent(second.ns / step_ns)}) are too close to decide which of them limits "
+            f"the run.{_describe_waiting(facts, limits)}"
+        )
+        return _abstain(reason, step_ns, recoverable)
+    reason = (
+        f"{capitalize(first.changes)} can save up to {in_ms(first.ns)} ({in_percent(first.ns / step_ns)} of the "
+        f"{in_ms(step_ns)} step{_parts(first)}); {_runner_up(second, step_ns)}."
+        f"{_describe_waiting(facts, limits)}{_describe_profiler(facts)}"
+    )
+    return _name_wall(first, second, margin, reason, step_ns, recoverable)
+
+
+def _why_communication_may_be_more(
+    facts: FactSheet,
+    limits: VerdictThresholds,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+    first: _Candidate,
+) -> str:
+    """Why communication may save more than the ``first`` wall: how much of it is transfer is not known. Else empty."""
+    communication_ns, waiting_ns = recoverable["communication"], _whole(facts, "ep_wait_exposed_ns")
+    if first.wall is Wall.COMMUNICATION or communication_ns is None or not waiting_ns or not _is_transfer_least(facts):
+        return ""
+    if communication_ns + waiting_ns - first.ns < limits.minimum_margin_fraction * step_ns:
+        return ""
+    return (
+        f"Communication changes can save at most between {in_ms(communication_ns)} and "
+        f"{in_ms(communication_ns + waiting_ns)} of the {in_ms(step_ns)} step, {first.changes} up to {in_ms(first.ns)}."
+        " Routing is not known to be balanced and the sizes of the token exchanges were not recorded, so these traces "
+        "do not show how much of them is waiting for peers. Capture every rank of the group."
+    )
+
+
+def _is_transfer_least(facts: FactSheet) -> bool:
+    return facts.get("ep_transfer_is_lower_bound").value is True
+
+
+def _judge_lean_step(
+    facts: FactSheet,
+    limits: VerdictThresholds,
+    step_ns: int,
+    recoverable: Mapping[str, int | None],
+    largest: _Candidate,
+    replayed_ns: int | None = None,
+) -> Verdict:
+    """The verdict for a step in which no wall can save much: compute-bound if compute fills the step."""
+    busy, wait = facts.number("compute_busy_fraction"), facts.number("wait_exposed_fraction")
+    of = f" of {in_ms(replayed_ns)} without the profiler" if replayed_ns else ""
+    little = f"no wall can save more than {_amount(largest.ns, replayed_ns or step_ns)}{of}"
+    if busy is not None and busy >= limits.minimum_compute_busy_fraction:
+        traced = "traced step" if replayed_ns else "step"
+        reason = f"The {traced} is mostly compute ({in_percent(busy)} of {in_ms(step_ns)}), and {little}."
+        return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, reason, step_ns, None, None, None, recoverable)
+    if wait is not None and wait >= limits.notable_wait_fraction:
+        reason = (
+            f"{in_percent(wait)} of the step waits for other ranks, which these traces do not explain, and {little}. "
+            "Capture every rank."
+        )
+    elif busy is None:
+        reason = f"{capitalize(little)}, and how much of the step is compute is unknown."
+    else:
+        reason = f"{capitalize(little)}, and only {in_percent(busy)} of the step is compute: the rest is unexplained."
+    return _abstain(reason, step_ns, recoverable)
+
+
+def _rank(recoverable: Mapping[str, int | None]) -> tuple[_Candidate, ...]:
+    """Walls by recoverable time, largest first; equal ones in order of :class:`Wall`."""
+    compute, host = recoverable["compute_host.compute"] or 0, recoverable["compute_host.host"] or 0
+    half = SubWall.COMPUTE if compute >= host else SubWall.HOST
+    memory, communication = recoverable["memory"] or 0, recoverable["communication"] or 0
+    halves = (("compute", compute), ("host", host))
+    candidates = (
+        _Candidate(Wall.MEMORY, None, memory, (("memory", memory),)),
+        _Candidate(Wall.COMMUNICATION, None, communication, (("communication", communication),)),
+        _Candidate(Wall.COMPUTE_HOST, half, compute + host, tuple(half for half in halves if half[1]) or halves),
+    )
+    return tuple(sorted(candidates, key=lambda candidate: -candidate.ns))
+
+
+def _abstain(reason: str, step_ns: int | None, recoverable: Mapping[str, int | None]) -> Verdict:
+    return Verdict(None, None, True, reason, step_ns, None, None, None, recoverable)
+
+
+def _parts(candidate: _Candidate) -> str:
+    """The time of each part if there are several, the larger first: ``: host 207.5 ms, compute 111.4 ms``."""
+    if len(candidate.parts) == 1:
+        return ""
+    ordered = sorted(candidate.parts, key=lambda part: -part[1])
+    return f": {', '.join(f'{name} {in_ms(ns)}' for name, ns in ordered)}"
+
+
+def _is_nothing(candidate: _Candidate) -> bool:
+    """Whether the time of the wall would be shown as 0.0 ms."""
+    return not _is_shown(candidate.ns)
+
+
+def _is_shown(ns: int) -> bool:
+    return ns > 0 and in_ms(ns) != in_ms(0)
+
+
+def _runner_up(candidate: _Candidate, step_ns: int) -> str:
+    if _is_nothing(candidate):
+        return "the other walls have nothing to save"
+    verb = "is" if len(candidate.parts) == 1 else "are"
+    return f"next {verb} {candidate.noun} with {_amount(candidate.ns, step_ns)}"
+
+
+def _describe_waiting(facts: FactSheet, limits: VerdictThresholds) -> str:
+    wait = facts.number("wait_exposed_fraction")
+    if wait is None or wait < limits.notable_wait_fraction:
+        return ""
+    share = f"{'up to ' if _is_transfer_least(facts) else ''}{in_percent(wait)}"
+    return f" In addition, {share} of the step waits for other ranks, which no edit here addresses."
+
+
+def _describe_profiler(facts: FactSheet) -> str:
+    """That host time is counted without what the profiler added, if the log shows how much that is."""
+    excess_ns, idle_ns = facts.number("profiler_excess_ns"), facts.number("host_idle_ns")
+    counted_ns = facts.number("host_recoverable_ns")
+    if not excess_ns or not idle_ns or counted_ns is None:
+        return ""
+    return (
+        f" {in_ms(round(idle_ns - counted_ns))} of {in_ms(round(idle_ns))} host time is not counted: according to the "
+        f"log, unprofiled steps are {in_ms(round(excess_ns))} shorter, which the profiler added to idle time and waits."
+    )
+
+
+def _whole(facts: FactSheet, name: str) -> int | None:
+    number = facts.number(name)
+    return None if number is None else round(number)
+
+
+def _amount(ns: int, step_ns: int) -> str:
+    return f"{in_ms(ns)} ({in_percent(ns / step_ns)})"

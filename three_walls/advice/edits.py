@@ -1,0 +1,88 @@
+"""The edits of a rule resolved against a run: which remain, from what, to what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from three_walls.advice.finding import PlannedEdit
+from three_walls.advice.format.conditions import evaluate_all, same
+from three_walls.advice.format.rule import Edit
+from three_walls.lib.expressions import Truth
+from three_walls.lib.fact import FactSheet, FactValue
+from three_walls.lib.plain_data import ConfigData
+
+
+def plan_edits(edits: Iterable[Edit], facts: FactSheet) -> tuple[PlannedEdit, ...]:
+    """The edits that remain for this run: without those already made and those whose ``only_if`` fails.
+
+    Raises ValueError if the ``only_if`` of two edits of a key hold at once.
+    """
+    resolved = (_resolve(edit, facts) for edit in _select_per_key(edits, facts))
+    return tuple(edit for edit in resolved if not _is_set_already(edit, facts))
+
+
+def missing_targets(edits: Iterable[Edit], facts: FactSheet) -> tuple[str, ...]:
+    """Missing facts that an edit takes its target from, or that hold the list it changes."""
+    possible = (edit for edit in edits if evaluate_all(edit.only_if, facts) is not Truth.FAILS)
+    needed = (edit.to_fact if edit.operation == "set" else fact_of(edit) for edit in possible)
+    return tuple(dict.fromkeys(name for name in needed if name and facts.get(name).is_missing))
+
+
+def fact_of(edit: Edit | PlannedEdit) -> str:
+    """The fact that holds the current value: ``config.<key>`` or ``env.<VARIABLE>``."""
+    return f"{edit.kind}.{edit.key}"
+
+
+def _select_per_key(edits: Iterable[Edit], facts: FactSheet) -> tuple[Edit, ...]:
+    """At most one edit per key: the one whose ``only_if`` holds, else the first whose ``only_if`` is unknown."""
+    selected: dict[str, Edit] = {}
+    certain: set[str] = set()
+    for edit in edits:
+        answer = evaluate_all(edit.only_if, facts)
+        key = fact_of(edit)
+        if answer is Truth.HOLDS and key in certain:
+            raise ValueError(f"{edit.key} is set twice: make the only_if of its edits exclude each other")
+        if answer is Truth.HOLDS:
+            certain.add(key)
+            selected[key] = edit
+        elif answer is Truth.UNKNOWN:
+            selected.setdefault(key, edit)
+    return tuple(selected.values())
+
+
+def target_of(edit: Edit, facts: FactSheet) -> FactValue:
+    """The value that ``edit`` sets in this run."""
+    to = facts.get(edit.to_fact).value if edit.to_fact else edit.to
+    if edit.operation != "set":
+        to = _change_list(edit.operation, facts.get(fact_of(edit)).value, to)
+    return str(to) if edit.kind == "env" and to is not None else to
+
+
+def _resolve(edit: Edit, facts: FactSheet) -> PlannedEdit:
+    return PlannedEdit(
+        key=edit.key,
+        from_value=facts.get(fact_of(edit)).value,
+        to=target_of(edit, facts),
+        kind=edit.kind,
+        changes_numerics=edit.changes_numerics,
+        reason=edit.reason,
+        relative=edit.operation != "set",
+    )
+
+
+def _change_list(operation: str, current: ConfigData, elements: ConfigData) -> ConfigData:
+    """``current`` (a list, one element or nothing) with ``elements`` added at its end, or without them."""
+    assert isinstance(elements, tuple)  # checked when the rule was read
+    before = current if isinstance(current, tuple) else () if current is None else (current,)
+    if operation == "remove":
+        return tuple(element for element in before if element not in elements)
+    return (*before, *(element for element in elements if element not in before))
+
+
+def _is_set_already(edit: PlannedEdit, facts: FactSheet) -> bool:
+    current = facts.get(fact_of(edit))
+    if current.is_missing:
+        return False
+    if edit.to is False and current.value is None:
+        return True  # an unset switch is off
+    return same(current.value, edit.to)

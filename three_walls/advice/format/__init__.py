@@ -1,0 +1,1 @@
+"""Rule files: their types, how they are read, and new ones."""

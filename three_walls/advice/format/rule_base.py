@@ -1,0 +1,46 @@
+"""The rules and warnings that a run is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from three_walls.advice.format.rule import Rule, WarningRule
+from three_walls.lib.fact import FactDefinition
+from three_walls.lib.resources import RULES_DIR
+from three_walls.tables.checked_documents import recall
+
+Definitions = Callable[[], Sequence[FactDefinition]]
+"""Gives the facts that rules may compare. Importing them takes long, and rules that were checked before need none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleBase:
+    """Rules by id, and warnings by code."""
+
+    rules: tuple[Rule, ...]
+    warnings: tuple[WarningRule, ...]
+
+
+def load_rule_base(definitions: Definitions, additional: Path | None = None) -> RuleBase:
+    """The rules and warnings that ship with the program, and those of the directory ``additional``.
+
+    Raises RuleBaseError, which lists all errors.
+    """
+    return _load_own(definitions) if additional is None else _read(definitions, RULES_DIR, additional)
+
+
+@cache
+def _load_own(definitions: Definitions) -> RuleBase:
+    """What ships with the program never changes while it runs."""
+    return recall("rule-base", b"", lambda: _read(definitions, RULES_DIR))
+
+
+def _read(definitions: Definitions, *directories: Path) -> RuleBase:
+    from three_walls.advice.format.load_rules import load_rules
+    from three_walls.advice.judge_warnings import load_warnings
+
+    rules = load_rules(*directories, definitions=definitions())
+    return RuleBase(rules, load_warnings(*directories, definitions=definitions()))

@@ -1,0 +1,42 @@
+"""Types of fields that several parts of a rule file have: prose, and names of facts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from three_walls.advice.format.conditions import KnownFacts
+from three_walls.lib.load_documents import Row, Text, between
+from three_walls.tables.rows import AfterValidator
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
+
+
+def _check_fact(unit: str) -> AfterValidator:
+    """The check that a text is the name of a fact, in ``unit`` where one is given."""
+
+    def check(name: str, info: ValidationInfo) -> str:
+        known: KnownFacts = (info.context or {})["facts"]
+        if problem := known.check(name, unit):
+            raise ValueError(problem)
+        return name
+
+    return AfterValidator(check)
+
+
+def _join_lines(text: str) -> str:
+    return " ".join(text.split())
+
+
+Prose = Annotated[Text, AfterValidator(_join_lines)]
+"""Sentences, with line breaks of the file removed."""
+AnyFact = Annotated[Text, _check_fact("")]
+TimeFact = Annotated[Text, _check_fact("ns")]
+FractionFact = Annotated[Text, _check_fact("fraction")]
+Fraction = Annotated[float, between(0, 1)]
+
+
+class OneMinusFact(Row):
+    """One minus a measured fraction."""
+
+    one_minus_fact: FractionFact

@@ -1,0 +1,257 @@
+"""Judges rules against facts: each rule becomes one finding with one outcome and its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from three_walls.advice.edits import fact_of, missing_targets, plan_edits
+from three_walls.advice.finding import Finding, Gain, Note, Outcome, PlannedEdit
+from three_walls.advice.format.conditions import evaluate_all, list_conditions, that_are, unit_of_setting
+from three_walls.advice.format.rule import Evidence, Requirement, Rule
+from three_walls.advice.plan.gain import estimate, no_estimate
+from three_walls.advice.wording import confirmation, describe_missing, explain, list_labels
+from three_walls.lib.expressions import ORDERED, Clause, Junction, Truth, list_names
+from three_walls.lib.fact import FactSheet
+from three_walls.lib.text import in_ms
+from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
+
+
+def judge_all(rules: Iterable[Rule], facts: FactSheet) -> list[Finding]:
+    """One finding per rule, by id; a rule that raises an exception is a finding too."""
+    return [judge_safely(rule, facts) for rule in sorted(rules, key=lambda rule: rule.id)]
+
+
+def judge_safely(rule: Rule, facts: FactSheet) -> Finding:
+    """``judge``, with outcome ``error`` for an exception, so that a defective rule never costs the whole report."""
+    try:
+        return judge(rule, facts)
+    except Exception as error:
+        return _finding(rule, Outcome.ERROR, f"The rule failed with {type(error).__name__}: {error}")
+
+
+def judge(rule: Rule, facts: FactSheet) -> Finding:
+    """The finding of ``rule``: does it apply, is the symptom there, are its edits still to make, and are they allowed?
+
+    A condition that fails decides before one that is unknown: without its symptom, a rule needs no other fact.
+    """
+    for conditions, outcome in ((rule.applies_to, Outcome.NOT_APPLICABLE), (rule.when, Outcome.NOT_NEEDED)):
+        if failing := that_are(Truth.FAILS, conditions, facts):
+            near = explain(failing, facts) if outcome is Outcome.NOT_NEEDED and is_near(rule, failing, facts) else ""
+            return replace(_finding(rule, outcome, explain(failing, facts)), near=near)
+    if not rule.any_program and (lacking := lacking_signs(facts)):
+        reason = "; ".join(describe_missing(name, facts) for name in lacking)
+        return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
+    if unknown := that_are(Truth.UNKNOWN, (*rule.applies_to, *rule.when), facts):
+        return _unknown(rule, unknown, facts)
+    if not rule.edits:
+        return replace(
+            _finding(rule, Outcome.FOUND, explain(that_are(Truth.HOLDS, rule.when, facts), facts)),
+            advice=_order_advice(rule, facts),
+            gain_ns=estimate(rule.gain, facts),
+            confirm_first=_notes_to_confirm(rule, facts),
+        )
+    if lacking := missing_targets(rule.edits, facts):
+        reason = f"The value to set is unknown: it depends on {list_labels(lacking, facts)}"
+        return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
+    return _judge_edits(rule, facts)
+
+
+def lacking_signs(facts: FactSheet) -> tuple[str, ...]:
+    """The signs that the inputs lack: without both, no advice on the settings of Megatron holds."""
+    return tuple(
+        name for name in ("training_sign", "megatron_sign") if name in facts.facts and facts.get(name).is_missing
+    )
+
+
+def is_near(rule: Rule, failing: Sequence[Clause], facts: FactSheet) -> bool:
+    """Whether each of the ``failing`` conditions is a threshold that a measured value misses by little.
+
+    A rule whose edits are already made, or that a requirement blocks, is not near.
+    """
+    if not all(_misses_by_little(condition, facts) for condition in failing):
+        return False
+    return not failing_requirements(rule, facts) and (not rule.edits or bool(plan_edits(rule.edits, facts)))
+
+
+def _misses_by_little(condition: Clause, facts: FactSheet) -> bool:
+    """Whether ``condition``, which fails, is a threshold that is missed by less than the nearness of its size.
+
+    The size of a ratio is its distance from 1, which is no symptom; that of a fraction is the smaller of its two parts:
+    a limit of 85% of memory leaves 15%, and a peak of 100% is not near it.
+    """
+    if isinstance(condition, Junction):
+        enough = any if condition.word == "or" else all
+        return enough(_misses_by_little(part, facts) for part in condition.parts)
+    value, limit, unit = facts.number(condition.name), condition.value, facts.get(condition.name).unit
+    if not is_threshold(condition) or value is None or not isinstance(limit, int | float):
+        return False
+    size = {"ratio": abs(limit - 1), "fraction": min(abs(limit), abs(1 - limit))}.get(unit, abs(limit))
+    return abs(value - limit) < default_thresholds().near_threshold_fraction * size
+
+
+def is_threshold(condition: Clause) -> bool:
+    """Whether ``condition`` compares something measured with a limit; sizes and settings have no gradual limits."""
+    return any(
+        part.operator in ORDERED and isinstance(part.value, float) and not unit_of_setting(part.name)
+        for part in list_conditions((condition,))
+    )
+
+
+def failing_requirements(rule: Rule, facts: FactSheet) -> tuple[Requirement, ...]:
+    """Requirements that fail."""
+    return tuple(requirement for requirement in rule.requires if _is_met(requirement, facts) is Truth.FAILS)
+
+
+def judge_with_size(rule: Rule, facts: FactSheet, thresholds: VerdictThresholds | None = None) -> Finding:
+    """``judge_safely``, with outcome not needed if the gain is too small; without a step, no gain is too small."""
+    finding = judge_safely(rule, facts)
+    step_ns = facts.number("step_ns")
+    return drop_small(finding, rule, facts, minimum_gain_ns(step_ns, thresholds)) if step_ns else finding
+
+
+def minimum_gain_ns(step_ns: float, thresholds: VerdictThresholds | None = None) -> float:
+    """The smallest gain worth a plan entry in a step of this length; a smaller one cannot be measured."""
+    return (thresholds or default_thresholds()).minimum_plan_gain_fraction * step_ns
+
+
+def drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float) -> Finding:
+    """``finding``, with outcome not needed if it is recommended or unknown and its gain is too small."""
+    gain = estimate(rule.gain, facts) if finding.outcome is Outcome.UNKNOWN else finding.gain_ns
+    if finding.outcome not in (Outcome.RECOMMENDED, Outcome.UNKNOWN) or not is_small(gain, minimum_ns):
+        return finding
+    reason = describe_small(gain, minimum_ns)
+    near = reason if is_nearly_enough(gain, minimum_ns) else ""
+    return replace(finding, outcome=Outcome.NOT_NEEDED, reason=reason, missing=(), near=near)
+
+
+def is_small(gain: Gain, minimum_ns: float) -> bool:
+    """Whether the likely gain, or the upper bound where only that is known, is below ``minimum_ns``."""
+    size_ns = gain.high if gain.likely is None else gain.likely
+    return size_ns is not None and size_ns < minimum_ns
+
+
+def is_nearly_enough(gain: Gain, minimum_ns: float) -> bool:
+    """Whether ``gain`` misses ``minimum_ns`` by little at most."""
+    return not is_small(gain, (1 - default_thresholds().near_threshold_fraction) * minimum_ns)
+
+
+def describe_small(gain: Gain, minimum_ns: float) -> str:
+    """The size of ``gain``, with the size that a plan needs."""
+    threshold = f"(threshold {in_ms(minimum_ns, '.3g')})"
+    if gain.likely is None:
+        return f"The gain is at most {in_ms(gain.high or 0, '.3g')} {threshold}"
+    if gain.likely < 0:
+        return f"The edit likely costs {in_ms(-gain.likely, '.3g')} {threshold}"
+    return f"The likely gain is {in_ms(gain.likely, '.3g')} {threshold}"
+
+
+def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
+    own_edits = plan_edits(rule.edits, facts)
+    if not own_edits:
+        return _finding(rule, Outcome.NOT_NEEDED, "Every setting already has the recommended value")
+    fixes = {requirement.name: _fix(requirement, facts) for requirement in failing_requirements(rule, facts)}
+    failing = tuple(requirement for requirement in rule.requires if fixes.get(requirement.name) == ())
+    reason = explain(that_are(Truth.HOLDS, rule.when, facts), facts)
+    near = ""
+    if failing:
+        reason = "; ".join(_explain_requirement(requirement, facts) for requirement in failing)
+        near = reason if all(_is_nearly_met(requirement, facts) for requirement in failing) else ""
+    return replace(
+        _finding(rule, Outcome.BLOCKED if failing else Outcome.RECOMMENDED, reason),
+        blocked_by=tuple(_blocking_note(requirement, facts) for requirement in failing),
+        confirm_first=_notes_to_confirm(rule, facts),
+        edits=(*own_edits, *(edit for fix in fixes.values() for edit in fix)),
+        gain_ns=estimate(rule.gain, facts),
+        near=near,
+    )
+
+
+def _is_nearly_met(requirement: Requirement, facts: FactSheet) -> bool:
+    """Whether ``requirement``, which fails, does so by thresholds that are missed by little."""
+    failing = that_are(Truth.FAILS, requirement.checks, facts)
+    return all(_misses_by_little(condition, facts) for condition in failing)
+
+
+def _fix(requirement: Requirement, facts: FactSheet) -> tuple[PlannedEdit, ...]:
+    """Edits after which ``requirement`` no longer fails; none if it has no such edits."""
+    if missing_targets(requirement.fix, facts):
+        return ()
+    edits = tuple(replace(edit, reason=requirement.reason) for edit in plan_edits(requirement.fix, facts))
+    after = facts.with_values({fact_of(edit): edit.to for edit in edits})
+    return edits if _is_met(requirement, after) is not Truth.FAILS else ()
+
+
+def _is_met(requirement: Requirement, facts: FactSheet) -> Truth:
+    return evaluate_all(requirement.checks, facts) if requirement.checks else Truth.UNKNOWN
+
+
+def _explain_requirement(requirement: Requirement, facts: FactSheet) -> str:
+    failing = that_are(Truth.FAILS, requirement.checks, facts)
+    return explain(failing, facts, joined_by=" and ")
+
+
+def _blocking_note(requirement: Requirement, facts: FactSheet) -> Note:
+    text = f"{_explain_requirement(requirement, facts)}: {requirement.reason}"
+    return Note(requirement.name, text, requirement.source)
+
+
+def _notes_to_confirm(rule: Rule, facts: FactSheet) -> tuple[Note, ...]:
+    unknown = (requirement for requirement in rule.requires if _is_met(requirement, facts) is Truth.UNKNOWN)
+    return tuple(
+        Note(requirement.name, _confirmation(requirement, facts), requirement.source) for requirement in unknown
+    )
+
+
+def _confirmation(requirement: Requirement, facts: FactSheet) -> str:
+    """``Confirm that cpu_offloading is off (not recorded): CUDA graphs do not support it``."""
+    unknown = that_are(Truth.UNKNOWN, requirement.checks, facts)
+    if requirement.confirm:
+        named = f" (unknown: {list_labels(_names(unknown), facts)})" if unknown else ""
+        return f"Confirm that {requirement.confirm}{named}: {requirement.reason}"
+    wanted = " and that ".join(confirmation(condition, facts) for condition in unknown)
+    return f"Confirm that {wanted}: {requirement.reason}"
+
+
+def _unknown(rule: Rule, conditions: Sequence[Clause], facts: FactSheet) -> Finding:
+    return replace(_finding(rule, Outcome.UNKNOWN, explain(conditions, facts)), missing=_names(conditions))
+
+
+def _names(conditions: Iterable[Clause]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for condition in conditions for name in list_names(condition)))
+
+
+def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:
+    return Finding(
+        rule=rule.id,
+        title=rule.title,
+        outcome=outcome,
+        wall=rule.wall,
+        sub_wall=rule.sub_wall,
+        lever=rule.lever,
+        reason=reason,
+        missing=(),
+        blocked_by=(),
+        confirm_first=(),
+        edits=(),
+        gain_ns=no_estimate(rule.gain, f"Not estimated: the rule is {outcome.value.replace('_', ' ')}."),
+        how_to_verify=rule.how_to_verify,
+        why_it_matters=rule.why_it_matters,
+        side_effects=rule.side_effects,
+        evidence_for=_claims("for", rule.evidence_for),
+        evidence_against=_claims("against", rule.evidence_against),
+        advice=" ".join(advice.text for advice in rule.advice),
+        applicability=rule.applicability,
+    )
+
+
+def _order_advice(rule: Rule, facts: FactSheet) -> str:
+    """What fits the facts first, then what always applies, then what to look at should the cause be another."""
+    always = [advice.text for advice in rule.advice if not advice.when]
+    fitting = [advice.text for advice in rule.advice if advice.when and evaluate_all(advice.when, facts) is Truth.HOLDS]
+    others = [advice.text for advice in rule.advice if advice.text not in (*always, *fitting)]
+    return " ".join([*fitting, *always, *(["Should that not be it:"] if fitting and others else []), *others])
+
+
+def _claims(name: str, evidence: Iterable[Evidence]) -> tuple[Note, ...]:
+    return tuple(Note(name, claim.claim, claim.source) for claim in evidence)

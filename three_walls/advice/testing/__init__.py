@@ -1,0 +1,1 @@
+"""Cases of rules: written by hand, and derived from the rule."""

@@ -1,0 +1,150 @@
+"""Cases of a rule: facts in, expected finding out. They are the tests of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated
+
+from three_walls.advice.finding import Finding, Outcome
+from three_walls.advice.format.conditions import KnownFacts
+from three_walls.advice.format.load_rules import CASES_SUFFIX
+from three_walls.lib.fact import Fact, FactDefinition, FactSheet
+from three_walls.lib.load_documents import KEY, Row, Text, Value, load_table, raise_contradictions
+from three_walls.lib.plain_data import ConfigData
+from three_walls.tables.rows import AfterValidator, Field
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
+
+
+def _check_names(values: dict[str, ConfigData], info: ValidationInfo) -> dict[str, ConfigData]:
+    known: KnownFacts = (info.context or {})["facts"]
+    raise_contradictions(((name, KEY), problem) for name in values if (problem := known.check(name)))
+    return values
+
+
+Facts = Annotated[dict[str, Value], AfterValidator(_check_names)]
+"""Values of facts by name."""
+
+
+class ExpectedGain(Row):
+    low: int | None = None
+    likely: int | None = None
+    high: int | None = None
+
+
+class Expectation(Row):
+    """What the finding must be. Only the named parts are compared."""
+
+    outcome: Outcome
+    edits: dict[Text, Value] | None = None
+    """Targets of edits that the finding must have, by key; it may have others."""
+    edits_absent: tuple[Text, ...] = ()
+    missing: tuple[Text, ...] | None = None
+    blocked_by: tuple[Text, ...] | None = None
+    confirm_first: tuple[Text, ...] | None = None
+    gain_ns: ExpectedGain | None = None
+    cost_fraction: float | None = None
+
+    def mismatches(self, finding: Finding) -> list[str]:
+        """One sentence for each difference between the expectation and ``finding``."""
+        targets = {edit.key: edit.to for edit in finding.edits}
+        wrong = [f"edit {key}: expected none, found {targets[key]}" for key in self.edits_absent if key in targets]
+        compared: list[tuple[str, object, object]] = [("outcome", self.outcome.value, finding.outcome.value)]
+        for name, expected, found in (
+            ("missing", self.missing, finding.missing),
+            ("blocked_by", self.blocked_by, [note.name for note in finding.blocked_by]),
+            ("confirm_first", self.confirm_first, [note.name for note in finding.confirm_first]),
+        ):
+            if expected is not None:
+                compared.append((name, sorted(expected), sorted(found)))
+        for key, target in (self.edits or {}).items():
+            compared.append((f"edit {key}", target, targets.get(key, "no such edit")))
+        if self.gain_ns is not None:
+            ends = self.gain_ns.fields_stated
+            compared += [(f"gain_ns.{end}", getattr(self.gain_ns, end), getattr(finding.gain_ns, end)) for end in ends]
+        if self.cost_fraction is not None:
+            compared.append(("cost_fraction", self.cost_fraction, finding.gain_ns.cost_fraction))
+        return wrong + [
+            f"{name}: expected {expected}, found {found}"
+            for name, expected, found in compared
+            if type(expected) is not type(found) or expected != found
+        ]
+
+
+class CaseEntry(Row):
+    """One case of the file."""
+
+    given: Facts = Field(default={})
+    without: tuple[Text, ...] = ()
+    environment_is_known: bool = False
+    expect: Expectation
+
+
+def _check_rule(rule: str, info: ValidationInfo) -> str:
+    path: Path = (info.context or {})["path"]
+    if path.name != f"{rule}{CASES_SUFFIX}":
+        raise ValueError(f"expected the file's name {path.name.removesuffix(CASES_SUFFIX)} as rule, found {rule}")
+    return rule
+
+
+class CasesFile(Row):
+    rule: Annotated[Text, AfterValidator(_check_rule)]
+    workload: Facts
+    cases: dict[Text, CaseEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One sentence about a rule: how the workload is changed, and what the finding must be."""
+
+    name: str
+    expect: Expectation
+    given: Mapping[str, ConfigData] = field(default_factory=lambda: MappingProxyType({}))
+    without: tuple[str, ...] = ()
+    """Facts that are missing."""
+    environment_is_known: bool = False
+    """Every variable that is not among the facts is unset."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCases:
+    """The written cases of one rule, and the workload they start from."""
+
+    rule: str
+    workload: Mapping[str, ConfigData]
+    cases: tuple[Case, ...]
+    known: KnownFacts
+    path: Path
+
+    def facts_of(self, case: Case) -> FactSheet:
+        """The facts on which ``case`` is judged."""
+        values = {**self.workload, **case.given}
+        kept = {name: value for name, value in values.items() if name not in case.without}
+        return sheet_of(kept, self.known, case.environment_is_known)
+
+
+def load_cases(path: Path, *, definitions: Iterable[FactDefinition]) -> RuleCases:
+    """Cases of one file; RuleBaseError lists all its problems."""
+    known = KnownFacts.of(definitions)
+    found = load_table(path, CasesFile, lambda: {"facts": known, "path": path})
+    cases = tuple(
+        Case(name, entry.expect, entry.given, entry.without, entry.environment_is_known)
+        for name, entry in found.cases.items()
+    )
+    return RuleCases(found.rule, found.workload, cases, known, path)
+
+
+def sheet_of(values: Mapping[str, ConfigData], known: KnownFacts, environment_is_known: bool = False) -> FactSheet:
+    """A fact sheet that holds exactly ``values``."""
+    return FactSheet.of(
+        (
+            Fact(name, value, known.unit_of(name) or "text", definition=known.definitions.get(name))
+            for name, value in values.items()
+        ),
+        environment_is_known,
+        known.definitions,
+    )

@@ -1,1 +1,0 @@
-"""Attributes the time of each step: budget, exposed communication, gaps, waits. Start: ``attribution.py``."""

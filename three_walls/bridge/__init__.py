@@ -1,0 +1,1 @@
+"""The plan as overrides of a launcher, checked against what each Megatron-Bridge release accepts."""

@@ -1,0 +1,186 @@
+"""What a Megatron-Bridge release requires of a whole configuration: ``tables/bridge-constraints.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from three_walls.advice.finding import Note
+from three_walls.advice.format.rule_sources import Pointer, load_sources
+from three_walls.bridge.merged_config import MergedConfig, values_by_path
+from three_walls.bridge.resolve_config import DERIVED_NAMES, Resolved, resolve
+from three_walls.lib.expressions import FAILURES, Truth, evaluate, list_names, parse_expression
+from three_walls.lib.load_documents import Row, Text, load_table, suggest
+from three_walls.lib.resources import RULES_DIR, TABLES_DIR
+from three_walls.tables.bridge_releases import FailureMode, bridge_schema, known_releases, release_number
+from three_walls.tables.rows import AfterValidator, Field
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
+
+CONSTRAINTS_FILE = TABLES_DIR / "bridge-constraints.yaml"
+ENVIRONMENT, PLATFORM, DERIVED, BEFORE = "env.", "platform.", "derived.", "before."
+"""Prefixes of names that are no settings of the final configuration."""
+
+_parse = cache(parse_expression)
+"""A plan judges every constraint dozens of times."""
+
+
+def _check_expression(text: str, info: ValidationInfo) -> str:
+    known = (info.context or {})["names"]
+    for name in list_names(_parse(text)):
+        if not name.startswith(ENVIRONMENT) and name.removeprefix(BEFORE) not in known:
+            raise ValueError(f"unknown name {name}{suggest(name, known)}")
+    return text
+
+
+ExpressionText = Annotated[Text, AfterValidator(_check_expression)]
+
+
+class Constraint(Row):
+    """Where ``if`` is true, ``needs`` must be true."""
+
+    when: ExpressionText | None = Field(default=None, alias="if")
+    needs: ExpressionText
+    message: Text
+    """Beginning of the message the run would end with."""
+    since: Text | None = None
+    until: Text | None = None
+    source: Pointer
+    failure_mode: FailureMode = FailureMode.REFUSED
+    """How a run that breaks it fails: nearly all are checked before a run starts."""
+
+    def is_checked_in(self, version: str) -> bool:
+        """Whether the release checks it."""
+        release = release_number(version)
+        return (self.since is None or release >= release_number(self.since)) and (
+            self.until is None or release <= release_number(self.until)
+        )
+
+    def judge(self, settings: Settings) -> tuple[Truth, str]:
+        """Whether the configuration keeps it, and what is wrong where it does not."""
+        applies = Truth.HOLDS
+        try:
+            if self.when is not None:
+                applies = Truth.of(evaluate(_parse(self.when), settings.find))
+            if applies is Truth.FAILS:
+                return Truth.HOLDS, ""
+            needs = _parse(self.needs)
+            kept = Truth.of(evaluate(needs, settings.find))
+        except FAILURES as error:
+            if applies is Truth.UNKNOWN:
+                return Truth.UNKNOWN, ""
+            return Truth.FAILS, f"{type(error).__name__}: {error}"
+        if kept is not Truth.FAILS or applies is Truth.UNKNOWN:
+            return (Truth.HOLDS if kept is Truth.HOLDS else Truth.UNKNOWN), ""
+        values = [(name, settings.find(name)) for name in list_names(needs)]
+        return Truth.FAILS, ", ".join(
+            f"{name} is {show(value)}" for name, value in values if value is not Truth.UNKNOWN
+        )
+
+
+class ConstraintTable(Row):
+    """Every constraint by name."""
+
+    platform: tuple[Text, ...]
+    """Names of what is no setting: the machine and the libraries that the configuration meets."""
+    constraints: dict[str, Constraint]
+
+
+class Settings:
+    """Names of constraints and their values, as far as they are known."""
+
+    def __init__(self, config: MergedConfig, resolved: Resolved, sections: Mapping[str, Any]) -> None:
+        self._config, self._resolved, self._sections = config, resolved, sections
+
+    def find(self, name: str) -> Any:
+        """The value of ``name``; ``Truth.UNKNOWN`` where it is not known."""
+        if name.startswith(ENVIRONMENT):
+            variable = name.removeprefix(ENVIRONMENT)
+            if variable not in self._config.environment and not self._config.environment_is_known:
+                return Truth.UNKNOWN
+            value = self._config.environment.get(variable)
+            return "" if value is None else value
+        if name.startswith(PLATFORM):
+            return self._config.platform.get(name.removeprefix(PLATFORM), Truth.UNKNOWN)
+        if name.startswith(DERIVED):
+            return self._resolved.derived.get(name.removeprefix(DERIVED), Truth.UNKNOWN)
+        values = self._resolved.before_overlap if name.startswith(BEFORE) else self._resolved.values
+        name = name.removeprefix(BEFORE)
+        return values.get(name if "." in name or name in self._sections else f"model.{name}", Truth.UNKNOWN)
+
+
+@cache
+def constraint_table() -> ConstraintTable:
+    """The table that ships with the program."""
+    return load_constraints(CONSTRAINTS_FILE)
+
+
+def load_constraints(path: Path) -> ConstraintTable:
+    """The table in ``path``; RuleBaseError lists every error."""
+    return load_table(path, ConstraintTable, lambda: _list_names(path))
+
+
+def _list_names(path: Path) -> dict[str, object]:
+    """What the table in ``path`` may refer to: names of settings and of its own platform, and sources."""
+    listed = load_table(path, dict[str, object]).get("platform")
+    names = {f"{PLATFORM}{name}" for name in listed} if isinstance(listed, list) else set()
+    names |= {f"{DERIVED}{name}" for name in DERIVED_NAMES}
+    for release in known_releases():
+        schema = bridge_schema(release)
+        names |= {*schema.sections, *schema.paths(), *schema.sections["model"].fields}
+    return {"names": names, "sources": load_sources(RULES_DIR / "sources.yaml")}
+
+
+def judge_constraints(config: MergedConfig, version: str) -> tuple[tuple[Note, ...], tuple[str, ...]]:
+    """Constraints of the release that ``config`` breaks, and the names of those that cannot be judged."""
+    schema = bridge_schema(version)
+    return judge_values(config, values_by_path(config, schema), version)
+
+
+def judge_values(
+    config: MergedConfig, paths: Mapping[str, Any], version: str
+) -> tuple[tuple[Note, ...], tuple[str, ...]]:
+    """The same for settings by Bridge path; ``config`` gives the environment and the platform."""
+    schema = bridge_schema(version)
+    resolved = resolve(paths, config.platform.get("world_size"), schema, version)
+    settings = Settings(config, resolved, schema.sections)
+    broken = [Note(WRONG_KIND, problem, WRONG_KIND_SOURCE) for problem in resolved.problems]
+    unknown = []
+    for name, constraint in constraint_table().constraints.items():
+        if not constraint.is_checked_in(version):
+            continue
+        truth, found = constraint.judge(settings)
+        if truth is Truth.FAILS:
+            text = constraint.failure_mode.describe(f"{constraint.message} ({found})", schema.release)
+            broken.append(Note(name, text, constraint.source))
+        elif truth is Truth.UNKNOWN:
+            unknown.append(name)
+    return tuple(broken), tuple(unknown)
+
+
+WRONG_KIND = "settings_fit_each_other"
+"""Name of the note on a value of a wrong kind that Bridge calculates with before it checks it."""
+WRONG_KIND_SOURCE = "bridge-0.6:src/megatron/bridge/training/config.py:1853-1888"
+
+
+def failure_mode_of(name: str) -> FailureMode:
+    """How a run fails that breaks the constraint ``name``."""
+    constraint = constraint_table().constraints.get(name)
+    return constraint.failure_mode if constraint is not None else FailureMode.REFUSED
+
+
+@cache
+def compared_names() -> frozenset[str]:
+    """Every name that some constraint compares."""
+    texts = [text for row in constraint_table().constraints.values() for text in (row.when, row.needs) if text]
+    return frozenset(name for text in texts for name in list_names(_parse(text)))
+
+
+def show(value: Any) -> str:
+    """A value as an override has it."""
+    if isinstance(value, tuple):
+        return f"[{','.join(map(show, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

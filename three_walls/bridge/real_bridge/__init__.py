@@ -1,0 +1,1 @@
+"""Overrides checked by Megatron-Bridge itself, in an interpreter that has it."""

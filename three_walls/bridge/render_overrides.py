@@ -1,0 +1,194 @@
+"""Spells edits for a launcher: Megatron-Bridge overrides, Megatron-LM flags, environment variables, Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from three_walls.advice.finding import ConditionalLines, Overrides, PlannedEdit
+from three_walls.bridge.render_bridge import BridgeSpeller
+from three_walls.bridge.render_megatron_lm import MegatronLmSpeller
+from three_walls.lib.shell import is_variable
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.tables.bridge_releases import bridge_schema, known_releases, release_number
+from three_walls.tables.config_keys import config_keys, is_allowed
+
+NEWEST_BRIDGE = "0.6.2"
+_WITHOUT_SECTION = (
+    "needs a recipe without a comm_overlap section (cfg.comm_overlap is None); instead of the lines that begin with "
+    "comm_overlap."
+)
+_Release = tuple[int, int]
+_LinesByRelease = Mapping[_Release, Sequence[str]]
+"""The lines for each release, oldest first."""
+
+
+def spell(edits: Sequence[PlannedEdit], config: RunConfig, bridge_version: str | None = None) -> Overrides:
+    """The edits as lines to paste, in their order; of two edits of one key the later one counts.
+
+    Each form has the lines that the run's release takes, or that every release takes if it is not known; the others are
+    conditional. What a launcher cannot express is a note that begins with the launcher's name, never a line. Nothing is
+    quoted for a shell: a Megatron-LM line is a flag, then its values, each after one space.
+    """
+    last: dict[tuple[str, str], PlannedEdit] = {}  # each key stands where it was first edited
+    for edit in edits:
+        last[edit.kind, edit.key] = edit
+    writable, notes = _keep_valid([edit for edit in last.values() if edit.kind == "config"], config)
+    environment, unset = _spell_environment(edit for edit in last.values() if edit.kind == "env")
+    release = bridge_version or config.bridge_version
+    spelled = _spell_bridge(writable, environment, config, release)
+    megatron_lm = _spell_megatron_lm(writable, config, release)
+    return replace(
+        spelled,
+        megatron_lm=megatron_lm.megatron_lm,
+        env=dict(environment),
+        notes=tuple(dict.fromkeys([*notes, *spelled.notes, *megatron_lm.notes, *unset])),
+        conditional=(*spelled.conditional, *megatron_lm.conditional),
+    )
+
+
+def _spell_bridge(
+    edits: Sequence[PlannedEdit], environment: Sequence[tuple[str, str]], config: RunConfig, release: str | None
+) -> Overrides:
+    """The overrides and the Python of ``release``, else what all known releases have in common."""
+    spellers = {}
+    for name in (release,) if release is not None else known_releases():
+        speller = BridgeSpeller(edits, config, name, release_is_known=release is not None)
+        speller.spell_all()
+        speller.spell_environment(environment)
+        spellers[release_number(name)] = speller
+    lines = {number: speller.lines for number, speller in spellers.items()}
+    instead = {number: speller.without_section for number, speller in spellers.items()}
+    python = {number: speller.python.lines for number, speller in spellers.items()}
+    conditional = [*_apart("bridge", "release", lines)]
+    if common := _common(instead):
+        conditional.append(ConditionalLines("bridge", _WITHOUT_SECTION, common))
+    conditional += _apart("python", "Megatron-Bridge", python)
+    notes = list(spellers.values())[-1].notes
+    if release is None and any(lines.values()):
+        notes.append(
+            "Megatron-Bridge: the run's release is not known, so the overrides are those that every release from "
+            f"{known_releases()[0]} to {NEWEST_BRIDGE} takes"
+        )
+    return Overrides(
+        bridge_version=release or f"{known_releases()[0]} to {NEWEST_BRIDGE}",
+        bridge=_common(lines),
+        megatron_lm=(),
+        env={},
+        notes=tuple(notes),
+        python=_common(python),
+        conditional=tuple(conditional),
+    )
+
+
+def _spell_megatron_lm(edits: Sequence[PlannedEdit], config: RunConfig, bridge_release: str | None) -> Overrides:
+    """The flags of the run's release of Megatron Core; other releases' flags for edits that it has no flag for."""
+    spellers = {}
+    for number in sorted({release_number(bridge_schema(name).core) for name in known_releases()}):
+        spellers[number] = MegatronLmSpeller(edits, config, number)
+        spellers[number].spell_all()
+    possible = _possible_cores(list(spellers), config, bridge_release)
+    lines: list[str] = []
+    others: dict[_Release, list[str]] = {number: [] for number in spellers}
+    for edit in edits:
+        of_edit = {number: speller.lines.get(edit.key, ()) for number, speller in spellers.items()}
+        taken = {number: of_edit[number] for number in possible}
+        lines += _common(taken)
+        if any(set(words) != set(_common(taken)) for words in taken.values()) or not any(taken.values()):
+            for number, words in of_edit.items():
+                others[number] += [line for line in words if line not in lines]
+    return Overrides(
+        bridge_version="",
+        bridge=(),
+        megatron_lm=tuple(dict.fromkeys(lines)),
+        env={},
+        notes=tuple(spellers[possible[-1]].notes),
+        conditional=tuple(_apart("megatron_lm", "Megatron Core", others)),
+    )
+
+
+def _possible_cores(known: Sequence[_Release], config: RunConfig, bridge_release: str | None) -> list[_Release]:
+    """Releases of Megatron Core that the run may have: the one it shows, else those with the flags that it uses."""
+    version = config.megatron_core_version
+    if version is None and bridge_release is not None:
+        version = bridge_schema(bridge_release).core
+    if version is not None:
+        not_newer = [number for number in known if number <= release_number(version)]
+        return [not_newer[-1] if not_newer else known[0]]
+    possible = list(known)
+    for name, found in config.values.items() if config.dialect == "megatron_lm" else ():
+        key = config_keys().keys.get(name)
+        if key is not None and key.megatron_lm is not None and found.is_stated_by("command line"):
+            possible = [number for number in possible if key.megatron_lm.is_in(number)]
+    return possible or list(known)
+
+
+def _common(lines: _LinesByRelease) -> tuple[str, ...]:
+    """Lines of every release, in the order of the newest."""
+    newest = list(lines.values())[-1]
+    return tuple(line for line in newest if all(line in others for others in lines.values()))
+
+
+def _apart(launcher: str, product: str, lines: _LinesByRelease) -> Iterator[ConditionalLines]:
+    """Lines of some releases, by the releases that take them."""
+    releases = list(lines)
+    groups: dict[tuple[_Release, ...], list[str]] = {}
+    for line in dict.fromkeys(line for found in lines.values() for line in found):
+        takers = tuple(number for number in releases if line in lines[number])
+        if takers != tuple(releases):
+            groups.setdefault(takers, []).append(line)
+    for takers, found in groups.items():
+        first, last = (".".join(map(str, number)) for number in (takers[0], takers[-1]))
+        if takers[-1] == releases[-1]:
+            condition = f"needs {product} {first} or later"
+        elif takers[0] == releases[0]:
+            condition = f"needs {product} {last} or earlier"
+        else:
+            condition = f"needs {product} {first}" + (f" to {last}" if first != last else "")
+        yield ConditionalLines(launcher, condition, tuple(found))
+
+
+def _keep_valid(edits: Iterable[PlannedEdit], config: RunConfig) -> tuple[list[PlannedEdit], list[str]]:
+    """Edits of known keys to values they may have, and notes on the others: launchers do not check values."""
+    keys = config_keys().keys
+    valid, notes = [], []
+    for edit in edits:
+        if edit.key not in keys:
+            notes.append(f"{edit.key}: no launcher's spelling of it is known; set it to {edit.to} by hand")
+        elif not is_allowed(keys[edit.key], edit.to):
+            notes.append(f"{edit.key}: {edit.to} is not one of its values; left out")
+        else:
+            valid.append(_with_writable_key(edit, config))
+    return valid, notes
+
+
+def _with_writable_key(edit: PlannedEdit, config: RunConfig) -> PlannedEdit:
+    """The edit under the name that the run uses: cuda_graph_scope excludes cuda_graph_modules, its newer name."""
+    modules = config_keys().keys["cuda_graph_modules"]
+    given = config.values.get(modules.name)
+    if (
+        edit.key == "cuda_graph_scope"
+        and given is not None
+        and (given.is_stated_by("command line") or (given.is_stated and bool(given.value)))
+        and is_allowed(modules, edit.to)
+    ):
+        return replace(edit, key=modules.name)
+    return edit
+
+
+def _spell_environment(edits: Iterable[PlannedEdit]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+    """Variables to set, sorted by name, and notes on those to unset and on those that no line of a shell can set."""
+    values: dict[str, str] = {}
+    notes = []
+    for edit in edits:
+        elements = edit.to if isinstance(edit.to, tuple) else (edit.to,)
+        text = ",".join(str(int(element)) if isinstance(element, bool) else str(element) for element in elements)
+        if not is_variable(edit.key):
+            notes.append(f"Environment: {edit.key!r} is no name of a variable; left out")
+        elif edit.to is None:
+            notes.append(f"Environment: unset {edit.key}")
+        elif not text.isprintable():
+            notes.append(f"Environment: the value for {edit.key} holds control characters ({text!r}); left out")
+        else:
+            values[edit.key] = text
+    return tuple(sorted(values.items())), notes

@@ -1,0 +1,143 @@
+"""NVIDIA's tuned recipes for MoE pre-training: ``tables/generated/recipes.yaml``, made by ``tools/tuned_recipes.py``.
+
+The file is read only when a recipe is searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated
+
+from three_walls.lib.load_documents import Loc, Row, Text, Value, between, load_table, raise_contradictions, suggest
+from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.resources import GENERATED_DIR
+from three_walls.tables.config_keys import config_keys
+from three_walls.tables.config_values import fit
+from three_walls.tables.rows import AfterValidator
+
+RECIPES_FILE = GENERATED_DIR / "recipes.yaml"
+SIZES = ("hidden_size", "num_layers", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size")
+"""Config keys that identify a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunedModel:
+    """The model that recipes are for."""
+
+    name: str
+    sizes: Mapping[str, int]
+    """By the keys of :data:`SIZES`."""
+    multi_latent_attention: bool
+    hybrid: bool
+    """Whether some layers are Mamba or linear attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunedRecipe:
+    """One recipe. A setting that it does not state is unknown; None means unset."""
+
+    name: str
+    model: TunedModel
+    gpu: str
+    """Family, as in the hardware table."""
+    gpus: int
+    precision: str
+    variant: str
+    """What distinguishes it from the plain recipe of the same model, GPUs and precision; empty for the plain one."""
+    source: str
+    settings: Mapping[str, ConfigData]
+    environment: Mapping[str, str]
+
+
+def _fit_settings(settings: Mapping[str, ConfigData]) -> Mapping[str, ConfigData]:
+    """``settings`` with every value in the form of its key's type."""
+    keys = config_keys().keys
+    fitted: dict[str, ConfigData] = {}
+    wrong: list[tuple[Loc, str]] = []
+    for name, value in settings.items():
+        if name not in keys:
+            wrong.append(((name,), f"{name} is no key{suggest(name, keys)}"))
+            continue
+        try:
+            fitted[name] = fit(keys[name].type, value)
+        except ValueError as error:
+            wrong.append(((name,), f"{name}: {error}"))
+    raise_contradictions(wrong)
+    return fitted
+
+
+Settings = Annotated[Mapping[str, Value], AfterValidator(_fit_settings)]
+Size = Annotated[int, between(1, 999_999)]
+
+
+class ModelSizes(Row):
+    """The config keys of :data:`SIZES`."""
+
+    hidden_size: Size
+    num_layers: Size
+    num_moe_experts: Size
+    moe_router_topk: Size
+    moe_ffn_hidden_size: Size
+
+
+class RecipeRow(Row):
+    """A recipe in the file, with what it sets in addition to the settings of its model."""
+
+    gpu: Text
+    gpus: Size
+    precision: Text
+    variant: str
+    source: Text
+    settings: Settings
+    environment: Mapping[str, Text]
+
+
+class ModelRow(Row):
+    """A model in the file, with the settings that all its recipes share."""
+
+    sizes: ModelSizes
+    multi_latent_attention: bool
+    hybrid: bool
+    sizes_source: Text
+    settings: Settings
+    environment: Mapping[str, Text]
+    recipes: Mapping[str, RecipeRow]
+
+
+class RecipeTable(Row):
+    """``recipes.yaml``, by model."""
+
+    models: Mapping[str, ModelRow]
+
+
+@cache
+def tuned_recipes() -> tuple[TunedRecipe, ...]:
+    """The recipes that ship with the program."""
+    return load_tuned_recipes(RECIPES_FILE)
+
+
+def load_tuned_recipes(path: Path) -> tuple[TunedRecipe, ...]:
+    """The recipes in ``path``, each with the settings of its model; RuleBaseError lists every error."""
+    recipes = []
+    for name, row in load_table(path, RecipeTable).models.items():
+        sizes = MappingProxyType({name: getattr(row.sizes, name) for name in SIZES})
+        model = TunedModel(name, sizes, row.multi_latent_attention, row.hybrid)
+        for recipe_name, recipe in row.recipes.items():
+            recipes.append(
+                TunedRecipe(
+                    name=recipe_name,
+                    model=model,
+                    gpu=recipe.gpu,
+                    gpus=recipe.gpus,
+                    precision=recipe.precision,
+                    variant=recipe.variant,
+                    source=recipe.source,
+                    settings=MappingProxyType({**row.settings, **recipe.settings}),
+                    environment=MappingProxyType({**row.environment, **recipe.environment}),
+                )
+            )
+    return tuple(recipes)

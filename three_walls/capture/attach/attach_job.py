@@ -1,0 +1,299 @@
+"""Runs one rank's program, profiles it where asked to, exports the report, and analyzes the job on rank 0.
+
+Whatever fails here, the program runs, and its end is the end of this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from three_walls.capture.attach.attach_settings import Added, add_settings
+from three_walls.capture.attach.job import Job, log_path, make_directory, read_job
+from three_walls.capture.attach.run_program import Ended, Program
+from three_walls.capture.attach.tee import Tee
+from three_walls.capture.capture_commands import RUN_CONFIG, CaptureRequest, nsys_options
+from three_walls.lib.errors import InputError
+from three_walls.lib.files import write_texts
+from three_walls.lib.shell import quote_word
+from three_walls.trace.report_export import REPORT_SUFFIX, export_report, find_nsys
+
+_DRAIN_S = 2.0
+"""A child that the program left behind may hold its output open for this time."""
+_FINISH_S = 900.0
+"""The profiler may take this time to write its report after the program has ended."""
+_POLL_S = 0.5
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AttachRequest:
+    """What to run, and what to do around it."""
+
+    capture: CaptureRequest
+    """``command`` is the program of one rank."""
+    framework: str | None
+    """Whose settings are added; None for nobody's."""
+    adds_settings: bool
+    out: Path
+    analyzes: bool
+    when_done: str | None
+    """A command for a shell, run at the end on rank 0."""
+    wait_s: float
+    """How long rank 0 waits for the exports of the other ranks."""
+
+
+def attach(request: AttachRequest, warn: Warn) -> int:
+    """Runs the program and what belongs around it; returns how the program ended, as ``Ended.code``.
+
+    ``warn`` is called with a line for the user.
+    """
+    folder = None
+    try:
+        job = read_job(os.environ)
+        directory, log = make_directory(request.out.absolute(), job)
+        folder = Path(tempfile.mkdtemp(prefix="three-walls-attach-"))
+        attached = _Attached(request, job, directory, warn)
+        attached.prepare(folder, log)
+    except Exception as error:  # whatever it is, the program has to run
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        warn(f"{_describe(error)}; the program runs without profiler and log")
+        _replace_process(request.capture.command)
+    try:
+        ended = attached.run()
+        try:
+            attached.finish(ended)
+        except SystemExit:  # a signal, once the program has ended
+            warn("stopped by a signal after the program had ended; what was left to do is not done")
+        except Exception as error:  # the program's end counts, not ours
+            warn(_describe(error))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(log)
+    return ended.code
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return f"{type(error).__name__}: {error}"
+
+
+class _Attached:
+    """One rank of a job and its files: ``rank0.log``, ``rank0.nsys-rep``, ``rank0.sqlite``, ``rank0.json``."""
+
+    def __init__(self, request: AttachRequest, job: Job, directory: Path, warn: Warn) -> None:
+        self._request, self._job, self._directory, self._warn = request, job, directory, warn
+        in_run = job.world is None or job.rank < job.world
+        self._is_profiled = in_run and job.rank in request.capture.ranks
+        self._report = directory / f"rank{job.rank}{REPORT_SUFFIX}"
+        self._nsys: str | None = None
+        self._profiler: subprocess.Popen[bytes] | None = None
+
+    def prepare(self, folder: Path, log: int) -> None:
+        """All that can fail before the program runs. ``folder``: for pipes; ``log``: the open log file."""
+        added = self._add_settings()
+        if self._job.rank == 0:
+            self._warn(f"output, reports and logs are in {self._directory}")
+            self._warn(added.note)
+        environment = dict(os.environ)
+        if os.isatty(1) and "PYTHONUNBUFFERED" not in environment:
+            environment["PYTHONUNBUFFERED"] = "1"  # a program that prints into a pipe holds its lines back
+        self._words = self._profiler_words()
+        self._nsys_log = (self._directory / f"rank{self._job.rank}.nsys.log").open("wb") if self._words else None
+        _open_standard_files()
+        self._program = Program([*self._request.capture.command, *added.words], folder, environment, self._warn)
+        self._tee = Tee(folder, log)
+
+    def run(self) -> Ended:
+        """Runs the program until it has ended."""
+        try:
+            ended = self._program.run(self._words, self._nsys_log)
+        finally:
+            if self._nsys_log is not None:
+                self._nsys_log.close()
+        self._profiler = self._program.profiler
+        return ended
+
+    def finish(self, ended: Ended) -> None:
+        """Exports the report; on rank 0, waits for the other ranks and analyzes. Less if a signal asked for an end."""
+        self._tee.finish(_DRAIN_S)
+        if self._profiler is not None:
+            self._wait_for(self._profiler)
+        reason = self._export_report(ended) if self._is_profiled else "not profiled"
+        self._leave_note(ended, reason)
+        if self._job.rank != 0:
+            return
+        if self._is_in_haste(ended):
+            if self._request.analyzes:
+                self._warn(f"the run did not end by itself, so nothing is analyzed; run: {self._analyze_line()}")
+            return
+        self._wait_for_ranks()
+        if self._request.analyzes:
+            self._analyze()
+        if self._request.when_done is not None:
+            environment = os.environ | {"THREE_WALLS_RUN": str(self._directory)}
+            code = _run_to_end(["sh", "-c", self._request.when_done], environment)
+            if code:
+                self._warn(f"--when-done: exit code {code}")
+
+    def _is_in_haste(self, ended: Ended) -> bool:
+        """Whether the launcher waits for the end: after a signal, or to end the other ranks of a failed run."""
+        return ended.was_asked_to_end or (ended.code != 0 and self._job.world != 1)
+
+    def _add_settings(self) -> Added:
+        request = self._request
+        if not request.adds_settings:
+            return Added((), "nothing is added to the command (--no-overrides)")
+        return add_settings(request.capture, request.framework, self._directory / RUN_CONFIG)
+
+    def _profiler_words(self) -> tuple[str, ...]:
+        """``nsys profile`` with its options; empty where this rank runs without it."""
+        if not self._is_profiled:
+            return ()
+        try:
+            self._nsys = find_nsys()
+        except InputError as error:
+            self._warn(f"{error}; rank {self._job.rank} runs without the profiler")
+            return ()
+        if self._nsys is None:
+            self._warn(f"nsys is not on PATH; rank {self._job.rank} runs without the profiler (--nsys names one)")
+            return ()
+        target = str(self._report.with_suffix("")).replace("%", "%%")  # nsys replaces %p, %h and %q{NAME}
+        return (self._nsys, "profile", *nsys_options(self._request.capture.memory, is_attached=True), "-o", target)
+
+    def _wait_for(self, profiler: subprocess.Popen[bytes]) -> None:
+        """Waits until the profiler has written its report."""
+        try:
+            profiler.wait(_FINISH_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(profiler.pid, signal.SIGKILL)
+            self._warn(f"the profiler of rank {self._job.rank} took more than {_FINISH_S:.0f} s to write its report")
+
+    def _export_report(self, ended: Ended) -> str:
+        """Exports the report of this rank; returns why there is no export, or an empty text."""
+        reason = ""
+        if not ended.is_profiled or self._nsys is None:
+            return "it ran without the profiler"
+        if not self._report.exists():
+            code = self._profiler.returncode if self._profiler is not None else 0
+            if self._report.with_suffix(".qdstrm").exists():
+                reason = "the profiler could not import its report (see its log); a .qdstrm file is there"
+            elif code is not None and code < 0:
+                reason = f"the profiler wrote no report: it was killed (signal {-code})"
+            else:
+                reason = "the profiler wrote no report: the program never began the capture (cudaProfilerStart)"
+        elif self._is_in_haste(ended):
+            reason = "the report is not exported, because the run did not end by itself"
+        else:
+            try:
+                export_report(self._nsys, self._report, self._export_of(self._job.rank))
+            except InputError as error:
+                reason = str(error)
+        if reason:
+            self._warn(f"rank {self._job.rank}: {reason}")
+        return reason
+
+    def _leave_note(self, ended: Ended, reason: str) -> None:
+        """Leaves a file by which rank 0 sees that this rank has done its part."""
+        note = {"rank": self._job.rank, "code": ended.code, "exported": not reason, "reason": reason or None}
+        write_texts({self._note_of(self._job.rank).name: json.dumps(note) + "\n"}, self._directory)
+
+    def _export_of(self, rank: int) -> Path:
+        return self._directory / f"rank{rank}.sqlite"
+
+    def _note_of(self, rank: int) -> Path:
+        return self._directory / f"rank{rank}.json"
+
+    def _wait_for_ranks(self) -> None:
+        """Waits until all profiled ranks and the last one, whose log has the step times, have left their notes."""
+        profiled = [rank for rank in self._request.capture.ranks if self._job.world is None or rank < self._job.world]
+        awaited = sorted({*profiled, self._job.last_rank})
+        until_s = time.monotonic() + self._request.wait_s
+        while missing := [rank for rank in awaited if not self._note_of(rank).exists()]:
+            if time.monotonic() > until_s:
+                names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+                self._warn(
+                    f"no end of ranks {names} after {self._request.wait_s:.0f} s: going on without them "
+                    "(is --out on a file system that all hosts share?)"
+                )
+                return
+            time.sleep(_POLL_S)
+
+    def _analyze(self) -> None:
+        exports = [self._export_of(rank) for rank in self._request.capture.ranks if self._export_of(rank).is_file()]
+        if not exports:
+            self._warn("no rank has an export, so there is nothing to analyze")
+            return
+        words = [sys.executable, "-P", "-m", "three_walls", *self._analyze_words(exports)]
+        code = _run_to_end(words, dict(os.environ))
+        if code:
+            self._warn(f"the analysis failed (exit code {code}); to repeat it: {self._analyze_line()}")
+
+    def _analyze_words(self, traces: Sequence[Path]) -> list[str]:
+        words = ["analyze", *map(str, traces), "--out", str(self._directory / "report")]
+        for rank in sorted({0, self._job.last_rank}):
+            if (path := log_path(self._directory, rank)).is_file() and path.stat().st_size:
+                words += ["--log", str(path)]
+        config = self._directory / RUN_CONFIG
+        return [*words, "--config", str(config)] if config.is_file() else words
+
+    def _analyze_line(self) -> str:
+        """For later: the directory, because reports without an export are then exported too."""
+        return " ".join(map(quote_word, ["three-walls", *self._analyze_words([self._directory])]))
+
+
+def _open_standard_files() -> None:
+    """Opens what the launcher has closed of stdin, stdout and stderr, so that no pipe of ours takes its place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+
+
+def _run_to_end(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a command of our own after the program; its exit code. A signal ends it before it ends this process."""
+    process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL)
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+
+
+def end_like(code: int) -> NoReturn:
+    """Ends this process as the program ended: with its exit code, or by the same signal."""
+    with suppress(OSError):
+        if sys.stdout is not None:  # it is where the launcher closed it
+            sys.stdout.flush()
+    if code >= 0:
+        os._exit(code)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own core file
+    if -code not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    os._exit(128 - code)
+
+
+def _replace_process(command: Sequence[str]) -> NoReturn:
+    try:
+        os.execvp(command[0], tuple(command))
+    except OSError as error:
+        print(f"three-walls attach: {command[0]}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)

@@ -1,0 +1,103 @@
+"""The settings with which the program starts the capture, saves its configuration and logs every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from three_walls.capture.capture_commands import CaptureRequest, capture_settings, find_launcher, setting_words, wrap
+from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM, capture_rules
+from three_walls.lib.errors import UsageError
+from three_walls.lib.hydra import write_value
+from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.shell import quote_word
+from three_walls.megatron.settings.launchers import find_program
+from three_walls.megatron.settings.option_words import find_dialect, read_command_line
+
+_SPOILT_STEPS = 2
+"""The first profiled step contains the start of the profiler, the last one its end."""
+_RANGE = ("profile_step_start", "profile_step_end")
+_FRAMEWORKS = {"bridge": BRIDGE, "megatron_lm": MEGATRON_LM}
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What is appended to the command."""
+
+    words: tuple[str, ...]
+    note: str
+    """A line for the user; it states what was added, or why nothing was."""
+
+
+def find_framework(command: Sequence[str]) -> str | None:
+    """``bridge`` or ``megatron-lm`` where ``command`` is recognized as one of them."""
+    return _FRAMEWORKS.get(find_dialect(find_program(command)))
+
+
+def read_profile_ranks(command: Sequence[str]) -> tuple[int, ...] | None:
+    """The ranks that ``command`` itself states as those to profile, or None."""
+    stated = read_command_line(command).values.get("profile_ranks")
+    ranks = stated.value if stated is not None and stated.is_stated else None
+    return tuple(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, tuple) else None
+
+
+def count_steps(text: str) -> tuple[int, int]:
+    """The profiled range for ``4`` clean steps: two steps longer. Raises UsageError for anything else than a number."""
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:6]) <= 1000 or len(text) > 4:
+        raise UsageError(f"--steps: expected a number of clean steps like 4, or steps like 10-16, found {text}")
+    first = capture_rules().first_step
+    return first, first + int(text) + _SPOILT_STEPS
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Raises UsageError where ``command`` is a launcher: the profiler has to run inside of it, once per rank."""
+    if find_launcher(command) is None:
+        return
+    try:
+        right = wrap(command, ["three-walls", "attach", "--"], ())
+    except UsageError:
+        right = f"{quote_word(command[0])} ... three-walls attach -- python train.py ..."
+    raise UsageError(f"expected the program of one rank, found a launcher; put attach inside: {right}")
+
+
+def add_settings(request: CaptureRequest, framework: str | None, config: Path) -> Added:
+    """The settings that the command of ``request`` lacks, spelled for ``framework`` (None: the command is neither's).
+
+    What the command states itself stays as it is. ``config``: where Megatron-Bridge is asked to save its configuration.
+    """
+    command = request.command
+    if framework is None:
+        return Added((), "the command is neither Megatron-Bridge's nor Megatron-LM's: nothing is added to it")
+    if not _ends_with_arguments(command):
+        return Added((), "nothing is added to the command, which is a string for a shell: add the settings inside it")
+    values = read_command_line(command).values
+    stated = {key for key, found in values.items() if found.is_stated}
+    if "use_pytorch_profiler" in stated and values["use_pytorch_profiler"].value:
+        return Added((), "nothing is added to the command, which uses PyTorch's profiler: only one of the two can run")
+    if stated & set(_RANGE):
+        stated |= set(_RANGE)  # one end of a range does not fit another's other end
+    settings: dict[str, ConfigData] = {
+        key: value for key, value in capture_settings(request).items() if key not in stated
+    }
+    words = setting_words(settings, framework)
+    path = capture_rules().saved_config
+    if framework == BRIDGE and not any(word.lstrip("+").startswith(f"{path}=") for word in command):
+        words = (*words, f"{path}={write_value(str(config))}")
+    note = f"added to the command: {' '.join(map(quote_word, words))}" if words else "nothing is added to the command"
+    return Added(words, note + _warn_of_few_steps(command, request))
+
+
+def _warn_of_few_steps(command: Sequence[str], request: CaptureRequest) -> str:
+    trained = read_command_line(command).values.get("train_iters")
+    if trained is None or not isinstance(trained.value, int) or trained.value >= request.end_step:
+        return ""
+    return f"; it trains {trained.value} steps, and the capture ends at step {request.end_step}: give other --steps"
+
+
+def _ends_with_arguments(command: Sequence[str]) -> bool:
+    """Whether words after ``command`` are arguments of its program; not so for ``bash -c STRING``."""
+    program = find_program(command)
+    if program.script is None:
+        return True
+    return list(command[-len(program.arguments) - 1 :]) == [program.script, *program.arguments]

@@ -1,0 +1,1 @@
+"""The recipe that ``nsys recipe three_walls`` runs, in the Python of nsys."""

@@ -1,0 +1,1 @@
+"""Writes a copy of an export that can be shared."""

@@ -1,0 +1,175 @@
+"""Writes the new export: allowed tables and columns, cell by cell, into a database that never held anything else."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from three_walls.capture.scrub.texts import TextFilter
+from three_walls.tables.shareable import ScrubRules
+from three_walls.trace.nccl_payload import read_layouts, reduce_payload
+from three_walls.trace.nsys_export import NsysExport
+
+_ID_KINDS = ("kernel_ids", "call_ids", "range_ids")
+"""Kinds of string ids. Where a string is used as several kinds the first counts: a kernel keeps its name."""
+
+_BATCH = 10_000
+"""Rows inserted at once."""
+
+
+@dataclass(slots=True)
+class Copied:
+    """What was left out of a copy."""
+
+    tables: dict[str, int] = field(default_factory=dict)
+    """Tables, with their number of rows."""
+    columns: list[str] = field(default_factory=list)
+    """Columns of tables that stay, as ``TABLE.column``."""
+    pairs: dict[str, int] = field(default_factory=dict)
+    """Number of rows left out of each name/value table."""
+    strings: int = 0
+    """Number of strings of StringIds."""
+
+
+Pairs = dict[str, list[tuple[str, str]]]
+"""Name/value tables of the new export, their rows in order."""
+
+
+def select_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
+    """The rows of name/value tables that ``rules`` keep."""
+    return {
+        table: [
+            (name, value)
+            for name, value in export.pairs(table)
+            if any(named.fullmatch(name) and valued.fullmatch(value) for named, valued in patterns.items())
+        ]
+        for table, patterns in rules.pairs.items()
+        if export.has(table, "name", "value")
+    }
+
+
+def open_new(path: Path) -> sqlite3.Connection:
+    """A connection to the new export at ``path``, an empty file. It writes no other file. Raises sqlite3.Error."""
+    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None)
+    database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    try:
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute("PRAGMA synchronous = OFF")
+        database.execute("PRAGMA temp_store = MEMORY")
+    except BaseException:  # the caller has nothing to close yet
+        database.close()
+        raise
+    return database
+
+
+def attach_original(database: sqlite3.Connection, path: Path) -> None:
+    """Attaches the export at ``path`` as ``original``. Raises sqlite3.Error where it is damaged."""
+    quoted_uri = path.resolve().as_uri().replace("'", "''")
+    database.execute(f"ATTACH '{quoted_uri}?mode=ro&immutable=1' AS original")
+
+
+def write_export(
+    database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, texts: TextFilter, pairs: Pairs
+) -> Copied:
+    """Fills ``database`` from the database ``original`` that is attached to it, which is also open as ``export``.
+
+    Only what may be kept is ever written, so no deleted data can linger in the file. Ids of strings stay the same.
+    Raises sqlite3.Error where the source is damaged or the disk is full.
+    """
+    copied = Copied()
+    layouts = read_layouts(export)
+
+    # Python refuses texts that are no UTF-8, so functions are given bytes.
+    def filter_text(kind: str, text: bytes) -> str:
+        return texts.filter(kind, text.decode("utf-8", "replace"))
+
+    def reduce_cell(type_name: str, payload: bytes | None) -> bytes | None:
+        if type_name == "text" and payload is not None:
+            return reduce_payload(payload.decode("latin-1"), layouts)
+        return reduce_payload(payload, layouts)
+
+    database.create_function("filtered", 2, filter_text, deterministic=True)
+    database.create_function("reduced", 2, reduce_cell, deterministic=True)
+    database.execute("BEGIN")
+    for table, rows in pairs.items():
+        _create(database, table, ["name TEXT", "value TEXT"])
+        database.executemany(f'INSERT INTO main."{table}" VALUES (?, ?)', rows)
+        copied.pairs[table] = len(export.pairs(table)) - len(rows)
+    for table in sorted(export.columns):
+        _copy_table(database, export, table, rules, copied)
+    copied.strings = _copy_strings(database, export, rules, texts)
+    database.execute("COMMIT")
+    texts.kept.update(row[0] for row in database.execute("SELECT sql FROM main.sqlite_master"))
+    texts.kept.update(f"{name}={value}" for rows in pairs.values() for name, value in rows)
+    return copied
+
+
+def _copy_table(
+    database: sqlite3.Connection, export: NsysExport, table: str, rules: ScrubRules, copied: Copied
+) -> None:
+    if table in rules.pairs or table == "StringIds":
+        return
+    have = export.columns[table]
+    kinds = {name: kind for name, kind in rules.column_kinds.get(table, {}).items() if name in have}
+    if not kinds:
+        # Tables named ENUM_ hold constants of the format; to list them would hide what matters.
+        if not table.startswith("ENUM_"):
+            quoted_table = table.replace('"', '""')
+            copied.tables[table] = int(export.rows(f'SELECT count(*) FROM "{quoted_table}"')[0][0])
+        return
+    copied.columns += [f"{table}.{name}" for name in have if name not in kinds]
+    kept = [name for name in have if name in kinds]
+    _create(database, table, [f'"{name}" {_type_of(kinds[name])}' for name in kept])
+    cells = ", ".join(_cell(name, kinds[name]) for name in kept)
+    database.execute(f'INSERT INTO main."{table}" SELECT {cells} FROM original."{table}" ORDER BY rowid')
+
+
+def _is_text(kind: str) -> bool:
+    return kind in ("range_texts", "gpu_names", "sentences", "field_names")
+
+
+def _type_of(kind: str) -> str:
+    if kind == "nccl_payloads":
+        return "BLOB"
+    return "TEXT" if _is_text(kind) else "INTEGER"
+
+
+def _cell(name: str, kind: str) -> str:
+    if kind == "nccl_payloads":
+        return f'reduced(typeof("{name}"), CAST("{name}" AS BLOB))'
+    if _is_text(kind):
+        return f"CASE WHEN typeof(\"{name}\") = 'text' THEN filtered('{kind}', CAST(\"{name}\" AS BLOB)) END"
+    return f"CASE WHEN typeof(\"{name}\") IN ('integer', 'real') THEN \"{name}\" END"
+
+
+def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, texts: TextFilter) -> int:
+    """Copies the strings that kept columns refer to; returns how many were left out."""
+    if not export.has("StringIds", "id", "value"):
+        return 0
+    _create(database, "StringIds", ["id INTEGER", "value TEXT"])
+    uses: dict[int, str] = {}
+    for kind in _ID_KINDS:
+        for table, columns in rules.column_kinds.items():
+            for column, column_kind in columns.items():
+                if column_kind == kind and export.has(table, column):
+                    rows = database.execute(
+                        f'SELECT DISTINCT "{column}" FROM main."{table}" WHERE "{column}" IS NOT NULL'
+                    )
+                    for (number,) in rows:
+                        uses.setdefault(number, kind)
+    left_out = 0
+    batch: list[tuple[int, str]] = []
+    for number, text in database.execute("SELECT id, value FROM original.StringIds ORDER BY rowid"):
+        if number not in uses or not isinstance(text, str):
+            left_out += 1
+            continue
+        batch.append((number, texts.filter(uses[number], text)))
+    for first in range(0, len(batch), _BATCH):
+        database.executemany("INSERT INTO main.StringIds VALUES (?, ?)", batch[first : first + _BATCH])
+    return left_out
+
+
+def _create(database: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
+    database.execute(f'CREATE TABLE main."{table}" ({", ".join(columns)})')

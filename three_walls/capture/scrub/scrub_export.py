@@ -1,0 +1,264 @@
+"""Scrubs exports: writes a new file with the same analysis but nothing that identifies people and machines."""
+
+from __future__ import annotations
+
+import lzma
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from three_walls.capture.scrub.copying import Pairs, attach_original, open_new, select_pairs, write_export
+from three_walls.capture.scrub.scrub_words import REMOVED, is_public_variable, reduce_command
+from three_walls.capture.scrub.secrets import Secrets, find_secrets, scan_for_leaks
+from three_walls.capture.scrub.texts import Placeholders, TextFilter
+from three_walls.lib.errors import InputError, UsageError
+from three_walls.lib.files import UNFINISHED, whole_file, working_directory
+from three_walls.lib.given_files import check_target, write_errors
+from three_walls.megatron.settings.run_config import ConfigValue
+from three_walls.tables.environment_variables import allowed_variables
+from three_walls.tables.shareable import ScrubRules, scrub_rules
+from three_walls.trace.identity import read_host
+from three_walls.trace.launch_record import (
+    environment_blocks,
+    launch_environment,
+    launch_words,
+    read_environment,
+    unquote,
+)
+from three_walls.trace.nsys_export import NsysExport
+from three_walls.trace.read_trace import check_is_nsys
+from three_walls.trace.table_directory import list_tables
+from three_walls.trace.trace_files import COMPRESSED_SUFFIXES, find_traces, hash_file, plain_name, plain_sqlite
+
+_CHUNK_BYTES = 1 << 20
+_WRITE_ERRORS = ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_TRUNCATE", "SQLITE_IOERR_FSYNC")
+_HOST_NUMBERS = ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubSummary:
+    """What was left out of one export: names and counts only, never a value."""
+
+    source: Path
+    target: Path
+    source_bytes: int
+    target_bytes: int
+    tables: Mapping[str, int]
+    """Tables left out, with their rows."""
+    columns: tuple[str, ...]
+    """Columns left out of tables that stay."""
+    pairs: Mapping[str, int]
+    """Rows left out of name/value tables."""
+    strings: int
+    """Strings left out of StringIds, ``blocks`` of them environments of whole processes."""
+    blocks: int
+    variables: tuple[str, ...]
+    """Names of the environment variables left out."""
+    arguments: int
+    """Words of the command line left out."""
+    texts: Mapping[str, int]
+    """How many different texts were replaced, by what replaces them (``range`` for range-1, range-2, ...)."""
+    host: str | None
+    """What the machine is called now."""
+    searched: int
+    """How many removed values were searched for in the bytes of the new file; none was found."""
+
+
+def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]:
+    """Scrubs ``source`` into ``target``: a file into a file, or every export of a directory into another directory.
+
+    The exports of a directory share the placeholders of hosts and words. A target appears whole or not at all. Raises
+    UsageError where it may not or cannot be written, and InputError where a source cannot be read or a removed value is
+    found in the result, which is then not written.
+    """
+    sources = find_traces([source])
+    is_directory = source.is_dir() and sources != [source]  # one directory of tables is one export
+    names = [plain_name(path) if path.is_dir() else path.name for path in sources]
+    targets = [target / name for name in names] if is_directory else [target]
+    for source_path, target_path in zip(sources, targets, strict=True):
+        _check_target(source_path, target_path, force)
+    if is_directory:
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{target}: cannot be created ({error.strerror})") from error
+    shared = Shared(HostNames(is_whole_run=is_directory), Placeholders())
+    return [
+        _scrub_export(source_path, target_path, shared, force)
+        for source_path, target_path in zip(sources, targets, strict=True)
+    ]
+
+
+def _check_target(source: Path, target: Path, force: bool) -> None:
+    if target.exists() and source.samefile(target):
+        raise UsageError(f"{target}: expected another file to write to, found the input itself, which is never changed")
+    check_target(target, force)
+    if target.suffix not in (".sqlite", *COMPRESSED_SUFFIXES):
+        raise UsageError(f"{target}: expected a name that ends in .sqlite, .sqlite.xz or .sqlite.zst")
+
+
+def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> ScrubSummary:
+    digest = hash_file(source)
+    with ExitStack() as files:
+        original = files.enter_context(plain_sqlite(source))
+        export = files.enter_context(NsysExport(original, source))
+        check_is_nsys(export, source)
+        # The new file has a name only until SQLite has opened it: nothing of it is left, however the program ends.
+        with write_errors(target), working_directory(UNFINISHED, target.absolute().parent) as folder:
+            new = files.enter_context((folder / "new.sqlite").open("w+b"))
+            database = files.enter_context(closing(open_new(folder / "new.sqlite")))
+        with _database_errors(source, target):
+            attach_original(database, original)
+        rules, secrets = scrub_rules(), find_secrets(export)
+        pairs = select_pairs(export, rules)
+        arguments = _add_launch(export, pairs, secrets, rules)
+        host = _add_host(export, pairs, shared.hosts, digest)
+        texts = TextFilter(rules, secrets, shared.placeholders)
+        with _database_errors(source, target):
+            copied = write_export(database, export, rules, texts, pairs)
+        scan = scan_for_leaks(new, secrets, texts.kept)
+        if scan.leaked:
+            raise InputError(
+                f"{source}: {scan.leaked} of {scan.searched} removed values were still in the scrubbed file, so it was "
+                "deleted; a place that scrubbing keeps contains them: please report the table names of this export"
+            )
+        with write_errors(target):
+            target_bytes = _publish(new, target, force)
+        return ScrubSummary(
+            source=source,
+            target=target,
+            source_bytes=sum(path.stat().st_size for path in (list_tables(source) if source.is_dir() else [source])),
+            target_bytes=target_bytes,
+            tables=dict(sorted(copied.tables.items())),
+            columns=tuple(sorted(copied.columns)),
+            pairs=dict(sorted(copied.pairs.items())),
+            strings=copied.strings,
+            blocks=len(environment_blocks(export)),
+            variables=tuple(sorted(secrets.variables)),
+            arguments=arguments,
+            texts={kind: len(replaced) for kind, replaced in sorted(texts.replaced.items())},
+            host=host,
+            searched=scan.searched,
+        )
+
+
+@contextmanager
+def _database_errors(source: Path, target: Path) -> Iterator[None]:
+    """Errors of SQLite as the fault of the source, or where it says so of the disk that is written."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "").startswith(_WRITE_ERRORS):
+            raise UsageError(f"{target}: cannot be written ({error})") from error
+        raise InputError(f"{source}: expected a complete export, found a damaged database ({error})") from error
+
+
+def _publish(plain: BinaryIO, target: Path, force: bool) -> int:
+    """Writes ``plain`` to ``target``, compressed as its name asks; returns the size. Raises OSError."""
+    plain.seek(0)
+    with whole_file(target.absolute(), may_replace=force) as unfinished, unfinished.open("wb") as packed:
+        if target.suffix == ".xz":
+            with lzma.open(packed, "wb") as compressing:
+                shutil.copyfileobj(plain, compressing, _CHUNK_BYTES)
+        elif target.suffix == ".zst":
+            zstandard.ZstdCompressor(level=10).copy_stream(plain, packed)
+        else:
+            shutil.copyfileobj(plain, packed, _CHUNK_BYTES)
+    return target.stat().st_size
+
+
+def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: ScrubRules) -> int:
+    """Adds the reduced command line and the environment to ``pairs``, and dropped words to ``secrets``.
+
+    Returns how many words were left out.
+    """
+    words = launch_words(export)
+    reduced = reduce_command(words, rules.scripts)
+    _add_dropped(words, frozenset(reduced.dropped), secrets)
+    command, *arguments = reduced.words
+    rows = pairs.setdefault("META_DATA_CAPTURE", []) if words or launch_environment(export) else []
+    if words:
+        rows.append(("PROCESS_0:COMMAND", command))
+        rows += [(f"PROCESS_0:ARGUMENT_{order}", word) for order, word in enumerate(arguments)]
+    for row in launch_environment(export):
+        name, separator, quoted = row.partition("=")
+        if separator and is_public_variable(name):
+            shown = unquote(quoted) if allowed_variables().shows(name, unquote(quoted)) else REMOVED
+            rows.append(("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{shown}"'))
+        elif separator:
+            secrets.variables.add(name)
+    return max(0, len(words) - len(reduced.words))
+
+
+def _add_dropped(words: Sequence[str], dropped: frozenset[str], secrets: Secrets) -> None:
+    looks_secret = allowed_variables().looks_secret
+    for before, word in zip(["", *words], words, strict=False):
+        name, has_equals, value = word.partition("=")
+        if word in dropped and has_equals:
+            secrets.add_value(value, is_secret=looks_secret(name))
+        elif word in dropped and not word.startswith("-"):
+            secrets.add_value(word, is_secret=before.startswith("-") and looks_secret(before))
+    for word in dropped - frozenset(words):  # pieces of a command string for a shell
+        secrets.add_value(re.sub(r"^[\w.+~-]+=", "", word).strip("'\""))
+
+
+def _add_host(export: NsysExport, pairs: Pairs, hosts: HostNames, digest: str) -> str | None:
+    """Adds the host's pseudonym to ``pairs`` and returns it; None where the export records no host."""
+    host = read_host(export)
+    if host is None:
+        return None
+    name = hosts.name(host, read_environment(launch_environment(export)), digest)
+    pairs.setdefault("TARGET_INFO_SYSTEM_ENV", []).append(("Hostname", name))
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What exports that are scrubbed together have in common."""
+
+    hosts: HostNames
+    placeholders: Placeholders
+
+
+@dataclass(slots=True)
+class HostNames:
+    """Pseudonyms of hosts, the same for all exports that are scrubbed together."""
+
+    is_whole_run: bool
+    """Whether the exports of a directory are scrubbed together."""
+    known: dict[str, str] = field(default_factory=dict)
+    """By host."""
+
+    def name(self, host: str, environment: Mapping[str, ConfigValue], digest: str) -> str:
+        """``host-1``, ``host-2``, ... for exports scrubbed together, in the order of the files.
+
+        For an export scrubbed alone the launcher's host number counts, so that exports of the same run agree. Where
+        there is none and the run has several hosts, the name is unique to the export: two hosts must never look like
+        the same.
+        """
+        if host not in self.known:
+            self.known[host] = self._choose(environment, digest)
+        return self.known[host]
+
+    def _choose(self, environment: Mapping[str, ConfigValue], digest: str) -> str:
+        if self.is_whole_run:
+            return f"host-{len(self.known) + 1}"
+        for variable in _HOST_NUMBERS:
+            number = _number(environment, variable)
+            if number is not None:
+                return f"host-{number + 1}"
+        world, local = _number(environment, "WORLD_SIZE"), _number(environment, "LOCAL_WORLD_SIZE")
+        return "host-1" if world is not None and world == local else f"host-of-{digest[:8]}"
+
+
+def _number(environment: Mapping[str, ConfigValue], variable: str) -> int | None:
+    found = environment.get(variable)
+    text = str(found.value) if found is not None else ""
+    return int(text) if text.isdecimal() and len(text) < 10 else None

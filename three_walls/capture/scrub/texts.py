@@ -1,0 +1,113 @@
+"""Which texts of an export stay as they are, and what replaces the others."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from three_walls.capture.scrub.names import filter_name
+from three_walls.capture.scrub.secrets import Secrets
+from three_walls.tables.environment_variables import allowed_variables
+from three_walls.tables.shareable import ScrubRules, cut_sentence, holds_key, is_safe_text
+from three_walls.trace.identity import UNNAMED_GPU
+from three_walls.trace.nccl_payload import FIELD_NAMES
+
+# emit_nvtx appends `, seq = 12, op_id = 3, sizes = [[1, 2], []], input_op_ids = [(0,-1)]` to an operator's name.
+_OPERATOR_TAIL = re.compile(r"(, (stashed )?(seq|op_id|sizes|input_op_ids) = [-\d\[\](), ]*)+", re.ASCII)
+_TAIL_START = re.compile(r", (stashed )?(seq|op_id|sizes|input_op_ids) = ")
+_TOO_LONG_NUMBER = re.compile(r"\d{15}", re.ASCII)
+_ORDINARY_NAME = re.compile(r"[a-z]+", re.ASCII)
+
+
+@dataclass(slots=True)
+class Placeholders:
+    """What replaces texts, numbered by kind: ``range-1``, ``word2``. Exports that are scrubbed together share it."""
+
+    numbers: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Stem -> replaced text -> its number."""
+
+    def get(self, stem: str, text: str) -> str:
+        """The placeholder of ``text``, the same whenever it occurs."""
+        numbers = self.numbers.setdefault(stem, {})
+        return f"{stem}{numbers.setdefault(text, len(numbers) + 1)}"
+
+
+@dataclass(slots=True)
+class TextFilter:
+    """Filters the texts of one export. The same text is always replaced by the same text."""
+
+    rules: ScrubRules
+    secrets: Secrets
+    placeholders: Placeholders = field(default_factory=Placeholders)
+    replaced: dict[str, set[str]] = field(default_factory=dict)
+    """What replaced texts of this export, by kind: ``range`` for range-1, range-2, ..."""
+    kept: set[str] = field(default_factory=set)
+    """All texts of the result, without the numbers behind an operator's name."""
+    _filtered: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def filter(self, kind: str, text: str) -> str:
+        """``text``, or what replaces it. ``kind`` is one of ``tables.scrub.COLUMN_KINDS``."""
+        head, tail = _split_operator(text) if kind in ("range_ids", "range_texts") else (text, "")
+        filtered = self._filtered.get((kind, head))
+        if filtered is None:
+            filtered = self._filtered[kind, head] = self._filter_head(kind, head)
+            self.kept.add(filtered)
+        return filtered + tail
+
+    def _filter_head(self, kind: str, text: str) -> str:
+        match kind:
+            case "kernel_ids":
+                return self._filter_name(text, "kernel")
+            case "call_ids":
+                return self._filter_name(text, "call")
+            case "range_ids" | "range_texts":
+                return self._filter_range(text)
+            case "gpu_names":
+                return text if is_safe_text(text) and not self.secrets.occur_in(text) else UNNAMED_GPU
+            case "sentences":
+                return self._keep_or_number(cut_sentence(text), "message", not _names_secret(text))
+            case _:
+                return self._keep_or_number(text, "field", text in FIELD_NAMES)
+
+    def _filter_name(self, text: str, stem: str) -> str:
+        """The words of the field in ``text``, the others replaced; a number where that still holds a secret."""
+        name = filter_name(text, lambda word: self._replace("word", word))
+        # An ordinary word is no sign of the user adam or the host max: it stays because libraries use it.
+        if not self.secrets.occur_in(name, lambda identity: _ORDINARY_NAME.fullmatch(identity) is None):
+            return name
+        return self._replace(f"{stem}-", text)
+
+    def _filter_range(self, text: str) -> str:
+        """``text``, or a number followed by the parts of it that analysis looks for; a library's, word by word."""
+        if is_safe_text(text) and not self.secrets.occur_in(text):
+            return text
+        if not holds_key(text) and any(row.pattern.fullmatch(text) for row in self.rules.ranges):
+            return self._filter_name(text, "range")
+        parts = [part[0] for part in self.rules.any_part.finditer(text)]
+        return " ".join([self._replace("range-", text), *parts])
+
+    def _keep_or_number(self, text: str, stem: str, is_safe: bool) -> str:
+        if is_safe and not self.secrets.occur_in(text):
+            return text
+        return self._replace(f"{stem}-", text)
+
+    def _replace(self, stem: str, text: str) -> str:
+        placeholder = self.placeholders.get(stem, text)
+        self.replaced.setdefault(stem.rstrip("-"), set()).add(placeholder)
+        return placeholder
+
+
+def _names_secret(sentence: str) -> bool:
+    """Whether it contains an option or a variable that looks secret, and so perhaps its value: ``--token abc``."""
+    named = [word.partition("=")[0] for word in sentence.split() if word.startswith("-") or "=" in word]
+    return any(map(allowed_variables().looks_secret, named))
+
+
+def _split_operator(text: str) -> tuple[str, str]:
+    """The name of an operator's range and the numbers behind it; a text without such numbers is all name."""
+    start = _TAIL_START.search(text)
+    if start is None or not _OPERATOR_TAIL.fullmatch(text, start.start()):
+        return text, ""
+    if _TOO_LONG_NUMBER.search(text, start.start()):
+        return text, ""
+    return text[: start.start()], text[start.start() :]

@@ -1,1 +1,0 @@
-"""What is done with captures besides analyzing them: recording, examining and scrubbing one."""

@@ -1,1 +1,0 @@
-"""Makes a copy of a capture that contains nothing private. Start: ``scrub.py``."""

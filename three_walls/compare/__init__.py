@@ -1,1 +1,0 @@
-"""Compares reports of runs: the step, settings, buckets and kernels; conditions on the difference; histories."""

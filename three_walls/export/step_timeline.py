@@ -1,0 +1,506 @@
+"""The representative step of every rank for the page: the tracks of the export, thinned to what a page can draw.
+
+A few ranks are shown in detail: the representative one, one that is late, and a healthy peer. The others show what owns
+their time. A lane has a fixed number of items at most. Where it has more, neighbours that are shorter than a threshold
+are joined as long as they are in the same stretch of a few thresholds; the threshold is the least that is enough. Long
+items are always kept, and a joined item knows how much time its parts take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from three_walls.export.kernel_table import generalize, name_part, shorten_name
+from three_walls.export.step_detail_rows import Timeline, TimelineLane, TimelineRank, TimelineStretch
+from three_walls.export.step_tracks import (
+    MeasuredStep,
+    Window,
+    find_operations_on_path,
+    join_causes,
+    join_owners,
+    list_windows,
+    select_calls,
+    select_operations,
+)
+from three_walls.lib.declare import artifact
+from three_walls.step.intervals import DURATION
+from three_walls.step.operators import name_ranges
+from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKETS, COMMUNICATION_CATEGORIES, Group
+from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between
+from three_walls.trace.schemas import Int64Array
+
+MOST_ITEMS = 20_000
+"""Of all lanes of all ranks."""
+MOST_DETAILED_RANKS = 3
+MOST_COARSE_ITEMS = 200
+"""Of the budget of a rank that is not shown in detail; fewer where there are many such ranks."""
+MOST_DEPTH = 8
+MOST_THREADS = 6
+LEAST_THREAD_FRACTION = 0.005
+"""Threads that are this share of the step in CUDA calls are shown."""
+LISTED = 10
+LONGEST_OF_EACH = 3
+LONGEST_TEXT = 160
+
+_SHARES = {"modules": 0.05, "budget": 0.10, "gaps": 0.10, "operations": 0.40, "calls": 0.15, "ranges": 0.20}
+"""How the items of a rank are divided among the kinds of lanes."""
+_LEAST_ITEMS = 24
+_CELL = 4
+"""Neighbours are joined within cells of this many thresholds."""
+_IDLE = [bucket.name for bucket in BUCKETS if bucket.group == Group.IDLE]
+_ITEM = ("start_ns", "end_ns", "text", "category", "module", "launch_ns", "on_path")
+_NOT_LAUNCHED = -1
+
+
+@dataclass(slots=True)
+class _Texts:
+    """Texts by the place that lanes refer to."""
+
+    places: dict[str, int] = field(default_factory=lambda: {"": 0})
+
+    def place(self, text: str) -> int:
+        return self.places.setdefault(text[:LONGEST_TEXT], len(self.places))
+
+
+@artifact
+def drawn_timeline(
+    measured_step: MeasuredStep,
+    described_operations: pl.DataFrame,
+    named_ranges: pl.DataFrame,
+    late_ranks: tuple[int, ...],
+) -> Timeline:
+    """The timeline of the step.
+
+    ``late_ranks``: numbers of ranks that make others wait, the one that costs most first. Raises InputError where a
+    trace cannot be read any more.
+    """
+    measured, operations, ranges, late = measured_step, described_operations, named_ranges, late_ranks
+    detailed = _choose_detailed(measured, late)
+    is_detailed = pl.col("rank_index").is_in(list(detailed)) & (pl.col("step") == measured.step.step)
+    gaps = measured.gaps.stretches.filter(is_detailed)
+    windows, is_aligned = list_windows(measured, ())
+    representative = measured.step.rank_index
+
+    def in_order(window: Window) -> tuple[bool, bool, bool, int, int]:
+        index = window.rank.rank_index
+        is_late = window.rank.rank in late
+        return index != representative, index not in detailed, not is_late, window.rank.rank, index
+
+    coarse = max(1, len(windows) - len(detailed))
+    most_coarse = min(MOST_COARSE_ITEMS, MOST_ITEMS // 4 // coarse)
+    weights = {index: 2 if index == representative else 1 for index in detailed}
+    left = MOST_ITEMS - most_coarse * (len(windows) - len(detailed))
+    texts = _Texts()
+    ranks = []
+    step_slices = measured.slices.filter(pl.col("step") == measured.step.step)
+    slices_of = step_slices.partition_by("rank_index", as_dict=True)
+    for window in sorted(windows, key=in_order):
+        index = window.rank.rank_index
+        of_rank = slices_of.get((index,), step_slices.clear())
+        if index in detailed:
+            most = left * weights[index] // sum(weights.values())
+            in_step = (window.trace.path, window.rank.process, window.start_ns, window.end_ns)
+            read = ranges if index == representative else name_ranges(read_ranges_between(*in_step))
+            lanes, items = _list_lanes(measured, window, of_rank, read, gaps, texts, most)
+        else:
+            lanes, items = [_list_owners(of_rank, window, texts, most_coarse)], of_rank.height
+        begin, end = window.shown
+        role = _name_role(window, measured, late, detailed)
+        ranks.append(TimelineRank(window.rank.rank, begin, end - begin, window.zero_ns, role, tuple(lanes), items))
+    own = next(window for window in windows if window.rank.rank_index == representative)
+    worst_gaps, exposed, longest = _list_stretches(measured, own, operations, gaps)
+    return Timeline(
+        step=measured.step.step,
+        rank=measured.step.rank.rank,
+        is_aligned=is_aligned,
+        texts=tuple(texts.places),
+        ranks=tuple(ranks),
+        worst_gaps=worst_gaps,
+        exposed_intervals=exposed,
+        longest=longest,
+    )
+
+
+def _choose_detailed(measured: MeasuredStep, late: Sequence[int]) -> frozenset[int]:
+    """Indices of the ranks to show in detail: the representative one, the first late one, a healthy peer; then others.
+
+    ``late``: numbers of ranks that make others wait, the one that costs most first.
+    """
+    step = measured.step
+    captured = measured.timeline.steps.filter(pl.col("kept") & (pl.col("step") == step.step))["rank_index"].to_list()
+    number = {rank.rank_index: rank.rank for trace in measured.traces for rank in trace.ranks}
+    ordered = sorted(captured, key=lambda index: (number[index], index))
+    first_late = [index for rank in late for index in ordered if number[index] == rank]
+    healthy = [index for index in ordered if number[index] not in late]
+    chosen = dict.fromkeys([step.rank_index, *first_late[:1], *healthy, *ordered])
+    return frozenset([*chosen][:MOST_DETAILED_RANKS])
+
+
+def _name_role(window: Window, measured: MeasuredStep, late: Collection[int], detailed: Collection[int]) -> str:
+    if window.rank.rank_index == measured.step.rank_index:
+        return "representative"
+    if window.rank.rank in late:
+        return "late"
+    return "healthy" if late and window.rank.rank_index in detailed else "other"
+
+
+def _list_lanes(
+    measured: MeasuredStep,
+    window: Window,
+    slices: pl.DataFrame,
+    read: pl.DataFrame,
+    gaps: pl.DataFrame,
+    texts: _Texts,
+    most: int,
+) -> tuple[list[TimelineLane], int]:
+    """The lanes of one rank in detail, and how many items they are made of."""
+    is_representative = window.rank.rank_index == measured.step.rank_index
+    on_path = find_operations_on_path(measured.graph, window) if is_representative else frozenset[int]()
+    operations = _list_operations(measured, window, on_path)
+    calls, threads = _list_calls(measured, window, operations["launch_thread"].unique())
+    ranges = _complete(_list_ranges(window, read, threads, int(_SHARES["ranges"] * most)), "thread", "depth")
+    of_depth = ranges.partition_by("thread", "depth", as_dict=True)
+    causes = join_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
+        "start_ns", "end_ns", text="detail", category="cause"
+    )
+    modules = _join_modules(operations)
+    lanes = [
+        *(
+            [_make_lane("modules", "", 0, thin(_complete(modules), int(_SHARES["modules"] * most)), window, texts)]
+            if modules.height
+            else []
+        ),
+        _list_owners(slices, window, texts, int(_SHARES["budget"] * most)),
+        _make_lane("gaps", "", 0, thin(_complete(causes), int(_SHARES["gaps"] * most)), window, texts),
+    ]
+    for thread in threads:
+        for depth in range(MOST_DEPTH):
+            if (thread, depth) in of_depth:
+                items = thin(of_depth[thread, depth])
+                lanes.append(_make_lane("ranges", _name_thread(thread), depth, items, window, texts))
+    for kind, rows, column, name in (
+        ("calls", calls, "thread", _name_thread),
+        ("operations", operations, "stream", lambda stream: f"stream {stream}"),
+    ):
+        budget = int(_SHARES[kind] * most)
+        for key, of_lane in _divide(_complete(rows, column), column):
+            share = max(_LEAST_ITEMS, budget * of_lane.height // max(1, rows.height))
+            lanes.append(_make_lane(kind, name(key), 0, thin(of_lane, share), window, texts))
+    return lanes, ranges.height + calls.height + operations.height
+
+
+def _divide(rows: pl.DataFrame, column: str) -> Iterator[tuple[int, pl.DataFrame]]:
+    """``rows`` by the value of ``column``, the most busy one first."""
+    parts = [(int(part[column][0]), part) for part in rows.partition_by(column)]
+    yield from sorted(parts, key=lambda part: (-int(part[1].select(DURATION.sum()).item()), part[0]))
+
+
+def _name_thread(thread: int) -> str:
+    return f"thread {thread % THREADS_PER_PROCESS}"
+
+
+def _list_operations(measured: MeasuredStep, window: Window, on_path: Collection[int]) -> pl.DataFrame:
+    operations = select_operations(measured, window, on_path)
+    full = operations["name_id"].unique().drop_nulls().to_list()
+    names = pl.DataFrame(
+        {"name_id": full, "kernel": [shorten_name(window.trace.names.get(name, "")) for name in full]},
+        schema={"name_id": pl.Int64, "kernel": pl.String},
+    )
+    labels = [column for column in ("module", "direction", "layer") if column in operations.columns]
+    layer = pl.format("layer {}", "layer") if "layer" in labels else pl.lit(None, dtype=pl.String)
+    words = [pl.col(name) for name in labels if name != "layer"]
+    flag = pl.col("on_path").fill_null(value=False) if "on_path" in operations.columns else pl.lit(value=False)
+    category = pl.col("category").cast(pl.String)
+    return operations.join(names, on="name_id", how="left").select(
+        "stream",
+        "launch_thread",
+        pl.col("start_ns").clip(lower_bound=window.start_ns),
+        pl.col("end_ns").clip(upper_bound=window.end_ns),
+        text=pl.coalesce(pl.col("kernel").replace("", None), category.replace(_TITLES)),
+        category=category,
+        module=pl.concat_str([*words, layer], separator=" ", ignore_nulls=True),
+        launch_ns=(pl.col("start_ns") - pl.col("launch_start_ns")).clip(lower_bound=0),
+        on_path=flag,
+    )
+
+
+def _join_modules(operations: pl.DataFrame) -> pl.DataFrame:
+    """Modules and layers in the order in which they begin, on any stream: neighbours of one module are one item."""
+    return (
+        operations.filter(pl.col("module").fill_null("") != "")
+        .sort("start_ns", "end_ns", "module")
+        .with_columns(run=pl.col("module").rle_id())
+        .group_by("run", maintain_order=True)
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").max(), text=pl.col("module").first(), category=pl.lit(""))
+        .with_columns(pl.min_horizontal("end_ns", pl.col("start_ns").shift(-1)).alias("end_ns"))
+        .drop("run")
+    )
+
+
+_TITLES = {name: bucket.title for name, bucket in BUCKET_BY_NAME.items()}
+
+
+def _list_calls(measured: MeasuredStep, window: Window, launching: pl.Series) -> tuple[pl.DataFrame, list[int]]:
+    """CUDA calls that are in no other one, of the threads that are listed, and these threads.
+
+    ``launching``: threads that launched something; others are listed where they are in calls for long.
+    """
+    calls = select_calls(measured.timeline, window)
+    least_ns = LEAST_THREAD_FRACTION * (window.end_ns - window.start_ns)
+    busy = (
+        calls.group_by("thread")
+        .agg(ns=DURATION.sum())
+        .filter((pl.col("ns") >= least_ns) | pl.col("thread").is_in(launching.to_list()))
+        .sort("ns", "thread", descending=[True, False])
+    )
+    threads = busy["thread"].head(MOST_THREADS).to_list()
+    ordered = calls.filter(pl.col("thread").is_in(threads)).sort(
+        "thread", "start_ns", "end_ns", descending=[False, False, True]
+    )
+    before = pl.col("end_ns").cum_max().shift(1).over("thread")
+    outer = ordered.filter((pl.col("start_ns") >= before).fill_null(value=True)).select(
+        "thread",
+        pl.col("start_ns").clip(lower_bound=window.start_ns),
+        pl.col("end_ns").clip(upper_bound=window.end_ns),
+        text=pl.col("name").fill_null("unknown call"),
+        category=pl.lit(""),
+    )
+    return outer, threads
+
+
+def _list_ranges(window: Window, read: pl.DataFrame, threads: Sequence[int], most: int) -> pl.DataFrame:
+    """The ``most`` longest of ``read`` on ``threads``: thread, depth, start_ns, end_ns, text, category."""
+    clipped = (
+        read.filter(pl.col("thread").is_in(list(threads)))
+        .with_columns(
+            start_ns=pl.col("start_ns").clip(lower_bound=window.start_ns),
+            end_ns=pl.col("end_ns").fill_null(window.end_ns).clip(upper_bound=window.end_ns),
+        )
+        .filter(DURATION > 0)
+    )
+    longest = clipped.with_row_index("row").sort(DURATION, "row", descending=[True, False]).head(most).sort("row")
+    return longest.with_columns(depth=_find_depths(longest)).select(
+        "thread", "depth", "start_ns", "end_ns", text=_generalize(longest["name"]), category=pl.lit("")
+    )
+
+
+def _generalize(names: pl.Series) -> pl.Series:
+    shown = {name: generalize(name) for name in names.unique().to_list()}
+    return names.replace_strict(shown, return_dtype=pl.String) if shown else names
+
+
+def _find_depths(ranges: pl.DataFrame) -> pl.Series:
+    """Per range how many others of its thread are around it. ``ranges``: by thread and start, the outer first."""
+    depths: list[int] = []
+    stack: list[int] = []
+    last: int | None = None
+    for thread, start, end in ranges.select("thread", "start_ns", "end_ns").iter_rows():
+        if thread != last:
+            stack, last = [], thread
+        while stack and stack[-1] <= start:
+            stack.pop()
+        depths.append(len(stack))
+        stack.append(min(end, stack[-1]) if stack else end)
+    return pl.Series(depths, dtype=pl.Int64)
+
+
+def _list_owners(slices: pl.DataFrame, window: Window, texts: _Texts, most: int) -> TimelineLane:
+    owners = join_owners(slices).select("start_ns", "end_ns", text=pl.lit(""), category="bucket")
+    return _make_lane("budget", "", 0, thin(_complete(owners), most), window, texts)
+
+
+def _complete(items: pl.DataFrame, *lane: str) -> pl.DataFrame:
+    """``items`` with every column of an item and those that name its ``lane``, in order of their starts."""
+    defaults = {"module": pl.lit(""), "launch_ns": pl.lit(None, dtype=pl.Int64), "on_path": pl.lit(value=False)}
+    lacking = [value.alias(name) for name, value in defaults.items() if name not in items.columns]
+    return items.with_columns(*lacking).select(*_ITEM, *lane).sort("start_ns", "end_ns", "text")
+
+
+def thin(items: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
+    """At most about ``most`` items: _ITEM, ``count`` and ``busy_ns``.
+
+    Raises AssertionError unless the time of the items stays the same.
+    """
+    alone = items.with_columns(count=pl.lit(1, dtype=pl.Int64), busy_ns=DURATION)
+    if most is None or items.height <= most:
+        return alone
+    span = int(items.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item())
+    threshold = max(1, span // max(1, most) // _CELL // 4)
+    numbers = alone["start_ns"].to_numpy(), alone["busy_ns"].to_numpy()
+    while threshold <= span and len(_find_joined(*numbers, threshold)) > most:
+        threshold *= 2
+    joined = _join(alone, threshold)
+    assert joined["busy_ns"].sum() == alone["busy_ns"].sum(), "joined items do not sum to the time of their parts"
+    return joined
+
+
+def _find_joined(start_ns: Int64Array, length_ns: Int64Array, threshold: int) -> Int64Array:
+    """The first of the items that :func:`_join` makes one: neighbours shorter than ``threshold`` within a cell."""
+    is_short = length_ns < threshold
+    cell = start_ns // (threshold * _CELL)
+    follows = is_short[1:] & is_short[:-1] & (cell[1:] == cell[:-1])
+    return np.flatnonzero(np.append(True, ~follows))
+
+
+def _join(items: pl.DataFrame, threshold: int) -> pl.DataFrame:
+    """``items`` with neighbours shorter than ``threshold`` joined within cells of a few thresholds."""
+    start_ns, end_ns, busy_ns, counts = (items[name].to_numpy() for name in ("start_ns", "end_ns", "busy_ns", "count"))
+    first = _find_joined(start_ns, busy_ns, threshold)
+    sizes = np.diff(first, append=items.height)
+    group = np.repeat(np.arange(len(first)), sizes)
+    is_longest = busy_ns == np.maximum.reduceat(busy_ns, first)[group]
+    places = np.flatnonzero(is_longest)
+    longest = places[np.diff(group[places], prepend=-1) > 0]
+    categories = items["category"].unique().sort()
+    cells = group * len(categories) + items["category"].rank("dense").to_numpy() - 1
+    shares = np.bincount(cells, busy_ns, len(first) * len(categories))
+    shares[np.bincount(cells, minlength=len(shares)) == 0] = -1  # a category that is not there
+    largest = shares.reshape(len(first), -1).argmax(axis=1)
+    launch_ns = pl.Series(np.where(sizes == 1, first, -1)).replace(-1, None)
+    return pl.DataFrame(
+        {
+            "start_ns": start_ns[first],
+            "end_ns": np.maximum.reduceat(end_ns, first),
+            "text": items["text"].gather(longest),
+            "module": items["module"].gather(longest),
+            "launch_ns": items["launch_ns"].gather(launch_ns),
+            "on_path": np.logical_or.reduceat(items["on_path"].to_numpy(), first),
+            "count": np.add.reduceat(counts, first),
+            "busy_ns": np.add.reduceat(busy_ns, first),
+            "category": categories.gather(largest),
+        }
+    )
+
+
+def _make_lane(kind: str, name: str, depth: int, items: pl.DataFrame, window: Window, texts: _Texts) -> TimelineLane:
+    starts = items["start_ns"].to_numpy() - window.zero_ns
+    counts = items["count"].to_list()
+    is_joined = max(counts, default=1) > 1
+    path = np.flatnonzero(items["on_path"].to_numpy())
+    of_operations = kind == "operations"
+    modules = [texts.place(module or "") for module in items["module"]] if of_operations else []
+    return TimelineLane(
+        kind=kind,
+        name=name,
+        depth=depth,
+        start_ns=tuple(np.diff(starts, prepend=0).tolist()),
+        length_ns=tuple(items.select(DURATION).to_series().to_list()),
+        text=tuple(texts.place(text or "") for text in items["text"]),
+        category=tuple(texts.place(category) for category in items["category"]) if kind not in _UNCOLOURED else (),
+        count=tuple(counts) if is_joined else (),
+        busy_ns=tuple(items.filter(pl.col("count") > 1)["busy_ns"].to_list()),
+        module=tuple(modules) if any(modules) else (),
+        launch_ns=tuple(items["launch_ns"].fill_null(_NOT_LAUNCHED).to_list()) if of_operations else (),
+        on_path=tuple(np.diff(path, prepend=0).tolist()),
+    )
+
+
+_UNCOLOURED = ("modules", "ranges", "calls")
+
+
+class _Step:
+    """The representative rank's step, to describe stretches of it."""
+
+    def __init__(self, window: Window, operations: pl.DataFrame, gaps: pl.DataFrame) -> None:
+        """``operations``: what describe_operations gives. ``gaps``: of the rank, by start."""
+        self._window = window
+        ordered = operations.sort("start_ns", "end_ns")
+        self._starts = ordered["start_ns"].to_numpy()
+        self._operations = ordered.select("name_id", "bucket", "module", "direction", "operator")
+        self._of_bucket = {
+            str(part["bucket"][0]): (part["start_ns"].to_numpy(), part["end_ns"].to_numpy(), part["name_id"])
+            for part in ordered.partition_by("bucket")
+        }
+        self._gap_ends = gaps["end_ns"].to_numpy()
+        self._gaps = gaps.select("start_ns", "end_ns", "cause", "detail").rows()
+
+    def describe(self, start_ns: int, end_ns: int, category: str) -> TimelineStretch:
+        """The stretch of ``category``: a bucket or a cause; empty: the cause that holds most of it."""
+        place = int(np.searchsorted(self._starts, end_ns))
+        following = self._operations.row(place) if place < self._operations.height else None
+        if category in BUCKET_BY_NAME:
+            detail = self._find_operation(start_ns, end_ns, category)
+        else:
+            category, detail = self._find_cause(start_ns, end_ns, category)
+            if not detail and following is not None:
+                detail = ": ".join(word for word in (name_part(*following[2:4]), following[4]) if word)
+        return TimelineStretch(
+            rank=self._window.rank.rank,
+            start_ns=start_ns - self._window.zero_ns,
+            ns=end_ns - start_ns,
+            cause=category,
+            detail=detail[:LONGEST_TEXT],
+            next_name="" if following is None else self._name(following[0], following[1]),
+            clock_ns=start_ns,
+        )
+
+    def _name(self, name_id: int | None, bucket: str) -> str:
+        name = "" if name_id is None else shorten_name(self._window.trace.names.get(name_id, ""))
+        return (name or BUCKET_BY_NAME[bucket].title)[:LONGEST_TEXT]
+
+    def _find_operation(self, start_ns: int, end_ns: int, bucket: str) -> str:
+        """The operation of ``bucket`` that runs longest in the stretch; empty where none does."""
+        if bucket not in self._of_bucket:
+            return ""
+        starts, ends, names = self._of_bucket[bucket]
+        inside = np.minimum(ends, end_ns) - np.maximum(starts, start_ns)
+        return self._name(names[int(inside.argmax())], bucket) if inside.max() > 0 else ""
+
+    def _find_cause(self, start_ns: int, end_ns: int, cause: str) -> tuple[str, str]:
+        """Cause and detail that hold most of the stretch, of all causes or of ``cause``."""
+        sums: dict[tuple[str, str], int] = {}
+        for place in range(int(np.searchsorted(self._gap_ends, start_ns, side="right")), len(self._gaps)):
+            start, end, found, detail = self._gaps[place]
+            if start >= end_ns:
+                break
+            if not cause or cause == found:
+                inside = min(end, end_ns) - max(start, start_ns)
+                sums[found, detail] = sums.get((found, detail), 0) + inside
+        return min(sums, key=lambda each: (-sums[each], each)) if sums else (cause or "unexplained", "")
+
+
+def _list_stretches(
+    measured: MeasuredStep, window: Window, operations: pl.DataFrame, gaps: pl.DataFrame
+) -> tuple[tuple[TimelineStretch, ...], ...]:
+    """The longest idle stretches, those of exposed communication, and those of every bucket and cause."""
+    causes = join_causes(gaps.filter(pl.col("rank_index") == measured.step.rank_index))
+    step = _Step(window, operations, causes)
+    owners = join_owners(measured.step.slices)
+    bucket = pl.col("bucket")
+    without_work = owners.with_columns(bucket=pl.when(bucket.is_in(_IDLE)).then(pl.lit("")).otherwise(bucket))
+    exposed = owners.filter(bucket.is_in(list(COMMUNICATION_CATEGORIES)))
+    by_bucket = _take_longest(owners, LONGEST_OF_EACH)
+    by_cause = _take_longest(causes.select("start_ns", "end_ns", bucket="cause"), LONGEST_OF_EACH)
+    parts = (
+        _take_longest(without_work, LISTED).filter(bucket == ""),
+        exposed.sort(DURATION, "start_ns", descending=[True, False]).head(LISTED),
+        pl.concat([by_bucket.filter(~bucket.is_in(_IDLE)), by_cause]).sort(
+            "bucket", DURATION, "start_ns", descending=[False, True, False]
+        ),
+    )
+    return tuple(
+        tuple(
+            step.describe(start, end, category)
+            for start, end, category in part.select("start_ns", "end_ns", "bucket").iter_rows()
+        )
+        for part in parts
+    )
+
+
+def _take_longest(stretches: pl.DataFrame, most: int) -> pl.DataFrame:
+    """The ``most`` longest of each bucket, after joining those that follow each other: start_ns, end_ns, bucket."""
+    follows = (pl.col("start_ns") == pl.col("end_ns").shift(1)) & (pl.col("bucket") == pl.col("bucket").shift(1))
+    return (
+        stretches.sort("start_ns")
+        .with_columns(stretch=(~follows).fill_null(value=True).cum_sum())
+        .group_by("stretch", maintain_order=True)
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("bucket").first())
+        .sort(DURATION, "start_ns", descending=[True, False])
+        .group_by("bucket", maintain_order=True)
+        .head(most)
+        .select("start_ns", "end_ns", "bucket")
+    )

@@ -1,1 +1,0 @@
-"""Efficiency: floating point operations against the time that they take and the GPU's peak."""

@@ -1,1 +1,0 @@
-"""MoE layers of the representative step: what router, dispatch, experts and combine take in each layer."""

@@ -1,1 +1,0 @@
-"""Everything that is read: Nsight exports, settings, training logs, memory snapshots. Nothing here judges."""

@@ -1,1 +1,0 @@
-"""Settings of every source -> one run configuration."""

@@ -1,1 +1,0 @@
-"""Training logs -> iterations, memory, timers, settings."""

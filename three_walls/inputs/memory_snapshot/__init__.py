@@ -1,1 +1,0 @@
-"""Snapshots of PyTorch's CUDA allocator -> what its peak consists of."""

@@ -1,1 +1,0 @@
-"""Nsight Systems SQLite exports -> tables with one schema."""

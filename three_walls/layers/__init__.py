@@ -1,0 +1,1 @@
+"""Which module, pass and layer an operation belongs to."""

@@ -1,0 +1,86 @@
+"""Writes files whole or not at all: until everything is written, it lies in a hidden directory next to them.
+
+A run that is killed cannot remove its directory. Nobody holds the lock of that, so the next run removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+UNFINISHED = ".three-walls-unfinished-"
+"""How the directories begin in which files lie until they are whole."""
+
+
+@contextmanager
+def whole_file(path: Path, *, may_replace: bool = True) -> Iterator[Path]:
+    """A path to write to, which becomes ``path`` at the end of the block. An earlier file stays where the block fails.
+
+    Raises FileExistsError where there is a file at ``path``, unless it ``may_replace`` that.
+    """
+    with working_directory(UNFINISHED, path.parent) as folder:
+        unfinished = folder / path.name
+        yield unfinished
+        if may_replace:
+            unfinished.replace(path)
+        else:
+            path.hardlink_to(unfinished)  # fails where the name is taken, also by another process just now
+
+
+def write_texts(texts: Mapping[str, str], directory: Path) -> None:
+    """Writes texts to files, by their paths below ``directory``. Once all are written, they take their places in order.
+
+    So a full disk leaves all earlier files. Raises OSError.
+    """
+    with working_directory(UNFINISHED, directory) as folder:
+        for name, text in texts.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(encode(text))
+        for name in texts:
+            (folder / name).replace(directory / name)
+
+
+def encode(text: str) -> bytes:
+    """``text`` as files hold it: a lone surrogate (of a file name that is not UTF-8) is spelled out.
+
+    In JSON the spelling reads back as it was.
+    """
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def working_directory(prefix: str, parent: Path) -> Iterator[Path]:
+    """A temporary directory in ``parent``, locked while it is in use and removed afterwards."""
+    for leftover in parent.glob(f"{prefix}*"):
+        with suppress(OSError):  # in use, another user's, or removed in the meantime
+            _remove_unless_in_use(leftover)
+    while True:
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
+            # Until it is locked, another run or thread may take it for a leftover and remove it: then comes a new one.
+            try:
+                descriptor = os.open(name, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            try:
+                with suppress(OSError):  # a file system without locks, where nothing is taken for a leftover either
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if Path(name).is_dir():
+                    yield Path(name)
+                    return
+            finally:
+                os.close(descriptor)
+
+
+def _remove_unless_in_use(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(descriptor).st_uid == os.getuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,158 @@
+"""Which iterations of a log are steady: neither warm-up, nor profiled, nor disturbed by something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from statistics import median
+
+from three_walls.log.training_log import LogEvent, LogIteration
+from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
+
+
+class Role(StrEnum):
+    """What an iteration line shows."""
+
+    STEADY = "steady"
+    WARM_UP = "warm-up"
+    PROFILED = "profiled"
+    PROFILER_STOP = "profiler's stop"
+    DISTURBED = "after evaluation or checkpoint"
+    SKIPPED = "skipped or NaN update"
+    OTHER_BATCH = "other batch size"
+    OUTLIER = "outlier"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledRange:
+    """``profile_step_start`` and ``profile_step_end``, which the frameworks count in completed iterations.
+
+    The profiler starts before iteration ``start + 1`` and stops after iteration ``end``. The time that it takes to stop
+    is part of the next iteration.
+    """
+
+    start: int
+    end: int
+
+
+def classify_iterations(
+    iterations: Sequence[LogIteration],
+    events: Iterable[LogEvent],
+    profiled: ProfiledRange | None,
+    thresholds: LogThresholds | None = None,
+) -> tuple[Role, ...]:
+    """The role of each line, in the order given. ``profiled`` None: no iteration is known to be profiled.
+
+    A line covers the iterations since the line before it, so it has the role of the worst of them. The lines that are
+    neither profiled nor disturbed nor otherwise different are compared with the plateau, the median of the later ones.
+    Lines above it at the start of a run are warm-up; a run starts with another file or process, and where training
+    continues from a checkpoint. Later lines that are off the plateau are outliers.
+    """
+    limits = thresholds or default_log_thresholds()
+    disturbed = {
+        event.iteration + 1
+        for event in events
+        if event.kind in limits.disturbing_events and event.iteration is not None
+    }
+    batch = _batch_size(iterations, profiled)
+    roles: list[Role] = []
+    firsts = _first_covered(iterations)
+    for line, first in zip(iterations, firsts, strict=True):
+        covered = range(first, line.iteration + 1)
+        roles.append(_role_without_plateau(line, covered, profiled, disturbed, batch))
+    candidates = [line.elapsed_ns for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY]
+    if not candidates:
+        return tuple(roles)
+    low, high = _plateau(candidates, limits)
+    is_warming_up, last, run = True, 0, 0
+    for position, line in enumerate(iterations):
+        if line.iteration <= last or line.run != run:
+            is_warming_up = True  # another run begins
+        last, run = line.iteration, line.run
+        if roles[position] is not Role.STEADY:
+            continue
+        if line.elapsed_ns > high and is_warming_up:
+            roles[position] = Role.WARM_UP
+        elif not low <= line.elapsed_ns <= high:
+            roles[position] = Role.OUTLIER
+        else:
+            is_warming_up = False
+    return tuple(roles)
+
+
+def match_captured_steps(
+    iterations: Sequence[LogIteration], lengths: Sequence[int | None], thresholds: LogThresholds | None = None
+) -> ProfiledRange | None:
+    """The iterations that a capture holds, found by their lengths; None where not exactly one place of the log fits.
+
+    ``lengths``: of every step of one captured rank in order, in ns; None for a step that the capture cuts off, whose
+    length cannot be compared. Profiled iterations are usually longer than the others, so that few places fit.
+    """
+    limits = thresholds or default_log_thresholds()
+    compared = [offset for offset, length in enumerate(lengths) if length is not None]
+    if len(compared) < limits.minimum_steady_count:
+        return None
+    by_number = {(line.run, line.iteration): line.elapsed_ns for line in iterations}
+    fitting = []
+    for run, number in by_number:
+        logged = [by_number.get((run, number + offset - compared[0])) for offset in compared]
+        pairs = zip(logged, (lengths[offset] for offset in compared), strict=True)
+        if all(
+            elapsed and length and abs(elapsed - length) <= limits.captured_step_tolerance_fraction * length
+            for elapsed, length in pairs
+        ):
+            fitting.append(number - compared[0])
+    if len(fitting) != 1:
+        return None
+    return ProfiledRange(start=fitting[0] - 1, end=fitting[0] - 1 + len(lengths))
+
+
+def _role_without_plateau(
+    line: LogIteration, covered: range, profiled: ProfiledRange | None, disturbed: set[int], batch: int | None
+) -> Role:
+    if profiled and covered.start <= profiled.end and covered.stop > profiled.start + 1:
+        return Role.PROFILED
+    if profiled and profiled.end + 1 in covered:
+        return Role.PROFILER_STOP
+    if line.skipped_count or line.nan_count:
+        return Role.SKIPPED
+    if line.global_batch_size != batch:
+        return Role.OTHER_BATCH
+    if len(covered) == 1 and line.iteration in disturbed:  # an average over many hides it
+        return Role.DISTURBED
+    return Role.STEADY
+
+
+def _first_covered(iterations: Sequence[LogIteration]) -> list[int]:
+    """The first iteration that each line covers: the one after the iteration of the line before.
+
+    The first line of a run covers as many iterations as the two closest lines are apart. A single line covers all
+    iterations up to its own.
+    """
+    gaps = [after.iteration - before.iteration for before, after in pairwise(iterations)]
+    smallest_gap = min((gap for gap in gaps if gap > 0), default=None)
+    firsts = []
+    for line, gap in zip(iterations, [0, *gaps], strict=False):
+        covered_count = gap if gap > 0 else line.iteration if smallest_gap is None else smallest_gap
+        firsts.append(max(1, line.iteration - covered_count + 1))
+    return firsts
+
+
+def _batch_size(iterations: Sequence[LogIteration], profiled: ProfiledRange | None) -> int | None:
+    """The batch size while the profiler ran; else the most frequent one, the largest of equally frequent ones."""
+    sizes = [line.global_batch_size for line in iterations]
+    if profiled:
+        within = [line for line in iterations if profiled.start < line.iteration <= profiled.end]
+        sizes = [line.global_batch_size for line in within] or sizes
+    return max(set(sizes), key=lambda size: (sizes.count(size), size or 0), default=None)
+
+
+def _plateau(lengths: Sequence[int], limits: LogThresholds) -> tuple[float, float]:
+    """The shortest and the longest a steady iteration may be, in ns."""
+    later = lengths[int(len(lengths) * (1 - limits.plateau_fraction)) :]
+    middle = median(later)
+    deviation = median(abs(length - middle) for length in later)
+    tolerance = max(limits.minimum_step_tolerance_fraction * middle, limits.tolerance_in_deviations * deviation)
+    return middle - tolerance, middle + tolerance

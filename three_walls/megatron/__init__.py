@@ -1,0 +1,1 @@
+"""What Megatron makes of a configuration, known without any trace."""

@@ -1,1 +1,0 @@
-"""Edits -> overrides of Megatron-Bridge and Megatron-LM, checked against what each release accepts."""

@@ -1,1 +1,0 @@
-"""Runs Megatron-Bridge itself on a CPU to judge overrides."""

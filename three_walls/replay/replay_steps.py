@@ -1,0 +1,208 @@
+"""The entry of this package: replays the kept steps of a run, and hands the representative one to whoever predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+import polars as pl
+
+from three_walls.facts.fact_rows import CriticalPath, Prediction
+from three_walls.facts.unfused_ops import UnfusedWork
+from three_walls.lib.declare import artifact
+from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.text import in_ms
+from three_walls.replay.build_graph import RunCalls, build_graphs
+from three_walls.replay.find_critical_path import summarize_critical_path
+from three_walls.replay.labels import label_operations
+from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
+from three_walls.replay.profiler_cost import measure_profiler_cost
+from three_walls.replay.step_graph import StepGraph, replay, with_operations
+from three_walls.replay.transformation import NoPredictor, Predictor
+from three_walls.step.attribute_steps import Attribution
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.intervals import DURATION
+from three_walls.step.operators import read_range_times
+from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_view import StepView, find_shared_gpus
+from three_walls.step.transfer import estimate_ready_durations
+from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.read_inputs import Inputs, Progress
+from three_walls.trace.read_trace import Trace
+from three_walls.trace.schemas import Float64Array
+
+_NO_LAUNCHES = "the launches of {missing:.1%} of the operations were not recorded (capture with -t cuda,nvtx)"
+_LATE_LAUNCHES = (
+    "{share:.1%} of the operations start before their launch call begins, so the clocks of host and device differ "
+    "(capture again)"
+)
+_ENVELOPES = (
+    "{share:.1%} of the step is inside CUDA graphs that were recorded as a whole (capture with --cuda-graph-trace=node)"
+)
+_LARGE_ERROR = (
+    "the unchanged replay is {error:.1%} off the captured step (more than {limit:.1%}): the capture lacks dependencies "
+    "(capture every rank, with -t cuda,nvtx and without dropped events)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunReplay:
+    """What the replay of a run gives."""
+
+    predictor: Predictor
+    """Where no graph can be built, or its replay is not to be trusted, it predicts nothing (``reason_withheld``)."""
+    error: Measurement[float]
+    """The largest error of the unchanged replay."""
+    predicted: Measurement[Prediction]
+    """The unprofiled step, without the log."""
+    critical_path: Measurement[CriticalPath]
+    """Of the unprofiled step."""
+
+
+@artifact
+def replay_error(run_replay: RunReplay) -> Measurement[float]:
+    """The largest error of the unchanged replay."""
+    return run_replay.error
+
+
+@artifact
+def predicted_step(run_replay: RunReplay) -> Measurement[Prediction]:
+    """The unprofiled step by replay, without the log."""
+    return run_replay.predicted
+
+
+@artifact
+def critical_path(run_replay: RunReplay) -> Measurement[CriticalPath]:
+    """The critical path of the unprofiled step."""
+    return run_replay.critical_path
+
+
+@artifact
+def predictor(run_replay: Measurement[RunReplay]) -> Predictor:
+    """Predicts the step after edits; nothing where there is no step to replay."""
+    return run_replay.value.predictor if run_replay.value else NoPredictor(str(run_replay.missing_reason))
+
+
+@artifact
+def log_steps(
+    unprofiled_step_lower_quartile_ns: int, unprofiled_step_ns: int, unprofiled_step_upper_quartile_ns: int
+) -> LogSteps:
+    """The quartiles of the log's unprofiled steps."""
+    return LogSteps(unprofiled_step_lower_quartile_ns, unprofiled_step_ns, unprofiled_step_upper_quartile_ns)
+
+
+@artifact
+def ranks_in_full(matched_ranks: MatchedRanks, timeline: Timeline, inputs: Inputs) -> MatchedRanks:
+    """The ranks that were read in full: a call with other members counts as incomplete."""
+    if not inputs.surveyed:
+        return matched_ranks
+    is_in_full = pl.col("rank_index").is_in(timeline.steps["rank_index"].unique().implode())
+    arrivals = matched_ranks.arrivals
+    partial = arrivals.filter(~is_in_full)["instance"].unique().implode()
+    return replace(
+        matched_ranks,
+        ranks=tuple(rank for rank in matched_ranks.ranks if rank.rank_index in set(timeline.steps["rank_index"])),
+        arrivals=arrivals.filter(is_in_full).with_columns(
+            complete=pl.col("complete") & ~pl.col("instance").is_in(partial)
+        ),
+    )
+
+
+@artifact
+def run_replay(
+    step: StepView,
+    inputs: Inputs,
+    timeline: Timeline,
+    ranks_in_full: MatchedRanks,
+    attribution: Attribution,
+    unfused_work: UnfusedWork,
+    cuda_graph_fraction: Measurement[float],
+    log_steps: Measurement[LogSteps],
+    progress: Progress,
+) -> RunReplay:
+    """Replays kept steps as they were captured, and makes the predictor of the representative one.
+
+    Raises InputError where a trace cannot be read any more.
+    """
+    progress("replaying the step")
+    traces = inputs.with_kernels
+    if reason := _find_lack(step, cuda_graph_fraction.value):
+        return _withhold(reason)
+    run_calls = RunCalls(attribution.event_calls, estimate_ready_durations(timeline))
+    replayed = [step.step, *_choose_compared(timeline.steps, step.step)]
+    windows = [timeline.steps.filter(pl.col("kept") & (pl.col("step") == number)) for number in replayed]
+    graphs = build_graphs(timeline, ranks_in_full, windows, find_shared_gpus(attribution.kernel_spread), run_calls)
+    graph = next(graphs)
+    if not graph.calls.height:
+        return _withhold(_NO_LAUNCHES.format(missing=1.0))
+    error = max(map(_measure_error, chain([graph], graphs)))  # one graph after the other, so that each leaves memory
+    limit = replay_thresholds().maximum_replay_error_fraction
+    started = unfused_work.started_in(step.window)
+    graph = with_operations(graph, label_operations(graph, traces, step.config, {step.rank_index: started}))
+    place = graph.ranks.index(step.rank_index)
+    added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
+    tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
+    log_step_ns = log_steps.value.median_ns if log_steps.value else None
+    cost = fit_profiler_cost(graph, added_ns, tail_ns, log_steps.value)
+    reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
+    predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place)
+    if reason:
+        return replace(_withhold(reason), predictor=predictor, error=known(error))
+    without_log = predictor
+    if log_step_ns is not None:
+        without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
+    numbers = dict(graph.operations.select("rank_index", "rank_number").unique().drop_nulls().iter_rows())
+    path = summarize_critical_path(graph, predictor.critical_path(), numbers)
+    return RunReplay(predictor, known(error), known(without_log.step_ns), known(path))
+
+
+def _withhold(reason: str) -> RunReplay:
+    return RunReplay(NoPredictor(reason), missing(reason), missing(reason), missing(reason))
+
+
+def _find_lack(step: StepView, envelope_fraction: float | None) -> str:
+    """What the capture lacks for a replay; empty where it lacks nothing."""
+    if step.step_ns < replay_thresholds().least_step_ns:
+        return f"the step takes only {in_ms(step.step_ns, '.3f')}"
+    started = step.started
+    launched = started["launch_start_ns"].is_not_null().mean()
+    limits = replay_thresholds()
+    if not isinstance(launched, float) or launched < limits.minimum_launched_fraction:
+        return _NO_LAUNCHES.format(missing=1.0 if not isinstance(launched, float) else 1 - launched)
+    too_late = started.select((pl.col("launch_start_ns") > pl.col("start_ns")).mean()).item()
+    if isinstance(too_late, float) and too_late > 1 - limits.minimum_launched_fraction:
+        return _LATE_LAUNCHES.format(share=too_late)
+    if envelope_fraction is not None and envelope_fraction > limits.maximum_envelope_fraction:
+        return _ENVELOPES.format(share=envelope_fraction)
+    return ""
+
+
+def _choose_compared(steps: pl.DataFrame, representative: int) -> list[int]:
+    """Kept steps besides the representative one whose replays are compared with the capture.
+
+    Of many those at equal distances in the order of length, with the shortest and the longest.
+    """
+    others = steps.filter(pl.col("kept") & (pl.col("step") != representative))
+    lengths = others.group_by("step").agg(length_ns=DURATION.max()).sort("length_ns", "step")
+    most = replay_thresholds().most_compared_steps - 1
+    places = np.linspace(0, lengths.height - 1, min(most, lengths.height)).round().astype(np.int64)
+    return sorted(lengths["step"].gather(places).to_list())
+
+
+def _measure_error(graph: StepGraph) -> float:
+    """The largest error of the unchanged replay over the ranks of ``graph``."""
+    return float(np.abs(replay(graph).step_ns / graph.measured_ns - 1).max())
+
+
+def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> Float64Array:
+    calls = graph.calls.filter(pl.col("rank") == place)
+    if calls.is_empty():  # a rank whose launches were not recorded
+        return np.zeros(0)
+    operations = graph.operations.filter(pl.col("rank") == place)
+    capture, process = operations.select("capture_id", "process").row(0)
+    trace = next(trace for trace in traces if trace.capture_id == capture)
+    end = calls["end_ns"].max()
+    assert isinstance(end, int)
+    return measure_profiler_cost(calls, read_range_times(trace, process, operations, end))

@@ -1,0 +1,673 @@
+"""Changes the work of a step as an edit would: the primitives of every prediction.
+
+Each takes the work that the changes before it left. Columns that labels would fill (``replay/labels.py``) may be
+missing: a selection by such a label then selects nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from three_walls.replay.step_graph import NONE, Edges, Kind, StepGraph, Work, replay
+from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
+from three_walls.replay.unseen_shapes import meet_known_shapes
+from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
+from three_walls.tables.thresholds import replay_thresholds
+from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+def transform(graph: StepGraph, work: Work, transformations: Sequence[Transformation], level: Level) -> Work:
+    """``work`` after all ``transformations``, in their order, with their parameters at ``level``."""
+    for transformation in transformations:
+        work = _ACTIONS[transformation.action](graph, work, transformation, level)
+    return work
+
+
+def select_operations(graph: StepGraph, select: Selection) -> BoolArray:
+    """Which operations of ``graph`` are meant. A label that is not known matches nothing."""
+    return graph.once(select, lambda: _find_operations(graph.operations, select))
+
+
+def _find_operations(operations: pl.DataFrame, select: Selection) -> BoolArray:
+    categories = [name for each in select.categories for name in CATEGORY_GROUPS.get(each, (each,))]
+    wanted: list[pl.Expr] = []
+    lists = (
+        ("category", categories, pl.col("category").cast(pl.String)),
+        ("work", select.work, pl.col("work")),
+        ("module", select.modules, pl.col("module")),
+        ("direction", select.directions, pl.col("direction")),
+        ("rank_number", select.ranks, pl.col("rank_number")),
+    )
+    for column, values, expression in lists:
+        if not values:
+            continue
+        if column not in operations.columns:
+            return np.zeros(operations.height, dtype=bool)
+        wanted.append(expression.is_in(list(values)).fill_null(value=False))
+    if select.kernels:
+        if "name" not in operations.columns:
+            return np.zeros(operations.height, dtype=bool)
+        wanted.append(pl.col("name").str.contains(select.kernels).fill_null(value=False))
+    if select.inner_layers:
+        if "layer" not in operations.columns:
+            return np.zeros(operations.height, dtype=bool)
+        layer = pl.col("layer")
+        is_inner = (layer > 0) & (layer < layer.max().over("rank"))
+        wanted.append(is_inner.fill_null(value=False))
+    if not wanted:
+        return np.ones(operations.height, dtype=bool)
+    return operations.select(pl.all_horizontal(wanted)).to_series().to_numpy()
+
+
+def _at(levels: Levels, level: Level) -> float:
+    return {Level.LOW: levels.low, Level.LIKELY: levels.likely, Level.HIGH: levels.high}[level]
+
+
+def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    selected = select_operations(graph, change.select)
+    scaled = _scale_operations(graph, work, selected, _at(change.time, level), _at(change.host, level))
+    kernels, share = _at(change.added_kernels, level), _at(change.added_time, level)
+    if not kernels and not share:
+        return scaled
+    limits = replay_thresholds()
+    least_ns = kernels * (limits.least_kernel_ns + limits.least_stream_gap_ns)
+    added_ns = np.rint(np.maximum(share * (work.duration_ns - work.wait_ns), least_ns)).astype(np.int64)
+    piece_ns = scaled.piece_ns.copy()
+    # A graph launches what is added to it, too.
+    launches = np.unique(graph.call_of[selected & (graph.call_of != NONE) & ~_is_in_graph(graph)])
+    # Before the launch, or right after it where the thread begins with it or was handed over to.
+    places = np.where(graph.points.join[2 * launches] == NONE, 2 * launches, 2 * launches + 1)
+    piece_ns[places] += round(kernels * _usual_launch_ns(graph, work))
+    return replace(
+        scaled, piece_ns=piece_ns, duration_ns=scaled.duration_ns + np.where(selected, added_ns, 0).astype(np.int64)
+    )
+
+
+def _is_in_graph(graph: StepGraph) -> BoolArray:
+    """Operations that a CUDA graph launches: several of one call."""
+    launched = np.bincount(graph.call_of[graph.call_of != NONE], minlength=graph.calls.height)
+    return np.asarray((graph.call_of != NONE) & (launched[graph.call_of] > 1))
+
+
+def _usual_launch_ns(graph: StepGraph, work: Work) -> float:
+    """Host time of a launch and the think time before it: the median of the step's launches."""
+    launches = np.unique(graph.call_of[graph.call_of != NONE])
+    before_ns = np.where(graph.points.join[2 * launches] == NONE, work.piece_ns[2 * launches], 0)
+    return float(np.median(before_ns + work.piece_ns[2 * launches + 1])) if len(launches) else 0.0
+
+
+def _scale_operations(
+    graph: StepGraph, work: Work, selected: BoolArray, time: float | Float64Array, host: float
+) -> Work:
+    """``time``: what remains of the ``selected`` operations' durations; one number, or one for each of all."""
+    edges = work.edges
+    # A wait for a rank that was not captured is no work of this one.
+    transfer_ns = _scale_chosen(work.duration_ns - work.wait_ns, selected, time)
+    is_gone = np.ndim(time) == 0 and bool(time == 0)
+    wait_ns = np.where(selected, 0, work.wait_ns) if is_gone and host == 0 else work.wait_ns
+    if is_gone:  # what is gone leaves no gap on its stream, and takes no multiprocessors
+        edges = _without_gaps(graph, edges, selected)
+    if is_gone and host == 0:  # and no call waits for it, nor for what ran on its stream before
+        edges = edges.drop((edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)])
+    piece_ns = work.piece_ns
+    if host != 1.0:
+        piece_ns = _scale_chosen(piece_ns, _pieces_of(graph, selected), host)
+    return Work(piece_ns, wait_ns + transfer_ns, edges, wait_ns)
+
+
+def _scale_chosen(values_ns: Int64Array, chosen: BoolArray, factor: float | Float64Array) -> Int64Array:
+    if np.ndim(factor) == 0 and factor == 1.0:
+        return values_ns
+    return np.where(chosen, np.rint(values_ns * factor).astype(np.int64), values_ns)
+
+
+def _pieces_of(graph: StepGraph, selected: BoolArray) -> BoolArray:
+    """The host pieces that lead to the launches of the ``selected`` operations: all since the launch before.
+
+    What a thread waited for (at a join) is no work of its own.
+    """
+    return graph.once(("pieces", selected.tobytes()), lambda: _find_pieces(graph, selected))
+
+
+def _find_pieces(graph: StepGraph, selected: BoolArray) -> BoolArray:
+    leads_to = _leads_to(graph)
+    launches_selected = np.zeros(graph.calls.height, dtype=bool)
+    launched = graph.call_of[selected & (graph.call_of != NONE)]
+    launches_selected[launched] = True
+    leads = (leads_to != NONE) & launches_selected[np.maximum(leads_to, 0)] & ~_is_synchronizing(graph)
+    pieces = np.repeat(leads, 2)
+    is_join = graph.points.join != NONE
+    return np.asarray(pieces & ~is_join)
+
+
+def _leads_to(graph: StepGraph) -> Int64Array:
+    """Per call the next call of its thread that launches something, itself included; NONE after the last."""
+    return graph.once("leads_to", lambda: _find_next_launches(graph))
+
+
+def _find_next_launches(graph: StepGraph) -> Int64Array:
+    count = graph.calls.height
+    launches = np.zeros(count, dtype=bool)
+    launches[graph.call_of[graph.call_of != NONE]] = True
+    key = _thread_numbers(graph)
+    places = np.where(launches, np.arange(count, dtype=np.int64), count)
+    following = np.minimum.accumulate(places[::-1])[::-1] if count else places
+    inside = following < count
+    same = inside & (key[np.minimum(following, max(0, count - 1))] == key)
+    return np.where(same, following, NONE)
+
+
+def _thread_numbers(graph: StepGraph) -> Int64Array:
+    """A number per call that differs between threads, also of different ranks."""
+
+    def count() -> Int64Array:
+        rank, thread = (graph.calls[name].to_numpy() for name in ("rank", "thread"))
+        return np.cumsum(np.append(0, (rank[1:] != rank[:-1]) | (thread[1:] != thread[:-1])))[: len(rank)]
+
+    return graph.once("threads", count)
+
+
+def _column_of(graph: StepGraph, name: str) -> Int64Array:
+    """A column of the operations, with NONE where it is null."""
+    return graph.once(name, lambda: graph.operations[name].fill_null(NONE).to_numpy())
+
+
+def _is_synchronizing(graph: StepGraph) -> BoolArray:
+    return graph.once("synchronizing", lambda: graph.calls["kind"].eq_missing("synchronize").to_numpy())
+
+
+def _without_gaps(graph: StepGraph, edges: Edges, operations: BoolArray) -> Edges:
+    """``edges`` in which ``operations`` follow at once on their streams and wait for no multiprocessors."""
+    at_start = np.zeros(graph.nodes_count, dtype=bool)
+    at_start[graph.start_node[operations]] = True
+    into = at_start[edges.target]
+    fixed_ns = np.where(into & (edges.kind == Kind.STREAM), 0, edges.fixed_ns)
+    return replace(edges, fixed_ns=fixed_ns).drop(into & (edges.kind == Kind.RESOURCE))
+
+
+def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    selected = select_operations(graph, change.select)
+    runs = graph.once((Action.FUSE, change.select, change.launches), lambda: _find_fused_runs(graph, change))
+    call_of, fused_kernel, run, is_removed, kept = graph.call_of, runs.kernel, runs.run, runs.is_removed, runs.is_kept
+    duration_ns = np.where(selected, work.duration_ns * _at(change.time, level), work.duration_ns.astype(np.float64))
+    runs_count = int(run.max()) + 1 if len(run) else 0
+    of_run = run[np.maximum(call_of, 0)]
+    moved_ns = np.bincount(of_run[is_removed], duration_ns[is_removed], runs_count)
+    keepers = np.bincount(of_run[kept], minlength=runs_count)
+    duration_ns[kept] += (moved_ns / np.maximum(1, keepers))[of_run[kept]]
+    duration_ns[is_removed] = 0
+    edges = _without_gaps(graph, _launch_together(graph, work.edges, runs), is_removed)
+    if level is Level.HIGH:  # whether these calls waited for the device is not known
+        is_free = is_removed & runs.waits_for_own[np.maximum(call_of, 0)]
+        edges = edges.take(~((edges.kind == Kind.AWAITED) & is_free[np.maximum(edges.operation, 0)]))
+    within, host = runs.within, _at(change.host, level)
+    is_known = fused_kernel[np.maximum(call_of, 0)] != NONE
+    piece_ns = _scale_chosen(np.where(within, 0, work.piece_ns), _pieces_of(graph, kept & ~is_known), host)
+    first_calls = runs.first_calls
+    replaced_ns = _sum_by_run(np.where(within, work.piece_ns, 0), first_calls)
+    first_calls, replaced_ns = (values[fused_kernel[first_calls] != NONE] for values in (first_calls, replaced_ns))
+    # At a join the piece before the call is no time that passes in any case; that of the call is.
+    points = 2 * first_calls + (graph.points.join[2 * first_calls] != NONE)
+    piece_ns[points] += np.rint(host * replaced_ns).astype(np.int64)
+    return Work(
+        piece_ns,
+        np.rint(duration_ns).astype(np.int64),
+        edges,
+        np.minimum(work.wait_ns, np.rint(duration_ns).astype(np.int64)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Runs of launches that become fewer."""
+
+    run: Int64Array
+    """Per call its run, or NONE."""
+    first_calls: Int64Array
+    """Per run."""
+    is_removed: BoolArray
+    """Operations whose launch goes, """
+    is_kept: BoolArray
+    """and those of the runs whose launch stays."""
+    launched_by: Int64Array
+    """Per node, the start of an operation whose launch goes: the last call of its run that stays; else NONE."""
+    within: BoolArray
+    """The host pieces that go."""
+    kernel: Int64Array
+    """Per call the fused kernel that would take over; NONE if not known."""
+    waits_for_own: BoolArray
+    """Calls that wait for nothing but what such a kernel would take over."""
+
+
+def _find_fused_runs(graph: StepGraph, change: Transformation) -> _Runs:
+    selected = select_operations(graph, change.select)
+    kernel = _fused_kernel_of_calls(graph, selected)
+    return _shorten_runs(graph, selected, max(1, change.launches), kernel, _waits_for_own(graph, kernel))
+
+
+def _find_graph_runs(graph: StepGraph, change: Transformation) -> _Runs:
+    count = graph.calls.height
+    selected = select_operations(graph, change.select)
+    return _shorten_runs(graph, selected, 1, np.full(count, NONE), np.zeros(count, dtype=bool))
+
+
+def _shorten_runs(
+    graph: StepGraph, selected: BoolArray, kept_launches: int, kernel: Int64Array, waits_for_own: BoolArray
+) -> _Runs:
+    """The runs of ``selected`` operations, of each of which ``kept_launches`` launches stay."""
+    run, position = _find_runs(graph, selected, kernel, waits_for_own)
+    call_of = graph.call_of
+    in_run = selected & (call_of != NONE) & (run[np.maximum(call_of, 0)] != NONE)
+    is_removed = np.zeros(len(call_of), dtype=bool)
+    is_removed[in_run] = position[call_of[in_run]] >= kept_launches
+    return _Runs(
+        run=run,
+        first_calls=np.flatnonzero((run != NONE) & (position == 0)),
+        is_removed=is_removed,
+        is_kept=in_run & ~is_removed,
+        launched_by=_find_new_launches(graph, run, position, is_removed, kept_launches),
+        within=_pieces_within(graph, run, position, kept_launches, waits_for_own),
+        kernel=kernel,
+        waits_for_own=waits_for_own,
+    )
+
+
+def _fused_kernel_of_calls(graph: StepGraph, selected: BoolArray) -> Int64Array:
+    """Per call the fused kernel that would take over the ``selected`` operation that it launches; NONE if not known."""
+    kernels = np.full(graph.calls.height, NONE, dtype=np.int64)
+    if "fused_kernel" in graph.operations.columns:
+        of_operation = _column_of(graph, "fused_kernel")
+        launched = selected & (graph.call_of != NONE)
+        kernels[graph.call_of[launched]] = of_operation[launched]
+    return kernels
+
+
+def _waits_for_own(graph: StepGraph, fused_kernel: Int64Array) -> BoolArray:
+    """Per call whether all that it waits for is its own operation, which a known fused kernel would take over.
+
+    A short kernel that ends while its launch call is open looks like that.
+    """
+    flags = np.zeros(graph.calls.height, dtype=bool)
+    edges = graph.edges
+    operation = edges.operation[(edges.kind == Kind.AWAITED) & (edges.operation != NONE)]
+    target = edges.target[(edges.kind == Kind.AWAITED) & (edges.operation != NONE)]
+    call = graph.call_of[operation]
+    is_own = (call != NONE) & (graph.points.join[2 * np.maximum(call, 0) + 1] == target)
+    flags[call[is_own]] = True
+    return np.asarray(flags & (fused_kernel != NONE))
+
+
+def _sum_by_run(piece_ns: Int64Array, first_calls: Int64Array) -> Float64Array:
+    """The sum of ``piece_ns`` of each run, by the ascending first calls of the runs; it is 0 outside of runs."""
+    places = np.flatnonzero(piece_ns)
+    run = np.searchsorted(first_calls, places // 2, side="right") - 1
+    return np.bincount(run, piece_ns[places].astype(np.float64), len(first_calls)).astype(np.float64)
+
+
+def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    selected = select_operations(graph, change.select)
+    runs = graph.once((Action.GRAPH, change.select), lambda: _find_graph_runs(graph, change))
+    edges = _launch_together(graph, work.edges, runs)
+    at_start = np.zeros(graph.nodes_count, dtype=bool)
+    at_start[graph.start_node[runs.is_removed]] = True
+    spaced = at_start[edges.target] & (edges.kind == Kind.STREAM)
+    node_gap_ns = replay_thresholds().least_stream_gap_ns
+    edges = replace(edges, fixed_ns=np.where(spaced, np.minimum(edges.fixed_ns, node_gap_ns), edges.fixed_ns))
+    piece_ns = np.where(runs.within, 0, work.piece_ns)
+    # The first launch of a run becomes the launch of the graph.
+    piece_ns[2 * runs.first_calls + 1] = round(1000 * _at(change.overhead_us, level))
+    return replace(
+        work,
+        piece_ns=piece_ns,
+        duration_ns=_scale_chosen(work.duration_ns, selected, _at(change.time, level)),
+        edges=edges,
+    )
+
+
+def _find_runs(
+    graph: StepGraph, selected: BoolArray, kernel: Int64Array, goes_on: BoolArray
+) -> tuple[Int64Array, Int64Array]:
+    """Per call the run of launches of ``selected`` operations that it is part of (or NONE), and its place in the run.
+
+    A launch of other work ends a run, and so does a call that waits for the device, or another thread. ``kernel``: per
+    call the kernel that it shall belong to; one of another kernel begins another run. ``goes_on``: calls that end none
+    by waiting.
+    """
+    count = graph.calls.height
+    has_call = graph.call_of != NONE
+    launches_selected, launches_other = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    launches_selected[graph.call_of[has_call & selected]] = True
+    launches_other[graph.call_of[has_call & ~selected]] = True
+    waits = (graph.points.join[1::2] != NONE) | _is_synchronizing(graph)
+    ends_run = launches_other | (waits & ~goes_on)
+    key = _thread_numbers(graph)
+    changes = np.concatenate([[True], key[1:] != key[:-1]]) if count else np.zeros(0, dtype=bool)
+    # Runs lie between the calls that end one; a thread's first call ends the run of the thread before.
+    stretch = np.cumsum(ends_run.astype(np.int64) + changes)
+    member = launches_selected & ~ends_run
+    run, position = np.full(count, NONE, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    places = np.flatnonzero(member)
+    if len(places):
+        is_first = np.diff(stretch[places], prepend=NONE) != 0
+        is_first |= np.diff(kernel[places], prepend=NONE) != 0
+        run[places] = np.cumsum(is_first) - 1
+        position[places] = np.arange(len(places)) - np.flatnonzero(is_first)[run[places]]
+    return run, position
+
+
+def _find_new_launches(
+    graph: StepGraph, run: Int64Array, position: Int64Array, is_removed: BoolArray, kept_launches: int
+) -> Int64Array:
+    places = np.flatnonzero((run != NONE) & (position < kept_launches))
+    last_kept = np.full(int(run.max()) + 1 if len(run) else 0, NONE, dtype=np.int64)
+    last_kept[run[places]] = places  # ascending: the last of each run stays
+    launched_by = np.full(graph.nodes_count, NONE, dtype=np.int64)
+    removed = np.flatnonzero(is_removed)
+    launched_by[graph.start_node[removed]] = last_kept[run[graph.call_of[removed]]]
+    return launched_by
+
+
+def _launch_together(graph: StepGraph, edges: Edges, runs: _Runs) -> Edges:
+    """``edges`` in which operations whose launch goes are launched by the last launch of their run that stays."""
+    launched_by = runs.launched_by[edges.target]
+    moved = (edges.kind == Kind.LAUNCH) & (launched_by != NONE)
+    point = np.where(moved, 2 * launched_by, edges.point)
+    source = edges.source.copy()
+    source[moved] = graph.points.last_join(point[moved])
+    return replace(edges, point=point, source=source)
+
+
+def _pieces_within(
+    graph: StepGraph, run: Int64Array, position: Int64Array, kept_launches: int, goes_on: BoolArray
+) -> BoolArray:
+    """The host pieces between the last launch of a run that is left and the last one of all.
+
+    Pieces that end at a join stay, but for those of calls that go on (``goes_on``).
+    """
+    count = len(run)
+    inside = np.zeros(count + 1, dtype=np.int64)
+    places = np.flatnonzero(run != NONE)
+    if not len(places):
+        return np.zeros(2 * count, dtype=bool)
+    runs_count = int(run.max()) + 1
+    last = np.full(runs_count, NONE, dtype=np.int64)
+    last[run[places]] = places
+    kept = np.full(runs_count, NONE, dtype=np.int64)
+    keeping = places[position[places] < kept_launches]
+    kept[run[keeping]] = keeping
+    inside[kept + 1] += 1
+    inside[last + 1] -= 1
+    within = np.repeat(np.cumsum(inside)[:count] > 0, 2)
+    stays = graph.points.join != NONE
+    stays[1::2] &= ~goes_on
+    return np.asarray(within & ~stays)
+
+
+def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Compute that waits for the selected communication waits for ``1 - share`` of its transfer only.
+
+    It still waits for the last member to arrive: overlap hides a transfer, not a rank that is late. With micro-batches
+    known, the first forward and the last backward pass have nothing to hide under.
+    """
+    selected = select_operations(graph, change.select) & _can_be_covered(graph)
+    computes = select_operations(graph, Selection(categories=COMPUTE_CATEGORIES))
+    starts_compute = np.zeros(graph.nodes_count, dtype=bool)
+    starts_compute[graph.start_node[computes]] = True
+    edges, share = work.edges, _at(change.share, level)
+    held = (edges.operation != NONE) & selected[np.maximum(edges.operation, 0)] & starts_compute[edges.target]
+    held &= np.isin(edges.kind, (Kind.EVENT, Kind.STREAM, Kind.RESOURCE))
+    released = replace(edges, share=np.where(held, edges.share * (1 - share), edges.share))
+    hidden_ns, compute_ns = int(work.duration_ns[selected].sum()), int(work.duration_ns[computes].sum())
+    slower = 1 + (_at(change.slowdown, level) - 1) * share * min(1.0, hidden_ns / max(1, compute_ns))
+    return replace(work, duration_ns=_scale_chosen(work.duration_ns, computes, slower), edges=released)
+
+
+def _can_be_covered(graph: StepGraph) -> BoolArray:
+    """Operations of passes beside which another micro-batch computes: all but the first forward and last backward."""
+    operations = graph.operations
+    if "micro_batch" not in operations.columns or "direction" not in operations.columns:
+        return np.ones(operations.height, dtype=bool)
+    last = operations["micro_batch"].max()
+    if last is None:  # no micro-batch is known
+        return np.ones(operations.height, dtype=bool)
+    alone = ((pl.col("direction") == FORWARD) & (pl.col("micro_batch") == 0)) | (
+        (pl.col("direction") == BACKWARD) & (pl.col("micro_batch") == last)
+    )
+    return ~operations.select(alone.fill_null(value=False)).to_series().to_numpy()
+
+
+def _host(_: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    # At a join that waited for the device, the piece is a fraction of a call: it scales like any other.
+    return replace(work, piece_ns=np.rint(work.piece_ns * _at(change.host, level)).astype(np.int64))
+
+
+def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    selected = select_operations(graph, change.select)
+    edges, share = work.edges, _at(change.share, level)
+    released = (edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)]
+    if change.select.calls:
+        call_of_node = np.full(graph.nodes_count, NONE, dtype=np.int64)
+        ends = graph.points.join[1::2]
+        call_of_node[ends[ends != NONE]] = np.flatnonzero(ends != NONE)
+        is_meant = (
+            graph.calls["name"].cast(pl.String).str.contains(change.select.calls).fill_null(value=False).to_numpy()
+        )
+        released &= is_meant[np.maximum(call_of_node[edges.target], 0)]
+    if share < 1:  # every n-th wait stays
+        places = np.flatnonzero(released)
+        stays = np.floor(np.arange(len(places)) * (1 - share)) != np.floor((np.arange(len(places)) + 1) * (1 - share))
+        released[places[stays]] = False
+    return replace(work, edges=edges.drop(released))
+
+
+def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Backward work of each rank takes longer by its repeated forward work, on the device and on the host."""
+    operations = graph.operations
+    if "direction" not in operations.columns:
+        return work
+    selected = (
+        select_operations(graph, change.select) & (operations["direction"] == FORWARD).fill_null(value=False).to_numpy()
+    )
+    backward = (operations["direction"] == BACKWARD).fill_null(value=False).to_numpy()
+    duration_ns, piece_ns = work.duration_ns.astype(np.float64), work.piece_ns.astype(np.float64)
+    rank, call_rank = operations["rank"].to_numpy(), np.repeat(graph.calls["rank"].to_numpy(), 2)
+    forward_pieces, backward_pieces = _pieces_of(graph, selected), _pieces_of(graph, backward)
+    for number in range(len(graph.ranks)):
+        repeated, longer = selected & (rank == number), backward & (rank == number)
+        # Streams run beside each other more in one direction than in the other: what counts is the time they cover.
+        concurrency = _covered_fraction(operations, repeated) / _covered_fraction(operations, longer)
+        _stretch(duration_ns, repeated, longer, _at(change.time, level) * concurrency)
+        on_rank = call_rank == number
+        _stretch(piece_ns, forward_pieces & on_rank, backward_pieces & on_rank, _at(change.host, level))
+    return replace(work, piece_ns=np.rint(piece_ns).astype(np.int64), duration_ns=np.rint(duration_ns).astype(np.int64))
+
+
+def _covered_fraction(operations: pl.DataFrame, chosen: BoolArray) -> float:
+    """The time that ``chosen`` operations cover in the capture, over the sum of their durations; 1 for none."""
+    captured = operations.filter(pl.Series(chosen)).select("start_ns", "end_ns").sort("start_ns")
+    before_ns = pl.col("end_ns").cum_max().shift(1).fill_null(pl.col("start_ns").min())
+    covered_ns = (pl.col("end_ns") - pl.max_horizontal("start_ns", before_ns)).clip(lower_bound=0).sum()
+    covered, total = captured.select(covered_ns.alias("covered"), (pl.col("end_ns") - pl.col("start_ns")).sum()).row(0)
+    return covered / total if total else 1.0
+
+
+def _stretch(values: Float64Array, repeated: BoolArray, longer: BoolArray, times: float) -> None:
+    """Makes ``longer`` values longer in proportion, by ``times`` the sum of the ``repeated`` ones."""
+    total = values[longer].sum()
+    if total:
+        values[longer] *= 1 + times * values[repeated].sum() / total
+
+
+def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Passes of ``factor`` times as many samples, in as many fewer passes: the last ones are left out.
+
+    The first passes of a pipeline's schedule are in the order of the schedule with fewer of them, and its dependencies
+    make a bubble of longer passes longer. ``host`` is what the host takes for a pass of so many samples, as a share of
+    what it took.
+
+    A smaller micro-batch (``factor`` below 1) multiplies the host time instead. Every pass then stands for several,
+    those of the bubble too: of ``m`` passes and ``p - 1`` that fill and drain the pipeline, ``m / factor + p - 1``
+    shorter ones are run. So all take ``(m + factor (p - 1)) / (m + p - 1)`` of that, be it the host or the device that
+    decides how long a pass takes.
+    """
+    factor = change.factor
+    if not knows_passes(graph) or factor <= 0:
+        return work
+    number = _column_of(graph, "micro_batch")
+    inside = number != NONE
+    is_sent = select_operations(graph, Selection(categories=COMMUNICATION_CATEGORIES))
+    time, host = _at(change.time, level), _at(change.host, level)
+    if factor < 1:
+        passes, filling = number.max() + 1, _count_filling_passes(graph, number)
+        left = (passes + factor * filling) / (passes + filling)
+        changed = _scale_operations(graph, work, inside, left * np.where(is_sent, 1.0, time), host * left / factor)
+        return _lengthen_pipeline_waits(graph, work, changed, factor, level)
+    left_out = inside & (number >= (number.max() + 1) / factor)
+    shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
+    # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
+    kept = _scale_operations(graph, shorter, inside & ~left_out, factor * np.where(is_sent, 1.0, time), host)
+    # Ranks differ by the samples that they process: fewer passes do not make them wait less.
+    wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
+    changed = replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)
+    return _lengthen_pipeline_waits(graph, work, changed, factor, level)
+
+
+def knows_passes(graph: StepGraph) -> bool:
+    """Whether it is known of any launch which micro-batch it belongs to."""
+    operations = graph.operations
+    return "micro_batch" in operations.columns and operations["micro_batch"].max() is not None
+
+
+def _count_filling_passes(graph: StepGraph, micro_batch: Int64Array) -> int:
+    """Passes that fill the captured part of a pipeline: forward passes that its first stage begins before it goes back.
+
+    0 where no stages exchange anything, or where they wait for stages that were not captured.
+    """
+    operations, is_exchange = graph.operations, _is_pipeline_exchange(graph)
+    if not is_exchange.any() or graph.work.wait_ns[is_exchange].any() or "direction" not in operations.columns:
+        return 0
+    direction, start_ns = operations["direction"].to_numpy(), operations["start_ns"].to_numpy()
+    rank = operations["rank"].to_numpy()
+    most = 0
+    for number in range(len(graph.ranks)):
+        inside = (rank == number) & (micro_batch != NONE)
+        backward = inside & (direction == BACKWARD)
+        if backward.any():
+            before = inside & (direction == FORWARD) & (start_ns < start_ns[backward].min())
+            most = max(most, len(np.unique(micro_batch[before])) - 1)
+    return most
+
+
+def _is_pipeline_exchange(graph: StepGraph) -> BoolArray:
+    return select_operations(graph, Selection(categories=("pipeline_p2p",)))
+
+
+def _lengthen_pipeline_waits(graph: StepGraph, before: Work, after: Work, factor: float, level: Level) -> Work:
+    """``after`` with waits for pipeline stages that were not captured as long as the passes of these now are.
+
+    Such stages take as many times longer for a pass as the captured ones. The passes that fill and drain the pipeline
+    stay as many, and most of the waiting is theirs. At one end of the range all of it is that of uneven stages, which
+    is as much in all passes together, be they few or many.
+    """
+    is_exchange = _is_pipeline_exchange(graph)
+    if not before.wait_ns[is_exchange].any():
+        return after
+    own_before_ns, own_after_ns = (
+        replay(graph, _without_waits(work, is_exchange)).longest_ns for work in (before, after)
+    )
+    filling = {Level.LOW: max(1.0, factor), Level.LIKELY: factor, Level.HIGH: min(1.0, factor)}[level]
+    longer = own_after_ns / max(1, own_before_ns) * filling
+    wait_ns = np.where(is_exchange, np.rint(before.wait_ns * longer).astype(np.int64), after.wait_ns)
+    return replace(after, duration_ns=after.duration_ns + wait_ns - after.wait_ns, wait_ns=wait_ns)
+
+
+def _without_waits(work: Work, operations: BoolArray) -> Work:
+    wait_ns = np.where(operations, 0, work.wait_ns)
+    return replace(work, duration_ns=work.duration_ns + wait_ns - work.wait_ns, wait_ns=wait_ns)
+
+
+def _balance(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Of each layer's pass, every rank does the mean of what the captured ranks did, in shapes that occurred before."""
+    parts = [name for name in ("layer", "micro_batch", "direction", "module") if name in graph.operations.columns]
+    transfer_ns = work.duration_ns - work.wait_ns
+    selected = select_operations(graph, change.select)
+    ranks_count = len(graph.ranks)
+    total = pl.col("ns").sum()
+    ratio = (
+        graph.operations.select("rank", *parts)
+        .with_columns(ns=pl.Series(np.where(selected, transfer_ns, 0), dtype=pl.Float64))
+        .select(total.over(parts) / ranks_count / total.over("rank", *parts) if parts else pl.lit(1.0))
+        .to_series()
+        .to_numpy()
+    )
+    balanced_ns = np.where(selected & np.isfinite(ratio), np.rint(transfer_ns * np.nan_to_num(ratio)), transfer_ns)
+    known = meet_known_shapes(graph, work, _thread_numbers(graph), selected, level)
+    return replace(known, duration_ns=work.wait_ns + balanced_ns.astype(np.int64))
+
+
+def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:
+    """The selected ranks work at the median pace of the others: kernels by category, and host pieces.
+
+    Beside another process on one GPU the collectives of all crawl: without it they take what the fastest of them take.
+    """
+    operations = graph.operations
+    selected = np.unique(operations["rank"].to_numpy()[select_operations(graph, change.select)])
+    peers = [number for number in range(len(graph.ranks)) if number not in selected]
+    if not peers:
+        return work
+    rank, category = operations["rank"].to_numpy(), operations["category"].to_physical().to_numpy()
+    is_work = ~select_operations(graph, Selection(categories=COMMUNICATION_CATEGORIES))
+    duration_ns = work.duration_ns.copy()
+    for name in np.unique(category[is_work]):
+        of_kind = is_work & (category == name)
+        usual = float(np.median([work.duration_ns[of_kind & (rank == number)].sum() for number in peers]))
+        for number in selected:
+            mine = of_kind & (rank == number)
+            total = work.duration_ns[mine].sum()
+            if total > usual > 0:
+                duration_ns[mine] = np.rint(work.duration_ns[mine] * (usual / total)).astype(np.int64)
+    call_rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
+    usual = float(np.median([work.piece_ns[call_rank == number].sum() for number in peers]))
+    piece_ns = work.piece_ns.copy()
+    for number in selected:
+        total = work.piece_ns[call_rank == number].sum()
+        if total > usual > 0:
+            piece_ns = _scale_chosen(piece_ns, call_rank == number, usual / total)
+    is_healed = np.isin(rank, selected)
+    if graph.held_ns[is_healed].any():
+        transfer_ns = duration_ns - work.wait_ns
+        crawls = ~is_work & (graph.ready_ns != NONE) & (transfer_ns > graph.ready_ns)
+        duration_ns = np.where(crawls, work.wait_ns + graph.ready_ns, duration_ns)
+    edges = work.edges.delay(graph.start_node, np.where(is_healed, -graph.held_ns, 0))
+    return replace(work, piece_ns=piece_ns, duration_ns=duration_ns, edges=edges)
+
+
+def _even_hosts(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Ranks run the same program, so the fastest host shows what the others take where nothing slows them down."""
+    selected = np.unique(graph.operations["rank"].to_numpy()[select_operations(graph, change.select)])
+    call_rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
+    total_ns = np.bincount(call_rank, work.piece_ns, len(graph.ranks))
+    left = 1 - _at(change.share, level) * (1 - total_ns.min() / np.maximum(1, total_ns))
+    piece_ns = _scale_chosen(work.piece_ns, np.isin(call_rank, selected), left[call_rank])
+    return replace(work, piece_ns=piece_ns)
+
+
+_ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Work]] = {
+    Action.SCALE: _scale,
+    Action.FUSE: _fuse,
+    Action.GRAPH: _graph,
+    Action.HIDE: _hide,
+    Action.HOST: _host,
+    Action.UNWAIT: _unwait,
+    Action.REPEAT: _repeat,
+    Action.MICRO_BATCH: _change_micro_batch,
+    Action.BALANCE: _balance,
+    Action.HEAL: _heal,
+    Action.EVEN_HOSTS: _even_hosts,
+}

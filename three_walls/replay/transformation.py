@@ -1,0 +1,237 @@
+"""What an edit changes in a step: read from the rules, applied to the step's dependency graph by ``replay/``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from three_walls.facts.fact_rows import Prediction
+from three_walls.lib.expressions import Clause
+from three_walls.tables.buckets import (
+    COMMUNICATION_CATEGORIES,
+    COMPUTE_CATEGORIES,
+    GEMM_CATEGORIES,
+    Group,
+    categories_of,
+)
+
+
+class Action(StrEnum):
+    """How a transformation changes the work that it selects."""
+
+    SCALE = "scale"
+    """Operations take ``time`` of their duration, and ``host`` of the host time of their launches.
+
+    ``added_kernels`` new kernels are launched before each, which take ``added_time`` of what it took on the device.
+    """
+    FUSE = "fuse"
+    """As scale, but each run of selected operations is launched by one call."""
+    GRAPH = "graph"
+    """Each run of selected operations is launched by one call; the operations stay."""
+    HIDE = "hide"
+    """Communication holds no compute up: what waits for it in ``share`` of the passes starts without it."""
+    HOST = "host"
+    """All host time between calls, and the calls, take ``host`` of what they did."""
+    UNWAIT = "unwait"
+    """Synchronizing calls that wait for selected operations, and whose names ``calls`` matches, return at once."""
+    REPEAT = "repeat"
+    """Selected forward work is done ``time`` times more, before its backward pass (recompute)."""
+    MICRO_BATCH = "micro_batch"
+    """``factor`` times as many samples in each pass, in as many fewer passes."""
+    BALANCE = "balance"
+    """Selected work takes on every rank the mean of what the captured ranks took, layer by layer and pass by pass.
+
+    The host launches GEMMs of experts as those of shapes that occurred before (``replay/unseen_shapes.py``).
+    """
+    HEAL = "heal"
+    """The selected ranks take the median time of their peers for their kernels and host pieces."""
+    EVEN_HOSTS = "even_hosts"
+    """The host of each selected rank loses ``share`` of what it takes more than the fastest captured one."""
+
+
+CATEGORY_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "communication": COMMUNICATION_CATEGORIES,
+    "compute": COMPUTE_CATEGORIES,
+    "copies": categories_of(Group.COPY),
+    "gemms": GEMM_CATEGORIES,
+}
+"""Names of groups of categories that a selection may give instead of a category."""
+WORK = (
+    "attention_core",
+    "barrier",
+    "bias_dropout_add",
+    "combine",
+    "dispatch",
+    "expert",
+    "expert_gemm",
+    "gradient_reduction",
+    "loss",
+    "optimizer",
+    "permute",
+    "preprocess",
+    "projection",
+    "rope",
+    "router",
+    "router_topk",
+    "shared_expert",
+    "unpermute",
+    "wgrad_accumulation",
+)
+"""What an operation may be part of (``replay/labels.py``)."""
+MODULES = ("attention", "router", "dispatch", "experts", "combine", "outside")
+DIRECTIONS = ("forward", "backward", "recompute")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which operations are meant: those that match every field that is given. Without any, all."""
+
+    categories: tuple[str, ...] = ()
+    """Names of categories (``tables/buckets.py``), or of groups of them: ``communication``, ``compute``, ``gemms``."""
+    work: tuple[str, ...] = ()
+    """Labels of ``replay/labels.py``: ``rope``, ``loss``, ``expert_gemm``, ``dispatch``, ..."""
+    modules: tuple[str, ...] = ()
+    """Modules of a layer: ``attention``, ``router``, ``dispatch``, ``experts``, ``combine``; ``outside`` of layers."""
+    directions: tuple[str, ...] = ()
+    """``forward``, ``backward``, ``recompute``."""
+    kernels: str = ""
+    """Regular expression, searched in the kernel's name."""
+    ranks: tuple[int, ...] = ()
+    """Rank numbers."""
+    inner_layers: bool = False
+    """Only layers that are neither the first nor the last of their rank."""
+    calls: str = ""
+    """For ``unwait``: regular expression, searched in the names of the synchronizing calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """A parameter at the ends of its range: ``low`` and ``high`` are those of the smallest and the largest gain."""
+
+    low: float
+    likely: float
+    high: float
+
+
+ALL = Levels(1.0, 1.0, 1.0)
+NOTHING = Levels(0.0, 0.0, 0.0)
+
+
+class Level(StrEnum):
+    """Which end of a range is meant."""
+
+    LOW = "low"
+    LIKELY = "likely"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class FromFact:
+    """A parameter that a fact gives once the rule is judged: the fact, one minus it, or its ratio to ``over``."""
+
+    parameter: str
+    """Field of the transformation, or ``ranks`` of its selection."""
+    fact: str
+    level: Level | None = None
+    """The end of the range that it gives; None: all of them."""
+    one_minus: bool = False
+    over: str | float | None = None
+    """Another fact, or a number, by which the fact is divided."""
+    at_most: float = 1.0
+    """A larger number counts as this. Above 1 the fact may show that an edit costs time. No bound for a factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """One change of a step."""
+
+    action: Action
+    select: Selection = Selection()
+    time: Levels = ALL
+    """Of the time on the device, what remains. For ``repeat``: how much is added."""
+    host: Levels = ALL
+    """Of the host time of the launches (for ``host``: of all host time), what remains."""
+    share: Levels = ALL
+    """For ``hide``: the share of the passes that can be covered. For ``even_hosts``: of the difference, what goes."""
+    slowdown: Levels = ALL
+    """For ``hide``: how much longer compute takes while communication runs."""
+    factor: float = 1.0
+    """For ``micro_batch``."""
+    launches: int = 1
+    """For ``fuse``: how many launches of each run remain."""
+    added_time: Levels = NOTHING
+    """For ``scale``: device time of new kernels before each operation, as a share of what it took before."""
+    added_kernels: Levels = NOTHING
+    """For ``scale``: how many new kernels are launched before each operation, each as the step usually launches one."""
+    overhead_us: Levels = NOTHING
+    """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
+    reason: str = ""
+    """Where the parameters come from."""
+    source: str = ""
+    only_if: tuple[Clause, ...] = ()
+    """It is left out where these are known not to hold. Empty once the rule is judged."""
+    from_facts: tuple[FromFact, ...] = ()
+    """Parameters that facts give. Empty once the rule is judged: a predictor sees numbers alone."""
+
+
+class Predictor(Protocol):
+    """Predicts steps. The range of a step after changes is that of their gain, from the likely step as it is."""
+
+    @property
+    def reason_withheld(self) -> str:
+        """Why nothing is predicted: what the capture lacks. Empty where predictions are made."""
+
+    @property
+    def error_fraction(self) -> float:
+        """The error of the unchanged replay, as a fraction of the step."""
+
+    @property
+    def step_ns(self) -> Prediction:
+        """The step as it is, unprofiled."""
+
+    def predict(self, transformations: Sequence[Transformation]) -> Prediction:
+        """The step with all ``transformations`` applied in their order."""
+
+    def predict_likely_ns(self, transformations: Sequence[Transformation]) -> int:
+        """The likely step of :meth:`predict`, from a single replay."""
+
+    def explain(self, transformation: Transformation) -> str:
+        """Why the transformation changes nothing here (nothing is selected), or empty."""
+
+    def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        """Bucket to its time in the predicted step of the representative rank; sums to that step."""
+
+    def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
+        """What the predicted step's critical path is made of: ``host``, ``gap`` or a group of buckets to its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoPredictor:
+    """Stands for the Predictor of a run whose step cannot be replayed."""
+
+    reason_withheld: str
+
+    @property
+    def step_ns(self) -> Prediction:
+        return Prediction(0, 0, 0, self.reason_withheld)
+
+    @property
+    def error_fraction(self) -> float:
+        return 0.0
+
+    def predict_likely_ns(self, transformations: Sequence[Transformation]) -> int:  # noqa: ARG002
+        return 0
+
+    def predict(self, transformations: Sequence[Transformation]) -> Prediction:  # noqa: ARG002 - as in Predictor
+        return self.step_ns
+
+    def explain(self, transformation: Transformation) -> str:  # noqa: ARG002
+        return ""
+
+    def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:  # noqa: ARG002
+        return {}
+
+    def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:  # noqa: ARG002
+        return {}

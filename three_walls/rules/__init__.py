@@ -1,1 +1,0 @@
-"""Facts -> findings -> plan. Knows no trace and no launcher."""

@@ -1,0 +1,1 @@
+"""Several runs of one job: compared, gated, and their history of edits."""

@@ -1,0 +1,114 @@
+"""In what two runs are unlike, other than in what was tuned: model, GPU, tokens, layout, and how they were captured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from three_walls.lib.plain_data import ConfigData
+from three_walls.report.report import Report
+from three_walls.runs.comparability_limits import comparison_rules
+from three_walls.runs.compared_run import Run, write_value
+from three_walls.runs.comparison import Severity, Unlikeness
+from three_walls.runs.step_change import compare_work
+
+_YES = "yes"
+
+
+def find_unlikeness(before: Run, after: Run) -> tuple[Unlikeness, ...]:
+    """What limits the comparison of ``before`` with ``after``, refusals first."""
+    found = [
+        *_compare_model(before.report, after.report),
+        *_compare_gpu(before, after),
+        *_compare_tokens(before, after),
+        *_compare_layout(before, after),
+    ]
+    if before.has_trace and after.has_trace:
+        found += _compare_captures(before.report, after.report)
+    elif before.has_trace or after.has_trace:
+        lacking = "AFTER" if before.has_trace else "BEFORE"
+        found.append(_warn("logs-alone", f"Of {lacking} only a log was given: the steps are compared, nothing else."))
+    else:
+        found.append(_warn("logs-alone", "Only logs were given: the steps are compared, nothing else."))
+    return tuple(sorted(found, key=lambda item: item.severity is not Severity.REFUSAL))
+
+
+def _warn(code: str, message: str) -> Unlikeness:
+    return Unlikeness(code, Severity.WARNING, message)
+
+
+def _compare_model(before: Report, after: Report) -> Iterator[Unlikeness]:
+    keys = comparison_rules().model
+    if differing := _differing(keys, before, after):
+        message = f"The runs train different models: {_list_values(differing)}."
+        yield Unlikeness("different-model", Severity.REFUSAL, message)
+    elif not any(before.config.knows(key) and after.config.knows(key) for key in keys):
+        yield _warn("model-not-known", "Nothing shows that both runs train the same model: no config states its sizes.")
+
+
+def _compare_gpu(before: Run, after: Run) -> Iterator[Unlikeness]:
+    if before.gpu and after.gpu and before.gpu != after.gpu:
+        message = f"The runs used different GPUs: {before.gpu} and {after.gpu}."
+        yield Unlikeness("different-gpu", Severity.REFUSAL, message)
+
+
+def _compare_tokens(before: Run, after: Run) -> Iterator[Unlikeness]:
+    if differing := _differing(("seq_length",), before.report, after.report):
+        yield _warn("different-sequence", f"Attention does other work per token: {_list_values(differing)}.")
+    if before.tokens_per_step and after.tokens_per_step and compare_work(before, after) is not None:
+        yield _warn(
+            "different-tokens",
+            f"The steps process different numbers of tokens per GPU (in all {before.tokens_per_step:,} and "
+            f"{after.tokens_per_step:,}): the verdict is per token; buckets and kernels are per step.",
+        )
+    if differing := _differing(comparison_rules().work, before.report, after.report):
+        yield _warn("different-work", f"The experts have other work: {_list_values(differing)}.")
+    if before.tokens_per_step is None or after.tokens_per_step is None:
+        yield _warn("tokens-not-known", "Not both configs state the tokens per step; they are taken to be equal.")
+
+
+def _compare_layout(before: Run, after: Run) -> Iterator[Unlikeness]:
+    differing = _differing(comparison_rules().layout, before.report, after.report)
+    if before.world_size and after.world_size and before.world_size != after.world_size:
+        differing.insert(0, ("world size", before.world_size, after.world_size))
+    if differing:
+        yield _warn("different-layout", f"A rank has other work in each run: {_list_values(differing)}.")
+
+
+def _compare_captures(before: Report, after: Report) -> Iterator[Unlikeness]:
+    for name, consequence in comparison_rules().capture.items():
+        states = [report.capabilities.get(name) for report in (before, after)]
+        if None not in states and (states[0] == _YES) != (states[1] == _YES):
+            holder = "BEFORE" if states[0] == _YES else "AFTER"
+            title = name.replace("_", " ")
+            yield _warn("different-capture", f"Only the capture of {holder} has {title}: {consequence}.")
+    whole = [report.graph_coverage.whole_graphs if report.graph_coverage else 0 for report in (before, after)]
+    if bool(whole[0]) != bool(whole[1]):
+        holder = "BEFORE" if whole[0] else "AFTER"
+        message = f"Only {holder} recorded CUDA graphs whole: its kernels are one bucket (--cuda-graph-trace=node)."
+        yield _warn("different-graph-capture", message)
+    ranks = [report.representative_rank for report in (before, after)]
+    if ranks[0] and ranks[1] and ranks[0].rank != ranks[1].rank:
+        yield _warn("different-rank", f"The budgets are of different ranks: {ranks[0].rank} and {ranks[1].rank}.")
+    if before.step.source != after.step.source and before.budget and after.budget:
+        sources = f"by {before.step.source}, and by {after.step.source}"
+        yield _warn("different-boundaries", f"The boundaries of the steps were found by different marks: {sources}.")
+    releases = [
+        sorted({file.nsys_version for file in report.inputs if file.nsys_version}) for report in (before, after)
+    ]
+    if releases[0] and releases[1] and releases[0] != releases[1]:
+        names = f"{', '.join(releases[0])} and {', '.join(releases[1])}"
+        yield _warn("different-profiler", f"Different releases of Nsight Systems recorded the runs: {names}.")
+    if before.tool_version != after.tool_version:
+        versions = f"{before.tool_version} and {after.tool_version}"
+        yield _warn("different-version", f"Different releases of three-walls made the reports: {versions}.")
+
+
+def _differing(keys: Sequence[str], before: Report, after: Report) -> list[tuple[str, ConfigData, ConfigData]]:
+    """The ``keys`` that both configs state with different values."""
+    both = [key for key in keys if before.config.knows(key) and after.config.knows(key)]
+    values = [(key, before.config.get(key), after.config.get(key)) for key in both]
+    return [(key, was, now) for key, was, now in values if was != now]
+
+
+def _list_values(differing: Sequence[tuple[str, ConfigData, ConfigData]]) -> str:
+    return ", ".join(f"{key} {write_value(before)} and {write_value(after)}" for key, before, after in differing)

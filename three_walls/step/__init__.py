@@ -1,0 +1,1 @@
+"""What ran in every step: operations, their owners, the causes of gaps, waiting and late ranks."""

@@ -1,0 +1,267 @@
+"""The timeline of a run, built from its traces: every device operation with its category and launch, and the steps.
+
+``build_timeline`` is the list of what is worked out, in order:
+
+- ``categories.py``: what each operation is, from its name.
+- ``communication_owners.py``: which kind of parallelism an NCCL kernel belongs to.
+- ``steps.py``: where the training steps begin and end, and which of them are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from three_walls.lib.errors import UsageError
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.categories import CATEGORY, classify, mark_unfused_attention
+from three_walls.step.communication_owners import (
+    ALL_TO_ALL_TEXTS,
+    NCCL_CATEGORIES,
+    join_communicators,
+    resolve_collectives,
+    resolve_send_recv,
+    take_ranges,
+)
+from three_walls.step.find_steps import TRAINING_STEP_TEXT, StepSource, find_steps
+from three_walls.step.launches import find_launches
+from three_walls.tables.buckets import GEMM_CATEGORIES
+from three_walls.tables.kernel_names import load_api_patterns, shown_settings, union_of
+from three_walls.tables.megatron_signs import megatron_signs
+from three_walls.tables.nvtx_ranges import collective_owners
+from three_walls.tables.shareable import cut_private
+from three_walls.trace.api_calls import ApiCalls
+from three_walls.trace.read_tables import WantedRanges, list_range_texts
+from three_walls.trace.read_trace import Trace, list_steps_to_read
+from three_walls.trace.schemas import ROWS_AT_ONCE, share_constants
+
+# NVTX ranges of Megatron's expert-parallel overlap. Megatron Core's ``ScheduleNode`` (pipeline_parallel/utils.py) puts
+# a range around the launches of each node of a layer: always up to release 0.16, with ``nvtx_ranges`` since. The range
+# is named after the node and its direction; delayed weight gradients have a range of their own
+# (models/gpt/fine_grained_callables.py).
+ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE = "attn", "moe_dispatch", "mlp", "moe_combine"
+WEIGHT_GRADIENTS = "wgrad"
+
+NODE_TEXTS = (
+    *(
+        f"{node} {direction}"
+        for node in (ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE)
+        for direction in ("forward", "backward")
+    ),
+    f"{EXPERTS} {WEIGHT_GRADIENTS}",
+)
+
+_REMEDIES = {
+    "look-around": r"write the text itself, as in 'iteration \d+$' instead of '(?<=iteration )\d+(?! of)'",
+    "backreferences": "write the repeated text again; for a character by its code, write \\x41",
+    "unrecognized flag": "of groups there are (...), (?:...), (?P<name>...) and (?i)",
+    "unrecognized escape": r"for the end of the text, write $; for a character by its code, write \x41",
+    "repetition": r"for the character {, write \{",
+    "too large": r"write fewer or smaller repetitions, or [0-9] for \d and [A-Za-z0-9_] for \w",
+}
+"""Part of what polars (Rust's regex) finds wrong in an expression -> what to write instead."""
+
+_MOST_NAMED, _LONGEST_NAMED, _LONGEST_READ = 6, 60, 1_000
+"""Ranges that an error names, the characters that it shows of each, and those that are searched for private parts."""
+
+_OF_COMMUNICATOR = ("communicator", "message_bytes")
+
+SCHEDULE_NODES = pl.Schema(
+    {
+        "capture_id": pl.Int64,
+        "process": pl.Int64,
+        "node": pl.String,  # attn, moe_dispatch, mlp or moe_combine
+        "direction": pl.String,  # forward, backward or wgrad
+        "start_ns": pl.Int64,  # when the host began to launch the node
+        "end_ns": pl.Int64,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All device operations and steps of a run, with the host activity that explains them.
+
+    Times are those of each capture's own clock.
+    """
+
+    operations: pl.DataFrame
+    """Every device operation with its ``category`` and its launch (``launch_...``), sorted by rank and start."""
+    steps: pl.DataFrame
+    """The steps of every rank (steps.STEPS)."""
+    sources: Mapping[int, StepSource]
+    """Where the step boundaries of each rank come from, by rank index."""
+    synchronizing: pl.DataFrame
+    """API calls that wait for the device."""
+    overhead: pl.DataFrame
+    """When the profiler delayed a thread."""
+    api_calls: ApiCalls
+    """All CUDA API calls: what host threads were doing."""
+    stream_waits: pl.DataFrame
+    """Waits of a stream for an event."""
+    event_records: pl.DataFrame
+    """Records of an event on a stream, as far as the export lists them."""
+    schedule_nodes: pl.DataFrame
+    """When each host launched which node of a layer under expert-parallel overlap (SCHEDULE_NODES)."""
+
+    def with_steps(self, steps: pl.DataFrame) -> Timeline:
+        """This timeline with other ``steps`` (STEPS)."""
+        return replace(self, steps=steps)
+
+
+def take_rank(operations: pl.DataFrame, rank_index: int) -> pl.DataFrame:
+    """The rows of a rank, in place. ``operations`` are sorted by rank, as ``Timeline.operations`` are."""
+    return find_between(operations, "rank_index", rank_index, rank_index + 1)
+
+
+def find_between(rows: pl.DataFrame, column: str, begin: int, end: int) -> pl.DataFrame:
+    """The ``rows``, sorted by ``column``, from ``begin`` to before ``end``, in place."""
+    bounds = pl.Series([begin, end], dtype=pl.Int64)
+    first, after = rows.select(pl.col(column).search_sorted(bounds, "left")).to_series()
+    return rows[first:after]
+
+
+def wanted_ranges(step_range: str | None) -> WantedRanges:
+    """The NVTX ranges an analysis reads: steps, the user's own, owners of communication, nodes of overlapped layers,
+    and those that show a setting or Megatron.
+
+    Raises UsageError where ``step_range`` is no regular expression that can be searched in linear time.
+    """
+    if step_range:
+        _check_expression(step_range)
+    owners = tuple(text for row in collective_owners().owners for text in row.texts)
+    settings = tuple(text for row in shown_settings() for text in row.ranges)
+    signs = tuple(text for sign in (*megatron_signs().ranges, *megatron_signs().shared_ranges) for text in sign.texts)
+    needles = (TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS, *settings, *signs)
+    return WantedRanges(tuple(dict.fromkeys(needles)), step_range or None, numbered=TRAINING_STEP_TEXT)
+
+
+def _check_expression(step_range: str) -> None:
+    try:
+        pl.Series([""]).str.contains(step_range)
+        return
+    except pl.exceptions.ComputeError as error:
+        _, _, found = str(error).partition("\nerror: ")
+        reason = found.partition("\n")[0] or "too large when it is written out"
+    for part, remedy in _REMEDIES.items():
+        if part in reason:
+            reason = f"{reason}; {remedy}"
+            break
+    raise UsageError(f"--step-range: expected a regular expression, found {step_range!r} ({reason})")
+
+
+def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str | None) -> Timeline:
+    """The timeline of the ``traces`` of one run. Each capture keeps its own clock, and each rank its own steps.
+
+    ``three_walls.ranks`` later numbers the steps alike on all ranks and drops those that a rank captured in part.
+    """
+    synchronize = union_of(load_api_patterns(), "synchronize").search
+    # Those of a trace are sorted by rank and start, and ranks are numbered from trace to trace.
+    operations = pl.concat([_classify_operations(trace, config) for trace in traces])
+    ranges = pl.concat([trace.ranges for trace in traces])
+    api_calls = ApiCalls.join(trace.api_calls for trace in traces)
+    waiting = api_calls.named(lambda name: synchronize(name) is not None)
+    steps, sources = find_steps(operations, ranges, step_range or None, list_steps_to_read(traces))
+    if step_range:
+        _check_steps_found(traces, ranges, sources, step_range)
+    return Timeline(
+        operations=operations,
+        steps=steps,
+        sources=sources,
+        synchronizing=waiting.frame("capture_id", "thread", "start_ns", "end_ns"),
+        overhead=pl.concat([trace.overhead for trace in traces]),
+        api_calls=api_calls,
+        stream_waits=pl.concat([trace.stream_waits for trace in traces]),
+        event_records=pl.concat([trace.event_records for trace in traces]),
+        schedule_nodes=_list_schedule_nodes(ranges),
+    )
+
+
+def _check_steps_found(
+    traces: Sequence[Trace], ranges: pl.DataFrame, sources: Mapping[int, StepSource], step_range: str
+) -> None:
+    """Raises UsageError where ``step_range`` names no range, or only ranges in which nothing was launched."""
+    found = ranges.filter(pl.col("text").str.contains(step_range))["text"]
+    if found.is_empty():
+        of_traces = (list_range_texts(trace.path, _MOST_NAMED) for trace in traces)
+        named = ", ".join(map(_quote_range, next(filter(None, of_traces), [])))  # the ranks of a run have the same
+        exist = f"there are {named}" if named else "the trace has none (capture with -t cuda,nvtx)"
+        raise UsageError(f"--step-range: expected an NVTX range in which {step_range!r} is found; {exist}")
+    if all(source in (StepSource.OPTIMIZER, StepSource.ONE_WINDOW) for source in sources.values()):
+        raise UsageError(
+            f"--step-range: expected ranges in which kernels are launched, found none in {_quote_range(found[0])} and "
+            f"the others in which {step_range!r} is found; name ranges around forward and backward passes"
+        )
+
+
+def _quote_range(text: str) -> str:
+    """The text of a range as an error names it."""
+    text = cut_private(text[:_LONGEST_READ])
+    return repr(text if len(text) <= _LONGEST_NAMED else f"{text[: _LONGEST_NAMED - 3]}...")
+
+
+def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
+    """The operations of ``trace`` with their launches, categories and communicators.
+
+    Columns are added to those of the trace, never gathered anew: the two share their memory.
+    """
+    classified = classify(_add_hosts(trace), trace.names)
+    owned = _resolve_owners(classified, trace, config)
+    # Categories have the same numbers with SendRecv among them, which is the last, as without.
+    category = classified["category"].to_physical().scatter(owned["place"], owned["category"].to_physical())
+    found = [_spread(owned[name], owned["place"], classified.height) for name in _OF_COMMUNICATOR]
+    whole = classified.with_columns(*found, category=category.cat.to(CATEGORY))
+    return share_constants(mark_unfused_attention(whole))
+
+
+def _spread(values: pl.Series, places: pl.Series, height: int) -> pl.Series:
+    """``values`` at their ``places`` of ``height`` rows, the others of which are null."""
+    return pl.repeat(None, height, dtype=values.dtype, eager=True).scatter(places, values).alias(values.name)
+
+
+def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -> pl.DataFrame:
+    """The ``operations`` that communicate, a few in a hundred, with communicators and the categories of their owners.
+
+    Their ``place`` among all is added. An operation of each stream that computes is among them: it shows where an
+    exchange blocks compute.
+    """
+    communicating = operations.select(pl.col("category").is_in(NCCL_CATEGORIES).arg_true()).to_series()
+    key = ["rank_index", "stream"]
+    computes = pl.col("category").is_in(list(GEMM_CATEGORIES))
+    parts = operations.select(*key, "category").with_row_index("place").iter_slices(ROWS_AT_ONCE)
+    computing = pl.concat(rows.filter(computes).unique(key) for rows in parts).unique(key)
+    few = pl.concat([communicating, computing["place"]]).sort()
+    joined = join_communicators(operations.select(pl.all().gather(few)).with_columns(place=few), trace.nccl_calls)
+    all_to_all = take_ranges(trace.ranges, ALL_TO_ALL_TEXTS)
+    exchanged = resolve_send_recv(joined, all_to_all, config)
+    return resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config)
+
+
+def _add_hosts(trace: Trace) -> pl.DataFrame:
+    """Adds the host's side to the operations: capture_id, process, launch_start_ns, launch_end_ns, launch_thread.
+
+    The launch columns are null where the API call was not recorded.
+    """
+    process_of_rank = {rank.rank_index: rank.process for rank in trace.ranks}
+    processes = set(process_of_rank.values())
+    process = (
+        pl.lit(processes.pop(), dtype=pl.Int64)  # one number for all rows takes no memory
+        if len(processes) == 1
+        else pl.col("rank_index").replace_strict(process_of_rank, return_dtype=pl.Int64)
+    )
+    capture_id = pl.lit(trace.capture_id, dtype=pl.Int64)
+    operations = trace.operations.with_columns(capture_id=capture_id, process=process)
+    return operations.hstack(find_launches(operations.select("process", "correlation"), trace.api_calls))
+
+
+def _list_schedule_nodes(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The schedule's nodes among NVTX ``ranges`` (SCHEDULE_NODES), sorted. Ranges that never closed are left out."""
+    words = pl.col("text").str.split(" ")
+    return (
+        ranges.filter(pl.col("text").is_in(NODE_TEXTS) & pl.col("end_ns").is_not_null())
+        .with_columns(node=words.list.first(), direction=words.list.last())
+        .match_to_schema(SCHEDULE_NODES, extra_columns="ignore")
+        .sort("capture_id", "process", "start_ns", "end_ns", "node")
+    )

@@ -1,0 +1,174 @@
+"""What each device operation is: kernels by name, copies by direction, unfused attention by its surroundings.
+
+Kernel names are matched against the ordered patterns of ``tables/kernel-categories.yaml`` (add a kernel name there),
+once per distinct name (thousands) of all ranks, and never per kernel (millions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+import polars as pl
+
+from three_walls.tables.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
+from three_walls.tables.kernel_names import KernelPattern, load_kernel_patterns
+from three_walls.tables.thresholds import attribution_thresholds
+from three_walls.trace.schemas import ROWS_AT_ONCE, distinct_rows
+
+CATEGORY = pl.Enum(CATEGORIES)
+"""Categories in order of precedence; casting any other name raises."""
+
+CATEGORY_OR_SEND_RECV = pl.Enum([*CATEGORIES, SEND_RECV])
+"""The same, until the owner of each NCCL SendRecv kernel is known."""
+
+PHASE = pl.Enum(["forward", "backward"])
+
+UNCLASSIFIED = "unclassified"
+UNFUSED_ATTENTION = "attention_unfused"
+
+_GENERIC_CATEGORIES = ("elementwise", "copy_d2d", "memset", UNCLASSIFIED)
+"""Categories that count as unfused attention where they surround its softmax."""
+
+# ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND of the export.
+_HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE, _PEER_TO_PEER = 1, 2, 8, 10
+_PAGEABLE = 0
+
+
+def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame:
+    """Adds four columns to ``operations`` that state what each one is.
+
+    category  name of the bucket, or ``send_recv`` until the owner of that exchange is known
+    phase     ``forward`` or ``backward`` for the one kernel that is counted per attention pass, else null
+    anchor    whether the kernel marks the optimizer update
+    unknown   the kernel's short name where no pattern matched, else null
+    """
+    key = ["rank_index", "kind", "name_id", "short_name_id"]
+    distinct = distinct_rows(operations.select(key)).filter(pl.col("kind") == "kernel")
+    pairs = distinct.select("name_id", "short_name_id").unique().sort("name_id", "short_name_id").rows()
+    rows = [_classify_name(name_id, short_name_id, names) for name_id, short_name_id in pairs]
+    schema = pl.Schema(
+        {
+            "name_id": pl.Int64(),
+            "short_name_id": pl.Int64(),
+            "category": CATEGORY_OR_SEND_RECV,
+            "phase": PHASE,
+            "anchor": pl.Boolean(),
+            "unknown": pl.Categorical(),
+            "selects_experts": pl.Boolean(),
+            "without_experts": CATEGORY_OR_SEND_RECV,
+        }
+    )
+    by_name = pl.DataFrame(rows, schema=schema, orient="row")
+    kernels = distinct.join(by_name, on=["name_id", "short_name_id"], nulls_equal=True)
+    # Softmax, sorting and counting are in every program: only where experts are selected are they a router's.
+    routes = pl.col("selects_experts").any().over("rank_index")
+    is_fused = (pl.col("category") == "attention").any().over("rank_index")  # then no softmax is attention's
+    is_softmax = pl.col("without_experts") == UNFUSED_ATTENTION
+    category = (
+        pl.when(routes | pl.col("without_experts").is_null())
+        .then("category")
+        .when(is_fused & is_softmax)
+        .then(_category("elementwise"))
+        .otherwise("without_experts")
+    )
+    classified = kernels.with_columns(category=category).drop("selects_experts", "without_experts")
+    if distinct["rank_index"].n_unique() == 1:
+        key.remove("rank_index")
+        classified = classified.drop("rank_index")
+    copied = ["copy_kind", "source_kind", "target_kind"]
+    needed = operations.select(*key, *copied)
+    firsts = range(0, max(operations.height, 1), ROWS_AT_ONCE)  # a join takes much more memory than it adds
+    parts = [_find_categories(needed[first : first + ROWS_AT_ONCE], key, classified) for first in firsts]
+    return operations.hstack(pl.concat(parts))
+
+
+def _find_categories(operations: pl.DataFrame, key: list[str], kernels: pl.DataFrame) -> pl.DataFrame:
+    """The columns that :func:`classify` adds. ``kernels``: those of each kind of kernel."""
+    joined = operations.join(kernels, on=key, how="left", nulls_equal=True, maintain_order="left")
+    of_kind = pl.when(pl.col("kind") == "kernel").then("category").otherwise(_category_without_name())
+    return joined.select(
+        category=of_kind, phase="phase", anchor=pl.col("anchor").fill_null(value=False), unknown="unknown"
+    )
+
+
+def _classify_name(
+    name_id: int | None, short_name_id: int | None, names: Mapping[int, str]
+) -> tuple[int | None, int | None, str, str | None, bool, str | None, bool, str | None]:
+    demangled = names.get(name_id, "") if name_id is not None else ""
+    short = names.get(short_name_id, "") if short_name_id is not None else ""
+    pattern = _match_by_table(f"{short} {demangled}".strip())
+    if pattern is None:
+        return name_id, short_name_id, UNCLASSIFIED, None, False, short or demangled or "(no name)", False, None
+    is_step, row = pattern.anchor == "step", pattern
+    return name_id, short_name_id, row.category, row.phase, is_step, None, row.selects_experts, row.without_experts
+
+
+@lru_cache(maxsize=10_000)  # the ranks of a run have the same kernels
+def _match_by_table(text: str) -> KernelPattern | None:
+    return match_kernel(text, load_kernel_patterns())
+
+
+def match_kernel(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern | None:
+    """The first pattern found in ``text`` (short name, space, demangled name), or None."""
+    return next((row for row in patterns if row.pattern.search(text)), None)
+
+
+def _category(name: str) -> pl.Expr:
+    return pl.lit(name, dtype=CATEGORY_OR_SEND_RECV)
+
+
+def _category_without_name() -> pl.Expr:
+    """The category of graphs, memsets and copies."""
+    copy = pl.col("copy_kind")
+    from_pageable = (pl.col("source_kind") == _PAGEABLE).fill_null(value=False)
+    to_pageable = (pl.col("target_kind") == _PAGEABLE).fill_null(value=False)
+    return (
+        pl.when(pl.col("kind") == "graph")
+        .then(_category("cuda_graph"))
+        .when(pl.col("kind") == "memset")
+        .then(_category("memset"))
+        .when((copy == _HOST_TO_DEVICE) & from_pageable)
+        .then(_category("copy_h2d_pageable"))
+        .when(copy == _HOST_TO_DEVICE)
+        .then(_category("copy_h2d_pinned"))
+        .when((copy == _DEVICE_TO_HOST) & to_pageable)
+        .then(_category("copy_d2h_pageable"))
+        .when(copy == _DEVICE_TO_HOST)
+        .then(_category("copy_d2h_pinned"))
+        .when(copy == _DEVICE_TO_DEVICE)
+        .then(_category("copy_d2d"))
+        .when(copy == _PEER_TO_PEER)
+        .then(_category("copy_p2p"))
+        .otherwise(_category("copy_other"))
+    )
+
+
+def mark_unfused_attention(operations: pl.DataFrame) -> pl.DataFrame:
+    """Moves the generic kernels around each attention softmax in ``operations`` to ``attention_unfused``.
+
+    Unfused attention is GEMM, mask, scale, softmax, GEMM. Its masks, scales and copies of the score matrix are
+    generic pointwise kernels that no name identifies. Their place does: they run on one stream of a rank between two
+    consecutive GEMMs, with a softmax among them, in a stretch too short to hold anything else. A fused kernel removes
+    all of them, so they are counted together. ``operations`` are sorted by rank and start.
+    """
+    softmax = operations.select("rank_index", "stream", "category").filter(pl.col("category") == UNFUSED_ATTENTION)
+    streams = softmax.select("rank_index", "stream").unique().sort("rank_index", "stream").rows()
+    if not streams:
+        return operations
+    numbers = operations["category"].to_physical().to_numpy().copy()
+    for rank_index, stream in streams:
+        is_on_stream = (pl.col("rank_index") == rank_index) & (pl.col("stream") == stream)
+        row = operations.select(is_on_stream.arg_true()).to_series().to_numpy()
+        category = numbers[row]
+        opens = np.isin(category, [CATEGORIES.index(name) for name in GEMM_CATEGORIES])
+        opens[0] = True
+        starts = np.flatnonzero(opens)
+        lengths = np.diff(np.append(starts, len(row)))
+        is_short = lengths <= attribution_thresholds().maximum_operations_between_gemms
+        has_softmax = np.logical_or.reduceat(category == CATEGORIES.index(UNFUSED_ATTENTION), starts)
+        is_generic = np.isin(category, [CATEGORIES.index(name) for name in _GENERIC_CATEGORIES])
+        is_within = np.repeat(is_short & has_softmax, lengths)
+        numbers[row[is_generic & is_within]] = CATEGORIES.index(UNFUSED_ATTENTION)
+    return operations.with_columns(category=pl.Series(numbers).cat.to(CATEGORY))

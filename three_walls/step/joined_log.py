@@ -1,0 +1,168 @@
+"""The training log beside the trace: which of its iterations are steady, and whether it is of the traced run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from statistics import quantiles
+
+from three_walls.lib.declare import artifact
+from three_walls.lib.measurement import Measurement, known_or_missing
+from three_walls.lib.text import in_ms
+from three_walls.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
+from three_walls.log.training_log import LogIteration, TrainingLog
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.attribute_steps import Attribution
+from three_walls.step.intervals import DURATION
+from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
+from three_walls.trace.read_inputs import Inputs, find_other_sizes
+
+NO_LOG = "no training log was given (--log)"
+NO_ITERATION_LINE = "the log holds no iteration line (the last rank prints them: give its log too)"
+EMPTY_LOG = "no line of the log is Megatron-LM's or Megatron-Bridge's"
+
+_IN_DUMP = re.compile(r"^profiling:\n((?:[ ].*\n)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedLog:
+    """A log with the roles of its iterations."""
+
+    log: TrainingLog
+    roles: tuple[Role, ...]
+    """Of ``log.iterations``, in order."""
+    steady: tuple[LogIteration, ...]
+    """The iterations that are unprofiled and steady."""
+    quartiles_ns: tuple[int, int, int] | None
+    """Of the lengths of steady iterations; None where ``why_no_median`` states the reason."""
+    why_no_median: str
+    other_sizes: str
+    """A size that differs from the trace's, as a sentence; empty if none does."""
+
+    def find_mismatch(self, traced_step_ns: int | None) -> str:
+        """Why the log is of another run than the traced step; empty if it is not known to be."""
+        quartiles, limits = self.quartiles_ns, default_log_thresholds()
+        if self.other_sizes or not quartiles or not quartiles[1] or not traced_step_ns:
+            return self.other_sizes
+        ratio = traced_step_ns / quartiles[1]
+        if limits.minimum_step_ratio <= ratio <= limits.maximum_step_ratio:
+            return ""
+        return f"its steps take {in_ms(quartiles[1])}, the traced step {ratio:.2f} times that"
+
+    def measure_excess_ns(self, traced_step_ns: int) -> int | None:
+        """What the profiler added to the traced step; None where the log does not give it."""
+        if self.quartiles_ns is None or self.find_mismatch(traced_step_ns):
+            return None
+        return measure_excess_ns(traced_step_ns, self.quartiles_ns[1])
+
+
+def measure_excess_ns(traced_step_ns: int, unprofiled_step_ns: int) -> int | None:
+    """How much longer the traced step is, where that is more than iterations differ by themselves; None for no step."""
+    if not traced_step_ns or not unprofiled_step_ns:
+        return None
+    is_perturbed = traced_step_ns / unprofiled_step_ns >= default_log_thresholds().minimum_perturbation_ratio
+    return traced_step_ns - unprofiled_step_ns if is_perturbed else 0
+
+
+@artifact
+def config(inputs: Inputs) -> RunConfig:
+    """The run's settings, merged from all sources."""
+    return inputs.config
+
+
+@artifact
+def config_without_log(inputs: Inputs) -> RunConfig:
+    """The run's settings by trace and saved configuration."""
+    return inputs.config_without_log
+
+
+@artifact
+def training_log(inputs: Inputs) -> Measurement[TrainingLog]:
+    """The log that was given."""
+    return known_or_missing(inputs.log, NO_LOG)
+
+
+@artifact
+def captured_lengths(attribution: Attribution) -> tuple[int | None, ...]:
+    """Length of every step, in order, of the rank that has most of them; None for a step that is not kept."""
+    by_rank = attribution.steps.sort("rank_index", "start_ns").partition_by("rank_index", maintain_order=True)
+    longest = max(by_rank, key=lambda steps: steps.height, default=None)
+    if longest is None:
+        return ()
+    rows = longest.select("kept", length_ns=DURATION).rows()
+    return tuple(int(length) if kept else None for kept, length in rows)
+
+
+@artifact
+def joined_log(
+    training_log: TrainingLog,
+    config_without_log: RunConfig,
+    config: RunConfig,
+    captured_lengths: tuple[int | None, ...],
+) -> JoinedLog:
+    """The log with the roles of its iterations."""
+    limits, iterations = default_log_thresholds(), training_log.iterations
+    profiled, is_known = find_profiled_range(training_log, config_without_log, config)
+    if not is_known and (matched := match_captured_steps(iterations, captured_lengths, limits)):
+        profiled, is_known = matched, True
+    roles = classify_iterations(iterations, training_log.events, profiled, limits)
+    steady = tuple(line for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY)
+    reason = _why_no_median(training_log, len(steady), is_known, len(captured_lengths), limits)
+    lengths = [line.elapsed_ns for line in steady]
+    quartiles = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else lengths * 3
+    return JoinedLog(
+        log=training_log,
+        roles=roles,
+        steady=steady,
+        quartiles_ns=None if reason else (round(quartiles[0]), round(quartiles[1]), round(quartiles[2])),
+        why_no_median=reason,
+        other_sizes=find_other_sizes(training_log, config_without_log),
+    )
+
+
+def find_profiled_range(
+    log: TrainingLog, trace_config: RunConfig, config: RunConfig
+) -> tuple[ProfiledRange | None, bool]:
+    """The profiler's range, and whether it is known: that a run without profiler has none is known.
+
+    The log's own arguments come first, because the log may be of a run that was not profiled. Then come the trace's
+    settings (``trace_config``), then those of all sources (``config``), such as a saved configuration.
+    """
+    arguments = dict(log.argument_block)
+    if arguments:
+        start, end = arguments.get("profile_step_start"), arguments.get("profile_step_end")
+        is_on = arguments.get("profile") == "True"
+    elif log.config_dump and (section := _IN_DUMP.search(log.config_dump)):
+        settings = dict(re.findall(r"^ +(\w+): (\w+)$", section[1], re.MULTILINE))
+        start, end = settings.get("profile_step_start"), settings.get("profile_step_end")
+        is_on = settings.get("use_nsys_profiler") == "true"
+    else:
+        start, end = _profiled_steps(trace_config)
+        if start is None or end is None:
+            start, end = _profiled_steps(config)
+        is_on = True
+    if not is_on:
+        return None, True
+    if start and end and start.isdecimal() and end.isdecimal():
+        return ProfiledRange(int(start), int(end)), True
+    return None, False
+
+
+def _profiled_steps(config: RunConfig) -> tuple[str | None, str | None]:
+    values = (config.get(key) for key in ("profile_step_start", "profile_step_end"))
+    start, end = (None if value is None else str(value) for value in values)
+    return start, end
+
+
+def _why_no_median(
+    log: TrainingLog, steady_count: int, is_known: bool, captured_steps: int, limits: LogThresholds
+) -> str:
+    if log.is_empty:
+        return EMPTY_LOG
+    if not log.iterations:
+        return NO_ITERATION_LINE
+    if steady_count < limits.minimum_steady_count:
+        return f"only {steady_count} of the log's {len(log.iterations)} iteration lines are unprofiled and steady"
+    if not is_known and steady_count < limits.minimum_iterations_per_captured_step * captured_steps:
+        return "neither log nor trace states which iterations were profiled (profile_step_start, profile_step_end)"
+    return ""

@@ -1,0 +1,253 @@
+"""PyTorch's operators and the NVTX ranges around them: which of them launched a kernel, with which tensor shapes.
+
+``torch.autograd.profiler.emit_nvtx(record_shapes=True)`` (Megatron's ``--profile``, Megatron-Bridge's
+``profiling.record_shapes``, ``nsys profile --pytorch=autograd-shapes-nvtx``) writes one NVTX range per operator::
+
+    aten::mm, seq = 12, op_id = 345, sizes = [[4096, 4096], [4096, 6144]], input_op_ids = [(344,0), (340,-1)]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from three_walls.lib import limits
+from three_walls.trace.read_tables import read_ranges_between
+from three_walls.trace.read_trace import Trace
+
+EVALUATES = "autograd::engine::evaluate_function: "
+"""What the name of a range begins with in which autograd runs a node of the backward pass."""
+
+_END_OF_NAME = re.compile(r", (?:seq = \d|op_id = \d|sizes = \[)")
+_SEQUENCE = re.compile(r", seq = (\d{1,18})")
+_SIZES = re.compile(r", sizes = (\[[\]\[0-9, ]*\])")
+_STILL_OPEN = 2**62
+
+_SHAPES = "sizes = "
+
+RANGE_TIMES = pl.Schema(
+    {
+        "thread": pl.Int64,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,  # null: the range was still open when the capture ended
+        "has_shapes": pl.Boolean,  # whether its text holds the shapes of arguments
+    }
+)
+
+NAMED_RANGES = pl.Schema(
+    {
+        "thread": pl.Int64,
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,  # null: the range was still open when the capture ended
+        "name": pl.String,  # without numbers and shapes of an operator
+        "has_sequence": pl.Boolean,  # whether it is an operator with a number
+    }
+)
+
+Sizes = tuple[tuple[int, ...], ...]
+
+
+class Operator(NamedTuple):
+    """A range. ``sizes``: the shape of each argument, () for one that is no tensor; None where none were recorded."""
+
+    name: str
+    sizes: Sizes | None
+    sequence: int | None
+    """PyTorch's number of the forward operator; the range of its backward pass has the same number."""
+    parent: int | None
+    """Index of the innermost range around it on the same thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """The ranges of a process, nested as its threads opened and closed them."""
+
+    found: tuple[Operator, ...]
+    """An operator per range; an index stands for its place here."""
+    starts: dict[int, list[int]]
+    """Per thread the starts of its ranges, ascending."""
+    order: dict[int, range]
+    """Per thread the indices of these ranges, in the same order."""
+    ends: tuple[int, ...]
+    """The end of each range of ``found``."""
+
+    def innermost(self, thread: int, at_ns: int) -> int | None:
+        """Index of the innermost range that is open on ``thread`` at ``at_ns``; None if there is none."""
+        starts = self.starts.get(thread, [])
+        position = bisect_right(starts, at_ns) - 1
+        index: int | None = self.order[thread][position] if position >= 0 else None
+        while index is not None and self.ends[index] <= at_ns:
+            index = self.found[index].parent
+        return index
+
+    def around(self, index: int | None) -> Iterator[int]:
+        """The indices of the range ``index`` and of those around it, from the inside out; nothing for None."""
+        while index is not None:
+            yield index
+            index = self.found[index].parent
+
+
+def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Operators:
+    """The ranges of ``process`` around the launches of ``operations``. Reads the trace file again.
+
+    Raises InputError where it cannot be read any more.
+    """
+    step = _read_step(trace, process, operations)
+    return nest_operators(trace.ranges.clear()) if step is None else step.operators
+
+
+def read_named_ranges(trace: Trace, process: int, operations: pl.DataFrame) -> pl.DataFrame:
+    """The ranges (NAMED_RANGES) of ``process`` that are open while ``operations`` are launched or run.
+
+    They are sorted by thread and start, the outer before the inner. Reads the trace file again unless that was done for
+    the same operations. Raises InputError where it cannot be read any more.
+    """
+    step = _read_step(trace, process, operations)
+    return pl.DataFrame(schema=NAMED_RANGES) if step is None else step.named
+
+
+def read_range_times(trace: Trace, process: int, operations: pl.DataFrame, until_ns: int) -> pl.DataFrame:
+    """The ranges (RANGE_TIMES) of ``process`` from the first launch of ``operations`` to ``until_ns``.
+
+    Reads the trace file again. Raises InputError where it cannot be read any more.
+    """
+    step = _read_step(trace, process, operations)
+    if step is None:
+        return pl.DataFrame(schema=RANGE_TIMES)
+    if until_ns <= step.until_ns:
+        return step.times.filter(
+            pl.col("start_ns") <= until_ns, pl.col("end_ns").fill_null(_STILL_OPEN) >= step.first_ns
+        )
+    return _list_times(read_ranges_between(trace.path, process, step.first_ns, until_ns))
+
+
+def _read_step(trace: Trace, process: int, operations: pl.DataFrame) -> _StepRanges | None:
+    first, last = operations["launch_start_ns"].min(), operations["launch_start_ns"].max()
+    if not isinstance(first, int) or not isinstance(last, int):
+        return None
+    start, end = operations["start_ns"].min(), operations["end_ns"].max()
+    assert isinstance(start, int) and isinstance(end, int)
+    return _read_step_between(trace.path, trace.input.sha256, process, (first, last), (start, end))
+
+
+@lru_cache(maxsize=4)  # facts and the replay ask for the same ranks
+def _read_step_between(
+    path: Path, _digest: str, process: int, launches: tuple[int, int], operations: tuple[int, int]
+) -> _StepRanges:
+    first_ns, last_ns = launches
+    until_ns = max(last_ns + (last_ns - first_ns) // _AFTER_LAUNCHES, operations[1])
+    ranges = read_ranges_between(path, process, min(first_ns, operations[0]), until_ns)
+    return _StepRanges(ranges, first_ns, last_ns, until_ns)
+
+
+_AFTER_LAUNCHES = 4
+"""This part of the time between a step's launches is read after the last one too: until its host begins the next."""
+
+
+class _StepRanges:
+    """The ranges of a process around the launches of a step and after them, as they are needed."""
+
+    def __init__(self, ranges: pl.DataFrame, first_ns: int, last_ns: int, until_ns: int) -> None:
+        self.first_ns, self.until_ns = first_ns, until_ns
+        self.times = _list_times(ranges)
+        """RANGE_TIMES until ``until_ns``."""
+        self.named = name_ranges(ranges)
+        """NAMED_RANGES until ``until_ns``."""
+        is_around = (pl.col("start_ns") <= last_ns) & (pl.col("end_ns").fill_null(_STILL_OPEN) >= first_ns)
+        self._around = ranges.filter(is_around)
+
+    @cached_property
+    def operators(self) -> Operators:
+        """The ranges up to the last launch, nested."""
+        around, self._around = self._around, self._around.clear()
+        return nest_operators(around)
+
+
+def _list_times(ranges: pl.DataFrame) -> pl.DataFrame:
+    has_shapes = pl.col("text").str.contains(_SHAPES, literal=True)
+    return ranges.with_columns(has_shapes=has_shapes).select(*RANGE_TIMES)
+
+
+def name_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
+    """``ranges`` as NAMED_RANGES: with the name of each in place of its text, as read_operator_text reads it."""
+    return ranges.select("thread", "start_ns", "end_ns", name=_NAME, has_sequence=_TEXT.str.contains(_SEQUENCE.pattern))
+
+
+_TEXT = pl.col("text").str.head(limits.LONGEST_NAME)
+# Texts are first cut after the end of the name, which lies after as many bytes as are found, or after fewer characters:
+# replacing in whole texts took three times as long.
+_NAME = pl.coalesce(_TEXT.str.head(_TEXT.str.find(_END_OF_NAME.pattern) + len(", op_id = 1")), _TEXT).str.replace(
+    f"(?s)(?:{_END_OF_NAME.pattern}).*", ""
+)
+
+
+def nest_operators(ranges: pl.DataFrame) -> Operators:
+    """Nests ``ranges``: HOST_RANGES of one process, sorted by thread and start, the outer before the inner.
+
+    A range inside as many others as ``limits.MOST_NESTED_RANGES`` contains none: ranges that overlap without nesting
+    would otherwise be around each other, and each launch would visit all of them.
+    """
+    # What read_operator_text reads of each text, but all at once: text by text it took half of the time.
+    read = ranges.select(
+        _NAME.alias("name"),
+        _TEXT.str.extract(_SIZES.pattern).alias("sizes"),
+        _TEXT.str.extract(_SEQUENCE.pattern).alias("sequence"),
+    )
+    sizes_of = {text: None if text is None else _read_sizes(text) for text in read["sizes"].unique().to_list()}
+    sizes = [sizes_of[text] for text in read["sizes"].to_list()]
+    sequences = [None if text is None else int(text) for text in read["sequence"].to_list()]
+    all_starts, ends = ranges["start_ns"].to_list(), ranges["end_ns"].fill_null(_STILL_OPEN).to_list()
+    parents: list[int | None] = []
+    starts: dict[int, list[int]] = {}
+    order: dict[int, range] = {}
+    of_threads = ranges["thread"].rle().struct.unnest()
+    for length, thread in of_threads.iter_rows():
+        order[thread] = range(len(parents), len(parents) + length)
+        starts[thread] = all_starts[len(parents) : len(parents) + length]
+        stack: list[int] = []
+        for index, start in zip(order[thread], starts[thread], strict=True):
+            while stack and ends[stack[-1]] <= start:
+                stack.pop()
+            parents.append(stack[-1] if stack else None)
+            if len(stack) < limits.MOST_NESTED_RANGES:
+                stack.append(index)
+    found = tuple(map(Operator, read["name"].to_list(), sizes, sequences, parents))
+    return Operators(found, starts, order, tuple(ends))
+
+
+def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:
+    """(name, shapes of the arguments, sequence number) from the text of a range; None for what it lacks."""
+    text = text[: limits.LONGEST_NAME]
+    end = _END_OF_NAME.search(text)
+    if end is None:
+        return text, None, None
+    sequence, sizes = _SEQUENCE.search(text, end.start()), _SIZES.search(text, end.start())
+    return text[: end.start()], _read_sizes(sizes[1]) if sizes else None, int(sequence[1]) if sequence else None
+
+
+@lru_cache(maxsize=10_000)  # the same few shapes come back thousands of times
+def _read_sizes(text: str) -> Sizes | None:
+    try:
+        sizes = json.loads(text)
+    except (ValueError, RecursionError):  # cut off, as a profiler does with very long texts, or no sizes at all
+        return None
+    if not all(isinstance(size, list) and _is_shape(size) for size in sizes):
+        return None
+    return tuple(tuple(size) for size in sizes)
+
+
+def _is_shape(lengths: list[object]) -> bool:
+    """Whether a tensor can have dimensions of these ``lengths``."""
+    if len(lengths) > limits.MOST_DIMENSIONS:
+        return False
+    numbers = [length for length in lengths if isinstance(length, int) and length <= limits.MOST_ELEMENTS]
+    return len(numbers) == len(lengths) and prod(numbers) <= limits.MOST_ELEMENTS

@@ -1,0 +1,186 @@
+"""The ranks of a run compared: which calls are the same collective, on which common clock, and who waited in it.
+
+Made from the timelines of all ranks; it finishes them (step numbers, kept steps) before attribution. ``match_ranks`` is
+the list of what is worked out, in order:
+
+- ``capture_start.py`` numbers the steps alike on all ranks, and finds steps that the start of profiling distorts.
+- ``groups.py``: which ranks call a collective together, from the parallel sizes.
+- ``matching.py``: calls matched by their order; ``pipeline_pairs.py``: pipeline exchanges matched by the schedule.
+- ``clock.py``: the clocks of the ranks aligned.
+- ``end_time_matching.py``: calls that order could not match, matched by when they end.
+- ``measure_arrivals``, here: the part of each call that is waiting for peers.
+
+A call transfers data from the moment its last member arrives (the start of its kernel there) to its end; until then the
+kernels of the other members wait. So per call and rank wait = latest arrival - own arrival, and transfer = own end -
+latest arrival (OSDI'25, arXiv 2505.05713); they sum to the call's duration exactly. Without a common clock, or with
+members missing, the shortest participant of a call stands for its transfer. That is too high if the last member to
+arrive was not captured, and too low for an all-to-all whose shortest participant received least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from three_walls.lib.report_warning import ReportWarning
+from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.find_steps import STEP
+from three_walls.step.intervals import DURATION
+from three_walls.step.ranks.align_clocks import CommonClock, align_clocks, list_clock_sources
+from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
+from three_walls.step.ranks.end_time_matching import match_by_end_time
+from three_walls.step.ranks.match_calls import STEP_AND_CLASS, MatchedCalls, RankOutline, match_calls, outline_ranks
+from three_walls.step.ranks.pipeline_pairs import pair_by_order, pair_by_time
+from three_walls.step.ranks.rank_groups import Pipeline, captures_everyone, find_members, find_pipeline, list_groups
+from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.trace.identity import Rank
+from three_walls.trace.read_trace import Capture
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedRanks:
+    """The ranks of a run, with their calls matched and their times on a common clock."""
+
+    ranks: tuple[Rank, ...]
+    steps: pl.DataFrame
+    """Every step of every rank (steps.STEPS). Those of a timeline may be fewer (steps_to_read.py, attributed_steps.py).
+    """
+    matched: MatchedCalls
+    clock: CommonClock
+    pipeline: Pipeline | None
+    arrivals: pl.DataFrame
+    """measure_arrivals, without the calls that any of their members made in a skewed step."""
+    class_splits: pl.DataFrame
+    """Waiting and transfer per rank, step and class: split_classes."""
+    skewed: pl.DataFrame
+    """Steps (rank_index, step) that began before the profiler of the last rank had started."""
+    start_skew_ns: int | None
+    """From the start of the first rank's profiler to the start of the last; None where the clocks do not show it."""
+    warnings: tuple[ReportWarning, ...]
+
+    @property
+    def rank_of(self) -> Mapping[int, int]:
+        """Rank number by rank index."""
+        return {rank.rank_index: rank.rank for rank in self.ranks}
+
+
+def match_ranks(
+    timeline: Timeline, traces: Sequence[Capture], config: RunConfig, outline: RankOutline | None = None
+) -> tuple[Timeline, MatchedRanks]:
+    """Finishes ``timeline``, and compares its ranks.
+
+    With ``outline``, the timeline needs no operations but communication.
+
+    In the finished timeline steps that ran at the same time have the same number on all ranks, and steps that began
+    before the profiler of the last rank had started are not kept.
+    """
+    outline = outline or outline_ranks(timeline.operations)
+    ranks = tuple(rank for trace in traces for rank in trace.ranks)
+    clocks = list_clock_sources(traces)
+    numbered, every_step = timeline, timeline.steps
+    if outline.unread is None:
+        every_step = number_steps(every_step, timeline.sources, clocks)
+        numbered = timeline.with_steps(every_step)
+    else:
+        every_step = pl.concat([every_step, outline.unread]).sort("rank_index", "start_ns", "step")
+    pipeline = find_pipeline(ranks, config)
+    all_captured = captures_everyone(ranks, config)
+    by_order = match_calls(numbered, find_members(ranks, config), outline.roles, all_captured=all_captured)
+    paired = pair_by_order(by_order, pipeline)
+    clock = align_clocks(clocks, paired)
+    matched = match_by_end_time(pair_by_time(paired, pipeline, clock), list_groups(ranks, config), clock)
+    arrivals = measure_arrivals(matched, clock)
+    skew = find_capture_start_skew(every_step, outline.begins, arrivals, clock)
+    # A call that one member made in a skewed step shows nothing about the others either.
+    touched = arrivals.join(skew.steps, on=["rank_index", "step"], how="semi").select("instance").unique()
+    untouched = arrivals.join(touched, on="instance", how="anti")
+    steps = drop_skewed_steps(every_step, skew.steps)
+    matched_ranks = MatchedRanks(
+        ranks=ranks,
+        steps=steps,
+        matched=matched,
+        clock=clock,
+        pipeline=pipeline,
+        arrivals=untouched,
+        class_splits=split_classes(matched, untouched),
+        skewed=skew.steps,
+        start_skew_ns=skew.skew_ns,
+        warnings=skew.warnings,
+    )
+    read = steps if outline.unread is None else steps.join(numbered.steps, on=STEP, how="semi", maintain_order="left")
+    return numbered.with_steps(read), matched_ranks
+
+
+def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> pl.DataFrame:
+    """Adds to each row of ``matched.calls`` (a rank's call) its times on the common clock and who arrived when.
+
+    common_start_ns, common_end_ns   the call on the common clock
+    latest_ns, second_ns             arrival of the last member and of the second-to-last, on the common clock
+    last                             rank index of the last; null where the clock cannot separate it from the second
+    resolved                         all members are on one clock, and their times fit a single collective
+    wait_ns, transfer_ns             the split: by latest arrival if resolved, else by shortest participant
+    """
+    calls = clock.add_common_times(matched.calls)
+    arrival = pl.col("common_start_ns")
+    per_instance = calls.group_by("instance").agg(
+        latest_ns=arrival.max(),
+        second_ns=arrival.bottom_k(pl.len() - 1).max(),
+        last=pl.col("rank_index").get(arrival.fill_null(0).arg_max()),
+        first_end_ns=pl.col("common_end_ns").min(),
+        end_spread_ns=pl.col("common_end_ns").max() - pl.col("common_end_ns").min(),
+        shortest_ns=DURATION.min(),
+        has_clock=arrival.is_not_null().all(),
+    )
+    # No member leaves a collective before the last has arrived. Where the class can run in several groups, calls of
+    # different groups may have been matched: only leaving together shows that they are the same collective.
+    maximum_spread_ns = default_rank_thresholds().maximum_end_spread_ns
+    overlaps = pl.col("first_end_ns") + min(clock.error_ns, maximum_spread_ns) >= pl.col("latest_ns")
+    leave_together = pl.col("end_spread_ns") <= maximum_spread_ns
+    fits = overlaps & (pl.col("sure") | leave_together)
+    resolved = pl.lit(clock.is_resolved) & pl.col("complete") & pl.col("has_clock") & fits
+    by_arrival = (pl.col("latest_ns") - arrival).clip(lower_bound=0)
+    is_distinct = pl.col("latest_ns") - pl.col("second_ns") > clock.error_ns
+    return (
+        calls.join(per_instance, on="instance", maintain_order="left")
+        .with_columns(resolved=resolved.fill_null(value=False))
+        .with_columns(
+            wait_ns=pl.when("resolved")
+            .then(pl.min_horizontal(by_arrival, DURATION))
+            .otherwise(DURATION - pl.col("shortest_ns")),
+            last=pl.when(pl.col("resolved") & is_distinct).then("last"),
+        )
+        .with_columns(transfer_ns=DURATION - pl.col("wait_ns"))
+        .drop("first_end_ns", "end_spread_ns", "shortest_ns", "has_clock")
+    )
+
+
+def split_classes(matched: MatchedCalls, arrivals: pl.DataFrame) -> pl.DataFrame:
+    """Waiting and transfer per rank, step and class. Durations of calls are summed, not united.
+
+    Columns: rank_index, step, class, total_ns (all calls), wait_ns (null if too few of the calls are matched), resolved
+    (whether enough of the time is in resolved calls), resolved_ns, and of the group: captured, size, complete.
+    ``arrivals``: see measure_arrivals.
+    """
+    total = matched.communication.group_by(STEP_AND_CLASS).agg(total_ns=DURATION.sum())
+    split = arrivals.group_by(STEP_AND_CLASS).agg(
+        pl.col("wait_ns").sum(),
+        matched_ns=DURATION.sum(),
+        resolved_ns=DURATION.filter("resolved").sum(),
+        captured=pl.col("captured").first(),
+        size=pl.col("size").first(),
+        complete=pl.col("complete").first(),
+    )
+    enough = default_rank_thresholds().minimum_resolved_fraction * pl.col("total_ns")
+    return (
+        total.join(split, on=STEP_AND_CLASS, how="left")
+        .with_columns(pl.col("matched_ns", "resolved_ns").fill_null(0))
+        .with_columns(
+            resolved=(pl.col("resolved_ns") >= enough) & (pl.col("resolved_ns") > 0),
+            wait_ns=pl.when((pl.col("matched_ns") >= enough) & (pl.col("matched_ns") > 0)).then("wait_ns"),
+        )
+        .drop("matched_ns")
+        .sort(STEP_AND_CLASS)
+    )

@@ -1,0 +1,205 @@
+"""Which steps of a long capture are read, chosen before anything else of it is: memory then does not grow with it.
+
+A run of which some ranks have steps that a range marks, and others not, is read whole.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import polars as pl
+
+from three_walls.lib.errors import InputError
+from three_walls.lib.threads import read_each
+from three_walls.step import selected_steps
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.find_steps import StepSource
+from three_walls.step.ranks.align_clocks import ClockSource, align_clocks
+from three_walls.step.ranks.attributed_steps import choose_numbers
+from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
+from three_walls.step.ranks.match_calls import MatchedCalls, RankOutline, outline_ranks
+from three_walls.step.ranks.step_times import CaptureSteps, RankSteps, UnknownStepsError, find_step_times
+from three_walls.tables.thresholds import attribution_thresholds
+from three_walls.trace.nsys_export import NsysExport
+from three_walls.trace.read_tables import count_operations
+from three_walls.trace.read_trace import Trace, list_steps_to_read
+from three_walls.trace.spans import Device, SampledSteps, Span, StepsToRead, are_within, join_spans
+from three_walls.trace.trace_files import COMPRESSED_SUFFIXES, plain_sqlite
+
+T = TypeVar("T")
+
+
+def choose_steps_to_read(
+    paths: Sequence[Path], captures_count: int, step_range: str | None, progress: Callable[[str], None], jobs: int = 1
+) -> Mapping[Path, Mapping[Device, StepsToRead]]:
+    """For each of the captures at ``paths`` the steps to read of each of its ranks; none where all are.
+
+    They are the same of all ranks, so that the ranks can be compared. What cannot be read is left to whoever reads it.
+    ``captures_count``: how many captures the run has; those not among ``paths`` are taken to be as large. ``jobs``: in
+    how many threads captures are read.
+    """
+    limits = attribution_thresholds()
+    if any(path.suffix in COMPRESSED_SUFFIXES for path in paths):
+        progress("unpacking traces")
+    counts = dict(zip(paths, _read_each(_count_operations, paths, jobs), strict=True))
+    readable = [path for path in paths if counts[path]]
+    operations = sum(filter(None, counts.values()))
+    # As in choose_steps, leaving out fewer than half saves little. A survey attributes every step that it reads.
+    least = 2 if captures_count == len(paths) else 1
+    if operations <= least * limits.most_attributed_operations:
+        return {}
+    progress("choosing the steps to read")
+    try:
+        captures = _read_each(partial(find_step_times, step_range=step_range), readable, jobs)
+    except UnknownStepsError:
+        return {}
+    found = {path: capture for path, capture in zip(readable, captures, strict=True) if capture is not None}
+    return _choose(found, operations * captures_count // len(paths))
+
+
+def sample_steps(first: Trace) -> SampledSteps | None:
+    """The steps that were read of the first rank of ``first``, to be attributed of all; None where all were."""
+    read = next(iter(list_steps_to_read([first]).values()), None)
+    if read is None:
+        return None
+    chosen = read.steps.filter(pl.col("step").is_in(sorted(read.attributed))).select("start_ns", "end_ns").rows()
+    start_ns = first.session_start_ns
+    spans = None if start_ns is None else join_spans((begin + start_ns, end + start_ns) for begin, end in chosen)
+    return SampledSteps(read.attributed, read.are_marked, spans, read.steps.filter("kept").height)
+
+
+def take_sampled(path: Path, sample: SampledSteps, step_range: str | None) -> Mapping[Device, StepsToRead]:
+    """The steps to read of each rank of the capture at ``path``: those in ``sample``; none where all are.
+
+    Steps that no range marks are counted from the begin of each capture, so they are found by when they ran. Clocks of
+    different hosts are milliseconds apart, far less than a step takes.
+    """
+    try:
+        capture = find_step_times(path, step_range)
+    except (InputError, UnknownStepsError):
+        return {}
+    taken = {}
+    for rank in capture.ranks:
+        kept = rank.steps.filter("kept")
+        if rank.is_marked or sample.spans is None or capture.session_start_ns is None:
+            are_sampled = kept["step"].is_in(sorted(sample.numbers))
+        else:
+            are_sampled = are_within(sample.spans, (kept["start_ns"] + kept["end_ns"]) // 2 + capture.session_start_ns)
+        numbers = frozenset(kept.filter(are_sampled)["step"].to_list())
+        if not numbers or rank.is_marked != sample.are_marked:
+            return {}
+        taken[rank.device] = _take(rank, rank.steps, numbers)
+    return taken
+
+
+def _read_each(read: Callable[[Path], T], paths: Sequence[Path], jobs: int) -> list[T | None]:
+    """``read`` of each of ``paths``; None of one that cannot be read."""
+
+    def attempt(path: Path) -> T | None:
+        try:
+            return read(path)
+        except InputError:
+            return None
+
+    return read_each(attempt, paths, jobs, lambda _: None)
+
+
+def _count_operations(path: Path) -> int:
+    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
+        return count_operations(export)
+
+
+def _choose(captures: Mapping[Path, CaptureSteps], operations: int) -> dict[Path, dict[Device, StepsToRead]]:
+    """The steps to read of runs with so many ``operations``."""
+    ranks = [(path, capture, rank) for path, capture in captures.items() for rank in capture.ranks]
+    if len({rank.is_marked for _, _, rank in ranks}) != 1:
+        return {}
+    source = StepSource.TRAINING_STEP if ranks[0][2].is_marked else StepSource.OPTIMIZER
+    places = {path: place for place, path in enumerate(captures)}
+    clocks = [
+        ClockSource(index, index, places[path], capture.host, capture.session_start_ns)
+        for index, (path, capture, _) in enumerate(ranks)
+    ]
+    each = [_with_rank_index(rank.steps, index) for index, (_, _, rank) in enumerate(ranks)]
+    steps = number_steps(pl.concat(each), dict.fromkeys(range(len(ranks)), source), clocks)
+    numbers = choose_numbers(_drop_skewed(steps, [rank for _, _, rank in ranks], clocks), operations)
+    if numbers is None:
+        return {}
+    found: dict[Path, dict[Device, StepsToRead]] = defaultdict(dict)
+    for index, (path, _, rank) in enumerate(ranks):
+        found[path][rank.device] = _take(rank, steps.filter(pl.col("rank_index") == index), numbers)
+    return dict(found)
+
+
+def _drop_skewed(steps: pl.DataFrame, ranks: Sequence[RankSteps], clocks: Sequence[ClockSource]) -> pl.DataFrame:
+    """``steps`` as they are kept when the ranks are compared, by the clocks that are known before that."""
+    begins = _list_begins({index: rank.begins for index, rank in enumerate(ranks)})
+    no_calls = pl.DataFrame(schema=_CALLS)
+    clock = align_clocks(clocks, MatchedCalls(no_calls, no_calls, no_calls))
+    return drop_skewed_steps(steps, find_capture_start_skew(steps, begins, no_calls, clock).steps)
+
+
+_CALLS = pl.Schema(
+    {
+        "instance": pl.Int64(),
+        "rank_index": pl.Int64(),
+        "step": pl.Int64(),
+        "class": pl.String(),
+        "sure": pl.Boolean(),
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+    }
+)
+
+
+def _take(rank: RankSteps, steps: pl.DataFrame, numbers: frozenset[int]) -> StepsToRead:
+    """``numbers`` of the ``steps`` of a rank, with as many others around them as select_steps may need."""
+    margin = 1 + -(-selected_steps.LARGEST_MARGIN * steps.height // rank.kernels)
+    places = np.flatnonzero(steps["step"].is_in(sorted(numbers)).to_numpy())
+    around = np.zeros(steps.height + 2 * margin + 2, dtype=bool)
+    for shift in range(2 * margin + 1):
+        around[places + shift] = True
+    are_read = around[margin : margin + steps.height]
+    # What the host launches in a range runs later, so that the ranges before and after belong to it.
+    more = 2 if rank.is_marked else 0
+    starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    spans = [
+        (int(starts[max(0, place - more // 2)]), int(ends[min(steps.height - 1, place + more)]))
+        for place in np.flatnonzero(are_read).tolist()
+    ]
+    read = frozenset(steps.filter(pl.Series(are_read))["step"].to_list())
+    return StepsToRead(steps, rank.is_marked, numbers, read, join_spans(spans), rank.begins)
+
+
+def outline_run(timeline: Timeline, to_read: Mapping[int, StepsToRead]) -> RankOutline:
+    """What comparing the ranks of ``timeline`` needs; of the ranks in ``to_read``, also of what was not read."""
+    outline = outline_ranks(timeline.operations)
+    if not to_read:
+        return outline
+    unread = [
+        _with_rank_index(read.steps.filter(~pl.col("step").is_in(sorted(read.read))), rank_index)
+        for rank_index, read in to_read.items()
+    ]
+    others = outline.begins.filter(~pl.col("rank_index").is_in(list(to_read)))
+    begins = _list_begins({rank_index: read.begins for rank_index, read in to_read.items()})
+    begins = pl.concat([others, begins.select(others.columns)]).sort("rank_index")
+    return replace(outline, begins=begins, unread=pl.concat(unread))
+
+
+def _list_begins(begins: Mapping[int, Span]) -> pl.DataFrame:
+    """RankOutline.begins."""
+    return pl.DataFrame(
+        [(rank_index, *times_ns) for rank_index, times_ns in begins.items()],
+        schema={"rank_index": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64},
+        orient="row",
+    )
+
+
+def _with_rank_index(steps: pl.DataFrame, rank_index: int) -> pl.DataFrame:
+    return steps.with_columns(rank_index=pl.lit(rank_index, dtype=pl.Int64))

@@ -1,0 +1,296 @@
+"""Megatron-Bridge's releases: what their configurations may hold, and how to recognize them.
+
+* ``generated/bridge/<release>.yaml``: what a configuration may hold; made by ``tools/bridge_schema.py``;
+* ``generated/bridge/type-mismatches/``: which values of the wrong type a release refuses; made by
+  ``tools/bridge_type_mismatches.py``;
+* ``generated/bridge/recipe-overlaps/``: the comm_overlap section of every recipe; made by ``tools/recipe_overlaps.py``;
+* ``bridge-accepted-values.yaml``: what happens to values of the wrong type that it accepts (reviewed);
+* ``bridge-releases.yaml``: the keys by which a saved configuration shows its release.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cache, cached_property
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from three_walls.lib.errors import UsageError
+from three_walls.lib.load_documents import ByName, NamedRow, Row, Scalar, Text, Texts, Value, load_table
+from three_walls.lib.resources import GENERATED_DIR, TABLES_DIR
+from three_walls.tables.rows import AfterValidator, Field
+
+BRIDGE_DIR = GENERATED_DIR / "bridge"
+MAIN = "main"
+_KIND = re.compile(r"(list\[)?(bool|int|float|str|null|any|dict|dtype|callable|(enum|object):\w.*)\]?")
+_RELEASE = re.compile(r"v?(\d+)(?:\.(\d+))?")
+_AFTER_EVERY_RELEASE = (0, 7)
+"""The release that main counts as; raise it when the schema of main is updated."""
+
+
+def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    for kind in kinds:
+        if not _KIND.fullmatch(kind):
+            raise ValueError(f"unknown kind {kind}")
+    return kinds
+
+
+class FieldType(Row):
+    """The type of one field of a configuration."""
+
+    kinds: Annotated[Texts, AfterValidator(_check_kinds)] = Field(alias="type")
+    """Kinds of values: ``bool``, ``list[str]``, ``enum:AttnBackend``."""
+    values: tuple[Scalar, ...] = ()
+    """Allowed texts or numbers; empty: any."""
+    default: Value = None
+
+    @property
+    def has_default(self) -> bool:
+        return "default" in self.fields_stated
+
+
+class Section(Row):
+    """One part of the configuration, ``model`` for example."""
+
+    itself: FieldType
+    fields: Mapping[str, FieldType]
+
+
+class EnumType(Row):
+    """An enum whose members an override spells by class and number."""
+
+    module: Text
+    members: Mapping[str, int]
+
+
+class BridgeSchema(Row):
+    """What a configuration of one release may hold."""
+
+    release: Text = Field(alias="bridge")
+    core: Text
+    """The Megatron Core that the release ships with."""
+    enums: Mapping[str, EnumType]
+    sections: Mapping[str, Section]
+    precision_recipes: Mapping[str, Mapping[str, Value]] = Field(default={})
+    """What each named precision recipe sets of MixedPrecisionConfig; empty where the schema was made without them."""
+
+    def find(self, path: str) -> FieldType | None:
+        """The type of ``section`` or ``section.field``; ``None`` where the release has no such field."""
+        name, _, field = path.partition(".")
+        section = self.sections.get(name)
+        if section is None:
+            return None
+        return section.fields.get(field) if field else section.itself
+
+    @cached_property
+    def model_paths(self) -> Mapping[str, tuple[str, ...]]:
+        """Name of a field -> its paths in the sections of the model, DDP and the optimizer, in this order."""
+        paths: dict[str, tuple[str, ...]] = {}
+        for section in ("model", "ddp", "optimizer"):
+            for field in self.sections[section].fields if section in self.sections else ():
+                paths[field] = (*paths.get(field, ()), f"{section}.{field}")
+        return paths
+
+    def paths(self) -> tuple[str, ...]:
+        """Every ``section.field``."""
+        return tuple(f"{name}.{field}" for name, section in self.sections.items() for field in section.fields)
+
+
+class BridgeRelease(NamedRow):
+    """Keys (or sections) that are new in a release, and keys that the next release no longer has."""
+
+    came_with: Texts = ()
+    last_with: Texts = ()
+
+
+class ReleaseTable(Row):
+    """``bridge-releases.yaml``, oldest release first."""
+
+    releases: ByName[BridgeRelease]
+
+
+MismatchKind = Literal["word", "text", "integer", "fraction", "flag", "list", "element", "mapping", "nothing"]
+"""Kinds of values that do not fit a field. ``word`` is a text (or number) that is none of the field's values,
+``element`` an element of the wrong kind in a list, ``nothing`` is null. The others are a value of that kind in a field
+of another kind."""
+
+
+class MeasuredMismatches(Row):
+    """What one release refuses, by path, measured by running its own checks."""
+
+    bridge: Text
+    configurations: tuple[Text, ...]
+    """The configurations that were tried."""
+    refused: Mapping[str, frozenset[MismatchKind]]
+    """Kinds that were refused in every configuration."""
+    sometimes: Mapping[str, frozenset[MismatchKind]]
+    """Kinds that were refused in some configurations."""
+    not_tried: frozenset[Text]
+
+    def is_accepted(self, path: str, kind: str) -> bool | None:
+        """Whether the release accepts such a value; None if that depends on the configuration, or was not tried."""
+        if kind in self.refused.get(path, ()):
+            return False
+        return None if kind in self.sometimes.get(path, ()) or path in self.not_tried else True
+
+
+def _check_path(path: str) -> str:
+    if not any(bridge_schema(release).find(path) for release in known_releases()):
+        raise ValueError(f"no release has a field {path}")
+    return path
+
+
+class OverlapGroup(Row):
+    """Recipes with the same comm_overlap section."""
+
+    section: Mapping[str, Value] | None
+    """The fields that it sets; None: there is no section."""
+    recipes: Texts
+
+
+class RecipeOverlaps(Row):
+    """``recipe-overlaps/<release>.yaml``."""
+
+    bridge: Text
+    groups: tuple[OverlapGroup, ...]
+
+
+class AcceptedValue(Row):
+    """What happens to values that Bridge accepts although they do not fit, and where upstream decides it."""
+
+    kinds: tuple[MismatchKind, ...]
+    failure_mode: Literal[FailureMode.FAILS_AT_BUILD, FailureMode.IGNORED]
+    source: Text
+
+
+AcceptedValues = dict[Annotated[str, AfterValidator(_check_path)], AcceptedValue]
+"""``bridge-accepted-values.yaml``, by path."""
+
+
+@cache
+def release_number(version: str) -> tuple[int, int]:
+    """(major, minor) of a version; patch releases change no key. ``main`` is newer than every release."""
+    match = _RELEASE.match(version)
+    return _AFTER_EVERY_RELEASE if match is None else (int(match[1]), int(match[2] or 0))
+
+
+@cache
+def known_releases() -> tuple[str, ...]:
+    """Releases with a schema, oldest first."""
+    stems = (path.stem for path in BRIDGE_DIR.glob("*.yaml") if path.stem == MAIN or _RELEASE.match(path.stem))
+    return tuple(sorted(stems, key=release_number))
+
+
+def nearest_release(version: str) -> str:
+    """The known release that stands for ``version``: the last one that is not newer, else the oldest."""
+    not_newer = [release for release in known_releases() if release_number(release) <= release_number(version)]
+    return not_newer[-1] if not_newer else known_releases()[0]
+
+
+@cache
+def bridge_schema(version: str) -> BridgeSchema:
+    """The schema that stands for ``version``."""
+    return load_table(BRIDGE_DIR / f"{nearest_release(version)}.yaml", BridgeSchema)
+
+
+@cache
+def precision_recipe(version: str, name: str) -> Mapping[str, Value] | None:
+    """Every field of the MixedPrecisionConfig that ``name`` stands for; None where no such recipe is known.
+
+    Both spellings of a name, with ``_`` and with ``-``, are registered. A schema without recipes has those of the
+    newest release that has them.
+    """
+    schemas = map(bridge_schema, (version, *reversed(known_releases())))  # most runs need the first alone
+    schema = next(schema for schema in schemas if schema.precision_recipes)
+    values = schema.precision_recipes.get(name.replace("-", "_"))
+    if values is None:
+        return None
+    fields = bridge_schema(version).sections["mixed_precision"].fields
+    return {field: kind.default for field, kind in fields.items() if kind.has_default} | dict(values)
+
+
+_PRECISION = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe")
+
+
+@cache
+def precision_settings(name: str) -> Mapping[str, Value]:
+    """The formats of numbers that the precision recipe ``name`` sets in every release, by key; empty for others."""
+    recipe = precision_recipe(MAIN, name)
+    if recipe is None:
+        return {}
+    is_on = {key: recipe[key.removesuffix("_recipe")] for key in _PRECISION}
+    return {key: recipe[key] for key in _PRECISION if is_on[key] or key in ("fp8", "fp4")}
+
+
+@cache
+def bridge_releases() -> tuple[BridgeRelease, ...]:
+    """The releases that can be recognized by the keys of a configuration, oldest first."""
+    return tuple(load_table(TABLES_DIR / "bridge-releases.yaml", ReleaseTable).releases.values())
+
+
+@cache
+def recipe_overlaps(version: str) -> Mapping[str, Mapping[str, Value] | None]:
+    """The comm_overlap section of every recipe whose section is known, by the recipe's name; None: it has none."""
+    path = BRIDGE_DIR / "recipe-overlaps" / f"{nearest_release(version)}.yaml"
+    groups = load_table(path, RecipeOverlaps).groups if path.is_file() else ()
+    return {recipe: group.section for group in groups for recipe in group.recipes}
+
+
+@cache
+def measured_mismatches(version: str) -> MeasuredMismatches:
+    """What is measured of the release that stands for ``version``."""
+    return load_table(BRIDGE_DIR / "type-mismatches" / f"{nearest_release(version)}.yaml", MeasuredMismatches)
+
+
+@cache
+def accepted_values() -> Mapping[tuple[str, str], AcceptedValue]:
+    """What happens to values that Bridge accepts, by path and kind, as far as reviewed."""
+    rows = load_table(TABLES_DIR / "bridge-accepted-values.yaml", AcceptedValues)
+    return MappingProxyType({(path, kind): row for path, row in rows.items() for kind in row.kinds})
+
+
+def check_release(bridge_version: str | None) -> None:
+    """Raises UsageError unless ``bridge_version`` is None, ``main`` or a release that is known, but for its patch."""
+    if bridge_version is None:
+        return
+    is_release = re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version)
+    if is_release and release_number(bridge_version) in map(release_number, known_releases()):
+        return
+    found = f"found {bridge_version!r}"
+    if is_release:
+        found = f"no data of {bridge_version} is known; the nearest is {nearest_release(bridge_version)}"
+    raise UsageError(
+        f"--bridge-version: expected a release like {', '.join(known_releases()[:-1])}, or {MAIN}: {found}"
+    )
+
+
+class FailureMode(StrEnum):
+    """How a wrong override fails: at once, when the model is built, or silently. Only ``REFUSED`` stops a launch."""
+
+    REFUSED = "refused"
+    """Megatron-Bridge fails when it applies the override or validates the configuration."""
+    FAILS_AT_BUILD = "fails_at_build"
+    """Megatron-Bridge accepts it, and the run fails when the model is built, or in a step."""
+    IGNORED = "ignored"
+    """Megatron-Bridge accepts it and silently drops or resets it: the edit does nothing."""
+    NOT_VALIDATED = "not_validated"
+    """Megatron-Bridge accepts it without a check; what a value of this kind then does is not known."""
+    UNKNOWN = "unknown"
+    """Whether Megatron-Bridge accepts it depends on other settings, or was not tried."""
+
+    def describe(self, problem: str, release: str) -> str:
+        """``problem`` as a sentence that also states how it fails, unless it is refused at once."""
+        return _SENTENCES[self].format(release=release, problem=problem)
+
+
+_SENTENCES = {
+    FailureMode.REFUSED: "{problem}",
+    FailureMode.FAILS_AT_BUILD: (
+        "Megatron-Bridge {release} accepts this, but the model cannot be built or trained: {problem}"
+    ),
+    FailureMode.IGNORED: "Megatron-Bridge {release} accepts this but silently ignores it: {problem}",
+    FailureMode.NOT_VALIDATED: "Megatron-Bridge {release} accepts this without checking it: {problem}",
+    FailureMode.UNKNOWN: "Megatron-Bridge {release} may refuse this, depending on other settings: {problem}",
+}

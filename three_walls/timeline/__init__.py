@@ -1,1 +1,0 @@
-"""Makes the timeline from traces: every operation with its category, and the training steps. Start: ``timeline.py``."""

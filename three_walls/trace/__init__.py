@@ -1,0 +1,1 @@
+"""Nsight Systems exports as typed frames, and everything else that a user hands in with them."""

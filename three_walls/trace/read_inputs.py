@@ -1,0 +1,292 @@
+"""Reads everything that a user hands in: traces, training logs, settings of every source, a memory snapshot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from three_walls.lib.errors import InputError, NothingToAnalyzeError
+from three_walls.lib.report_warning import UNREADABLE, ReportWarning
+from three_walls.lib.threads import read_each
+from three_walls.log.training_log import ProgressJob, TrainingLog
+from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.settings.log_settings import read_log_settings
+from three_walls.megatron.settings.merge_settings import merge_sources
+from three_walls.megatron.settings.option_words import read_user_settings
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
+from three_walls.megatron.settings.saved_config import CONFIG_NAME, read_config_file
+from three_walls.megatron.settings.setting_sources import CONFIG_FILE, KERNELS, USER, SettingsBuilder, SourceSettings
+from three_walls.memory_snapshot.snapshot import MemorySnapshot
+from three_walls.tables.kernel_names import shown_settings
+from three_walls.tables.thresholds import default_log_thresholds, default_rank_thresholds
+from three_walls.trace.identity import Rank
+from three_walls.trace.read_tables import WantedRanges
+from three_walls.trace.read_trace import Capture, Trace, read_trace
+from three_walls.trace.run_request import RunRequest
+from three_walls.trace.spans import Device, StepsToRead
+from three_walls.trace.trace_files import find_traces, find_unread
+
+Progress = Callable[[str], None]
+"""Called with a few words when a stage begins."""
+
+ChooseSteps = Callable[[Sequence[Path], int], Mapping[Path, Mapping[Device, StepsToRead]]]
+"""For those of some captures, of a run with so many, of which not every step is read: which are of their ranks."""
+
+BATCH_SIZE = "global_batch_size"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Everything that was read."""
+
+    traces: tuple[Trace, ...]
+    log: TrainingLog | None
+    snapshot: MemorySnapshot | None
+    stated: tuple[SourceSettings, ...]
+    """Settings of the sources other than the trace, highest precedence first."""
+    config: RunConfig
+    """The run's settings, merged from all sources."""
+    config_without_log: RunConfig
+    """The settings that the trace records, and those of a saved configuration. A log that contradicts them is of
+    another run."""
+    warnings: tuple[ReportWarning, ...] = ()
+    """Traces that could not be read, and what was found next to them and not read."""
+    paths: tuple[Path, ...] = ()
+    """Where the traces are. Of more than are read in full, :attr:`traces` begins with the first that has kernels."""
+    surveyed: tuple[Capture, ...] = ()
+    """Every capture of a run of which only some ranks are read in full; empty where all are."""
+    leaves_config: bool = False
+    """Whether a saved configuration lies next to the traces that nobody asked for: it may be another run's."""
+
+    @property
+    def captures(self) -> tuple[Capture, ...]:
+        """Every capture that was read, in full or not."""
+        return self.surveyed or self.traces
+
+    @property
+    def with_kernels(self) -> list[Trace]:
+        """The traces that can be analyzed, at least one; the others have no kernels."""
+        return [trace for trace in self.traces if trace.ranks]
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The captured ranks."""
+        return tuple(rank for capture in self.captures for rank in capture.ranks)
+
+    @property
+    def is_to_be_surveyed(self) -> bool:
+        """Whether there are more captures than are all read in full."""
+        return len(self.paths) > default_rank_thresholds().most_ranks_in_full
+
+    def without_log_settings(self, bridge_version: str | None) -> Inputs:
+        """The same without the settings in the log: the lengths of its steps may show that it is of another run."""
+        stated = tuple(settings for settings in self.stated if settings.source in (USER, CONFIG_FILE))
+        return replace(self, stated=stated, config=_merge_settings(stated, self.with_kernels[0], bridge_version))
+
+
+def read_every_step(_: Sequence[Path], __: int) -> Mapping[Path, Mapping[Device, StepsToRead]]:
+    """What :func:`read_inputs` is given where no capture is cut down while it is read."""
+    return {}
+
+
+def read_inputs(
+    request: RunRequest,
+    ranges: WantedRanges,
+    graph_launch: re.Pattern[str],
+    progress: Progress,
+    choose_steps: ChooseSteps = read_every_step,
+) -> Inputs:
+    """Reads all that ``request`` names. ``ranges`` and ``graph_launch`` are as for :func:`read_trace`.
+
+    ``choose_steps``: for the traces of which not every step is read, which are.
+
+    Raises InputError for a file that cannot be read, UsageError for a setting that cannot be, and NothingToAnalyzeError
+    where no trace has kernels.
+    """
+    given = list(request.traces)
+    trace_paths = find_traces(given, request.exports, progress)
+    user_config = _read_user_config(request)
+    log, snapshot = _read_log(request.logs, progress), _read_snapshot(request.memory_snapshot)
+    traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, request.workers.jobs, choose_steps)
+    first = next(trace for trace in traces if trace.ranks)
+    without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
+    stated = (*user_config, *_settings_in(log, without_log))
+    config = _merge_settings(stated, first, request.bridge_version)
+    unread = tuple(
+        ReportWarning("report-not-exported", f"{report.name}: no nsys is on PATH to export this report; {reason}.")
+        for report, reason in find_unread(given)
+    )
+    warnings = (*(warn_of_unreadable(path, reason) for path, reason in unreadable), *unread)
+    folders = {path if path.is_dir() else path.parent for path in given}
+    return Inputs(
+        traces=tuple(traces),
+        log=log,
+        snapshot=snapshot,
+        stated=stated,
+        config=config,
+        config_without_log=without_log,
+        warnings=warnings,
+        paths=tuple(trace_paths),
+        leaves_config=request.config is None and any((folder / CONFIG_NAME).is_file() for folder in folders),
+    )
+
+
+# Readers of what most runs lack are imported where they are needed.
+
+
+def _read_log(paths: Sequence[Path], progress: Progress) -> TrainingLog | None:
+    if not paths:
+        return None
+    from three_walls.log.read_log import read_logs
+
+    progress("reading training logs")
+    return read_logs(paths)
+
+
+def _read_snapshot(path: Path | None) -> MemorySnapshot | None:
+    if path is None:
+        return None
+    from three_walls.memory_snapshot.summarize_snapshot import read_memory_snapshot
+
+    return read_memory_snapshot(path)
+
+
+def warn_of_unreadable(path: Path, reason: str) -> ReportWarning:
+    """The warning for the trace at ``path`` that the analysis goes without. ``reason``: the message of the error."""
+    reason = show_name_alone(reason, path)
+    return ReportWarning(UNREADABLE, f"A trace is left out, and nothing is known of its ranks: {reason}")
+
+
+def show_name_alone(message: str, path: Path) -> str:
+    """``message`` with the name of the file in place of its path: a report shows no directory of the machine."""
+    return message.replace(str(path), path.name).replace(str(path.absolute()), path.name)
+
+
+def _merge_settings(stated: Iterable[SourceSettings], first: Trace, bridge_version: str | None) -> RunConfig:
+    return merge_sources([*stated, first.launch, read_kernel_settings(first)], bridge_version)
+
+
+def read_kernel_settings(trace: Trace) -> SourceSettings:
+    """The settings that the names of the kernels and NVTX ranges of ``trace`` show by themselves."""
+    settings = SettingsBuilder(KERNELS)
+    texts = trace.ranges["text"].unique().to_list()
+    for row in shown_settings():
+        names = trace.names.values() if row.kernels else ()
+        if any(row.kernels and row.kernels.search(name) for name in names) or any(
+            shown in text for text in texts for shown in row.ranges
+        ):
+            settings.set(row.key, row.value)
+    return settings.build()
+
+
+def _read_user_config(request: RunRequest) -> list[SourceSettings]:
+    found = [read_user_settings(request.settings)] if request.settings else []
+    if request.config is not None:
+        found.append(read_config_file(request.config))
+    return found
+
+
+def _settings_in(log: TrainingLog | None, config_without_log: RunConfig) -> list[SourceSettings]:
+    """The settings in the log; none if the log is of another run."""
+    if log is None or find_other_sizes(log, config_without_log):
+        return []
+    jobs = jobs_of_run(log.jobs, read_layout(config_without_log).world or log.world_size) or log.jobs[-1:]
+    return read_log_settings(log, jobs[-1].gpus if jobs else None)
+
+
+def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
+    """A size that differs between ``log`` and ``config``, as a sentence with both values; empty if none does.
+
+    ``config`` holds the settings of the trace and of a saved configuration. ``tables/log.yaml`` lists the sizes to
+    compare. A log with a different one is of another run.
+    """
+    if log.contradictions:
+        return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"
+    compared = default_log_thresholds()
+    world = config.environment.get("WORLD_SIZE")
+    sizes: list[tuple[str, object, ConfigValue | None]] = [("world_size", log.layout.world_size, world)]
+    sizes += [(name, getattr(log.layout, name), config.values.get(name)) for name in compared.compared_layout_sizes]
+    stated = [settings.values for settings in read_log_settings(log, None)]
+    for name in (*compared.compared_layout_sizes, *compared.compared_arguments):
+        logged = next((values[name] for values in stated if name in values), None)
+        sizes.append((name, None if logged is None else logged.value, config.values.get(name)))
+    sizes.append((BATCH_SIZE, _find_batch_size(log, config), config.values.get(BATCH_SIZE)))
+    for name, found, other in sizes:
+        is_known = found not in (None, "None") and other is not None and other.value is not None
+        if other is not None and is_known and str(found) != str(other.value):
+            place = "config file" if other.source == CONFIG_FILE else "trace"
+            return f"{name} is {found} in the log and {other.value} in the {place}"
+    return ""
+
+
+def _find_batch_size(log: TrainingLog, config: RunConfig) -> int | None:
+    """The global batch size of the log's iterations; None where it grows during the run, or is not printed."""
+    printed = {line.global_batch_size for line in log.iterations}
+    is_constant = len(printed) == 1 and config.get("rampup_batch_size") is None
+    return next(iter(printed)) if is_constant else None
+
+
+def jobs_of_run(jobs: Sequence[ProgressJob], world: int | None) -> tuple[ProgressJob, ...]:
+    """The jobs with as many GPUs as the run, in their order; if that number is unknown, as many as the last job."""
+    gpus = world or (jobs[-1].gpus if jobs else None)
+    return tuple(job for job in jobs if job.gpus == gpus)
+
+
+def _read_traces(
+    paths: Sequence[Path],
+    ranges: WantedRanges,
+    graph_launch: re.Pattern[str],
+    progress: Progress,
+    jobs: int,
+    choose_steps: ChooseSteps,
+) -> tuple[list[Trace], list[tuple[Path, str]]]:
+    """The traces, and which cannot be read and why: of several, one that is damaged costs its own ranks only.
+
+    Of more than are all read in full, the first with kernels: it gives the settings by which all are surveyed. Raises
+    InputError where no trace can be read, and NothingToAnalyzeError where none has kernels.
+    """
+
+    is_surveyed = len(paths) > default_rank_thresholds().most_ranks_in_full
+    of_all = {} if is_surveyed else choose_steps(paths, len(paths))
+
+    def read(capture_id: int) -> Trace | InputError:
+        path = paths[capture_id]
+        to_read = choose_steps([path], len(paths)) if is_surveyed else of_all
+        try:
+            return read_trace(path, capture_id, 0, ranges, graph_launch, to_read=to_read.get(path, {}))
+        except InputError as error:
+            return error
+
+    def begin(capture_id: int) -> None:
+        progress(f"reading {paths[capture_id].name} ({capture_id + 1} of {len(paths)})")
+
+    found: list[Trace | InputError] = []
+    if is_surveyed:
+        for capture_id in range(len(paths)):
+            begin(capture_id)
+            first = read(capture_id)
+            if isinstance(first, Trace) and first.ranks:
+                return [first], []  # the survey names what cannot be read
+            found.append(first)
+    else:
+        found = read_each(read, range(len(paths)), jobs, begin)
+    traces: list[Trace] = []
+    errors: list[tuple[Path, InputError]] = []
+    ranks_count = 0
+    for path, outcome in zip(paths, found, strict=True):
+        if isinstance(outcome, InputError):
+            errors.append((path, outcome))
+        else:
+            traces.append(outcome.after(ranks_count))
+            ranks_count += len(outcome.ranks)
+    if errors and not ranks_count:
+        raise errors[0][1]
+    if not ranks_count:
+        names = ", ".join(path.name for path in paths)
+        raise NothingToAnalyzeError(
+            f"{names}: expected CUDA kernels, found none; capture with: nsys profile -t cuda,nvtx ... "
+            "(and check that the capture range covers training steps)"
+        )
+    return traces, [(path, str(error)) for path, error in errors]

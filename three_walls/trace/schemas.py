@@ -1,0 +1,138 @@
+"""The schemas of the tables that later stages read, with a comment for each column."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+Float64Array = npt.NDArray[np.float64]
+
+ROWS_AT_ONCE = 1 << 18
+"""Of millions of rows, where what is worked out of all at once would take several times their memory."""
+
+KINDS = pl.Enum(["kernel", "memcpy", "memset", "graph"])
+
+OPERATIONS = pl.Schema(
+    {
+        "rank_index": pl.Int64(),  # index of the rank (one GPU of one process of one capture) in Trace.ranks
+        "kind": KINDS,  # what sort of device operation
+        "start_ns": pl.Int64(),  # session clock, inclusive
+        "end_ns": pl.Int64(),  # session clock, exclusive: intervals are half-open
+        "stream": pl.Int64(),  # CUDA stream within the process
+        "correlation": pl.Int64(),  # joins the API call that launched it, within the process; null if unknown
+        "name_id": pl.Int64(),  # kernel's demangled name (StringIds of its capture); null for other kinds
+        "short_name_id": pl.Int64(),  # kernel's short name; null for other kinds
+        "copy_kind": pl.Int8(),  # ENUM_CUDA_MEMCPY_OPER; null unless a copy
+        "source_kind": pl.Int8(),  # ENUM_CUDA_MEM_KIND of the source; null unless a copy or not recorded
+        "target_kind": pl.Int8(),  # ENUM_CUDA_MEM_KIND of the target; null unless a copy or not recorded
+        "bytes": pl.Int64(),  # size of a copy or memset; null otherwise
+        "graph_node": pl.Int64(),  # CUDA graph node; null outside graphs or not recorded
+        "grid_x": pl.Int32(),  # kernel's grid; null for other kinds or not recorded
+        "grid_y": pl.Int32(),
+        "grid_z": pl.Int32(),
+        "block_x": pl.Int32(),  # threads of a block of the kernel; null for other kinds or not recorded
+        "block_y": pl.Int32(),
+        "block_z": pl.Int32(),
+    }
+)
+
+API_CALLS = pl.Schema(
+    {
+        "process": pl.Int64(),  # globalPid
+        "thread": pl.Int64(),  # globalTid
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+        "correlation": pl.Int64(),  # joins the device operations it launched, within the process
+        "name": pl.Categorical(),  # as in Trace.names, empty where it is unknown; null if not recorded
+    }
+)
+
+STREAM_WAITS = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "stream": pl.Int64,  # the stream that waits for an event
+        "correlation": pl.Int64,  # of the call that made it wait; null if not recorded
+        "event": pl.Int64,  # event id within the process; reused by later records
+        "event_sync": pl.Int64,  # pairs this wait with one record; null where the schema has none
+    }
+)
+
+EVENT_RECORDS = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "stream": pl.Int64,  # the stream on which the event was recorded
+        "correlation": pl.Int64,  # of the recording call; null if not recorded
+        "event": pl.Int64,
+        "event_sync": pl.Int64,  # as in STREAM_WAITS
+    }
+)
+
+HOST_RANGES = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "thread": pl.Int64,  # globalTid
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,  # null: the range was still open when the capture ended
+        "text": pl.String,
+    }
+)
+
+NCCL_CALLS = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "thread": pl.Int64,  # globalTid
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+        "call_name": pl.String,  # ncclSend, ncclAllReduce, ...; ncclGroupStart and ncclGroupEnd have nothing below
+        "communicator": pl.UInt64,  # NCCL's hash of it: the same in all members
+        "message_bytes": pl.Int64,  # as NCCL states it: what this rank contributes
+        "peer": pl.Int64,  # rank within the communicator; null but for sends and receives
+    }
+)
+
+MEMORY_EVENTS = pl.Schema(
+    {
+        "process": pl.Int64,  # globalPid
+        "device": pl.Int64,
+        "start_ns": pl.Int64,  # 0: allocated before the capture began
+        "bytes": pl.Int64,
+        "memory_kind": pl.Int64,  # ENUM_CUDA_MEM_KIND
+        "operation": pl.Int64,  # ENUM_CUDA_DEV_MEM_EVENT_OPER: 0 allocation, 1 deallocation
+    }
+)
+
+OVERHEAD = pl.Schema(
+    {
+        "thread": pl.Int64,  # globalTid that the profiler held up
+        "start_ns": pl.Int64,
+        "end_ns": pl.Int64,
+    }
+)
+
+
+def conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+    """``frame`` with exactly the columns and types of ``schema``; raises if a column is missing."""
+    return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+def share_constants(frame: pl.DataFrame) -> pl.DataFrame:
+    """``frame``, where a column that has the same value in all rows (or none in any) takes no memory."""
+    if not frame.height:
+        return frame
+    may_be_same = [
+        pl.lit(first, dtype=dtype).alias(name)
+        for (name, dtype), first, last in zip(frame.schema.items(), frame.row(0), frame.row(-1), strict=True)
+        if first == last
+    ]
+    is_same = frame.select(pl.col(value.meta.output_name()).eq_missing(value).all() for value in may_be_same)
+    return frame.with_columns(value for value, column in zip(may_be_same, is_same, strict=True) if column[0])
+
+
+def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
+    """The different rows of ``frame`` in no order. Found part by part: few differ, and a part takes little memory."""
+    if frame.height <= ROWS_AT_ONCE:
+        return frame.unique()
+    return pl.concat([rows.unique() for rows in frame.iter_slices(ROWS_AT_ONCE)]).unique()

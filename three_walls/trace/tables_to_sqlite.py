@@ -1,0 +1,75 @@
+"""Directories of tables (``table_directory.py``) as SQLite databases, which is what everything else reads."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import adbc_driver_manager
+import adbc_driver_sqlite.dbapi as adbc
+import polars as pl
+
+from three_walls.lib import limits
+from three_walls.lib.errors import InputError
+from three_walls.lib.threads import check_is_wanted
+from three_walls.trace.table_directory import ARROW, list_tables
+
+_PAGE_BYTES = 4096
+_COPIED_AT_ONCE = 1 << 20
+
+
+def write_sqlite(directory: Path, target: Path) -> None:
+    """Writes the tables of ``directory`` into the new SQLite database ``target``.
+
+    Raises InputError where a table cannot be read, or where they take more space than their size explains or the disk
+    has.
+    """
+    paths = list_tables(directory)
+    file_bytes = sum(path.stat().st_size for path in paths)
+    free_bytes = int(shutil.disk_usage(target.parent).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK)
+    most_bytes = min(max(file_bytes * limits.MOST_UNPACKED_RATIO, limits.ALWAYS_UNPACKED_BYTES), free_bytes)
+    path = directory
+    try:
+        with closing(adbc.connect(f"file:{target}")) as connection, connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA max_page_count={max(most_bytes // _PAGE_BYTES, 1)}")
+            for path in paths:
+                for create, part in enumerate(_read_parts(path)):
+                    check_is_wanted()
+                    cursor.adbc_ingest(path.stem, part, mode="append" if create else "create")
+            connection.commit()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise InputError(
+            f"{directory}: expected tables of Nsight Systems, found a damaged {path.name} ({reason})"
+        ) from error
+    except adbc_driver_manager.Error as error:
+        reason = str(error).splitlines()[0][:120]
+        raise InputError(f"{directory}: {path.name} cannot be unpacked ({reason})") from error
+
+
+def _read_parts(path: Path) -> Iterator[pl.DataFrame]:
+    """The rows of a table in parts that fit into memory, with the types that SQLite has."""
+    if path.suffix == ARROW:
+        yield _as_sqlite(pl.read_ipc_stream(path))
+        return
+    whole = pl.scan_parquet(path, glob=False)
+    rows = int(whole.select(pl.len()).collect().item())
+    for first in range(0, max(rows, 1), _COPIED_AT_ONCE):
+        yield _as_sqlite(whole.slice(first, _COPIED_AT_ONCE).collect())
+
+
+def _as_sqlite(frame: pl.DataFrame) -> pl.DataFrame:
+    columns = []
+    for name, dtype in frame.schema.items():
+        column = pl.col(name)
+        if dtype == pl.UInt64:
+            columns.append(column.reinterpret(signed=True))
+        elif dtype.is_integer() or dtype == pl.Boolean:
+            columns.append(column.cast(pl.Int64))
+        elif dtype.is_float():
+            columns.append(column.cast(pl.Float64))
+        else:
+            columns.append(column if dtype in (pl.String, pl.Binary) else column.cast(pl.String))
+    return frame.select(columns)
