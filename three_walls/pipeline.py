@@ -12,7 +12,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``advice/plan/make_plan.py`` and ``advice/decide_verdict.py``: findings, the plan, the wall.
 - ``bridge/render_overrides.py``: the plan as overrides of a launcher; ``bridge/render_entries.py``: each entry alone.
 - ``export/``: the kernels of the step (``kernel_table.py``), the host's time by place, the timeline.
-- ``export/step_tracks.py``: the step for trace viewers.
+- ``export/chrome_trace.py``: the step for trace viewers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from three_walls.bridge.nearest_recipe import find_nearest_recipe
 from three_walls.bridge.render_entries import spell_entries
 from three_walls.bridge.render_overrides import spell
 from three_walls.build_report import build_report
-from three_walls.export.step_tracks import list_step_tracks, measured_step
-from three_walls.export.tracks import StepTracks
+from three_walls.export.chrome_trace import StepTracks, list_step_tracks
+from three_walls.export.lanes import measured_step
 from three_walls.facts.counted_world import add_counted_world
 from three_walls.facts.log_facts import log_mismatch
 from three_walls.facts.sheet import DEFINITIONS, make_sheet

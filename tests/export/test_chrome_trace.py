@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
+import polars as pl
 import pytest
 
-from three_walls.export.chrome_trace import render_chrome_trace
-from three_walls.export.tracks import Arrow, RankTracks, Slice, StepTracks, Track
+from three_walls.export.chrome_trace import RankTracks, StepTracks, Track, render_chrome_trace
 
 HOSTILE = '</script>","ph":"X"}],\n\x1b[31m\u202e\ud800'
 
@@ -16,11 +16,18 @@ def render(*ranks: RankTracks, why: str = "its median step") -> str:
     return "".join(render_chrome_trace(StepTracks(7, why, ("a note",), iter(ranks))))
 
 
+def make_track(track: str, start_ns: int, end_ns: int, name: str, category: str, **details: object) -> Track:
+    """A track with one slice."""
+    slices = {"start_ns": start_ns, "end_ns": end_ns, "name": "", "category": category, **details}
+    shown = pl.Series("name", [name], dtype=pl.Object)  # no column of texts holds half a character, JSON does
+    return Track(track, pl.DataFrame([slices]).with_columns(shown))
+
+
 def make_rank(number: int, name: str = "gemm") -> RankTracks:
     """A call of 2 ns at 1 us, and the kernel it launched from 2.003 to 5.010 us."""
-    call = Slice(1_000, 1_002, "cudaLaunchKernel", "cuda_call", {"correlation": 5})
-    kernel = Slice(2_003, 5_010, name, "gemm", {"layer": 0, "module": None})
-    return RankTracks(number, (Track("stream 7", [kernel]), Track(name, [call])), (Arrow(1, 1_000, 0, 2_003),))
+    call = make_track(name, 1_000, 1_002, "cudaLaunchKernel", "cuda_call", correlation=5)
+    kernel = make_track("stream 7", 2_003, 5_010, name, "gemm", layer=0, module=None)
+    return RankTracks(number, (kernel, call), ((1, 1_000, 0, 2_003),))
 
 
 def test_a_rank_is_a_process_and_a_track_a_thread_with_its_name() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from three_walls.bridge.merged_config import MergedConfig
 from three_walls.bridge.resolve_config import resolve
 from three_walls.megatron.derive import (
     KnownSettings,
@@ -18,7 +19,6 @@ from three_walls.megatron.derive import (
 )
 from three_walls.megatron.settings.merge_settings import merge_sources
 from three_walls.megatron.settings.saved_config import read_dump
-from three_walls.tables.bridge_releases import bridge_schema
 
 TENSOR, EXPERT, EXPERT_TENSOR = (
     "tensor_model_parallel_size",
@@ -75,7 +75,7 @@ BRIDGE_CASES: list[tuple[str, dict[str, Any], str, Any]] = [
 
 @pytest.mark.parametrize(("release", "model", "name", "value"), BRIDGE_CASES)
 def test_a_run_and_overrides_have_the_same_value(release: str, model: dict[str, Any], name: str, value: Any) -> None:
-    resolved = resolve({f"model.{key}": found for key, found in model.items()}, None, bridge_schema(release), release)
+    resolved = resolve({f"model.{key}": found for key, found in model.items()}, MergedConfig({}), release)
     assert resolved.values[f"model.{name}"] == value
     run = merge_sources([read_dump(json.dumps({"model": model}), "config file", "x")], release)
     assert run.get(name) == value

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from three_walls.advice.finding import Note
 from three_walls.advice.format.rule_sources import Pointer, load_sources
 from three_walls.bridge.merged_config import MergedConfig, values_by_path
-from three_walls.bridge.resolve_config import DERIVED_NAMES, Resolved, resolve
+from three_walls.bridge.resolve_config import BEFORE, DERIVED, DERIVED_NAMES, ENVIRONMENT, PLATFORM, Resolved, resolve
 from three_walls.lib.expressions import FAILURES, Truth, evaluate, list_names, parse_expression
 from three_walls.lib.load_documents import Row, Text, load_table, suggest
 from three_walls.lib.resources import RULES_DIR, TABLES_DIR
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pydantic import ValidationInfo
 
 CONSTRAINTS_FILE = TABLES_DIR / "bridge-constraints.yaml"
-ENVIRONMENT, PLATFORM, DERIVED, BEFORE = "env.", "platform.", "derived.", "before."
-"""Prefixes of names that are no settings of the final configuration."""
 
 _parse = cache(parse_expression)
 """A plan judges every constraint dozens of times."""
@@ -59,7 +57,7 @@ class Constraint(Row):
             self.until is None or release <= release_number(self.until)
         )
 
-    def judge(self, settings: Settings) -> tuple[Truth, str]:
+    def judge(self, settings: Resolved) -> tuple[Truth, str]:
         """Whether the configuration keeps it, and what is wrong where it does not."""
         applies = Truth.HOLDS
         try:
@@ -89,29 +87,6 @@ class ConstraintTable(Row):
     constraints: dict[str, Constraint]
 
 
-class Settings:
-    """Names of constraints and their values, as far as they are known."""
-
-    def __init__(self, config: MergedConfig, resolved: Resolved, sections: Mapping[str, Any]) -> None:
-        self._config, self._resolved, self._sections = config, resolved, sections
-
-    def find(self, name: str) -> Any:
-        """The value of ``name``; ``Truth.UNKNOWN`` where it is not known."""
-        if name.startswith(ENVIRONMENT):
-            variable = name.removeprefix(ENVIRONMENT)
-            if variable not in self._config.environment and not self._config.environment_is_known:
-                return Truth.UNKNOWN
-            value = self._config.environment.get(variable)
-            return "" if value is None else value
-        if name.startswith(PLATFORM):
-            return self._config.platform.get(name.removeprefix(PLATFORM), Truth.UNKNOWN)
-        if name.startswith(DERIVED):
-            return self._resolved.derived.get(name.removeprefix(DERIVED), Truth.UNKNOWN)
-        values = self._resolved.before_overlap if name.startswith(BEFORE) else self._resolved.values
-        name = name.removeprefix(BEFORE)
-        return values.get(name if "." in name or name in self._sections else f"model.{name}", Truth.UNKNOWN)
-
-
 @cache
 def constraint_table() -> ConstraintTable:
     """The table that ships with the program."""
@@ -136,25 +111,22 @@ def _list_names(path: Path) -> dict[str, object]:
 
 def judge_constraints(config: MergedConfig, version: str) -> tuple[tuple[Note, ...], tuple[str, ...]]:
     """Constraints of the release that ``config`` breaks, and the names of those that cannot be judged."""
-    schema = bridge_schema(version)
-    return judge_values(config, values_by_path(config, schema), version)
+    return judge_values(config, values_by_path(config, bridge_schema(version)), version)
 
 
 def judge_values(
     config: MergedConfig, paths: Mapping[str, Any], version: str
 ) -> tuple[tuple[Note, ...], tuple[str, ...]]:
     """The same for settings by Bridge path; ``config`` gives the environment and the platform."""
-    schema = bridge_schema(version)
-    resolved = resolve(paths, config.platform.get("world_size"), schema, version)
-    settings = Settings(config, resolved, schema.sections)
-    broken = [Note(WRONG_KIND, problem, WRONG_KIND_SOURCE) for problem in resolved.problems]
+    settings = resolve(paths, config, version)
+    broken = [Note(WRONG_KIND, problem, WRONG_KIND_SOURCE) for problem in settings.problems]
     unknown = []
     for name, constraint in constraint_table().constraints.items():
         if not constraint.is_checked_in(version):
             continue
         truth, found = constraint.judge(settings)
         if truth is Truth.FAILS:
-            text = constraint.failure_mode.describe(f"{constraint.message} ({found})", schema.release)
+            text = constraint.failure_mode.describe(f"{constraint.message} ({found})", settings.schema.release)
             broken.append(Note(name, text, constraint.source))
         elif truth is Truth.UNKNOWN:
             unknown.append(name)

@@ -15,6 +15,7 @@ from three_walls.bridge.merged_config import (
     COMM_OVERLAP_CLASS,
     MIXED_PRECISION,
     MIXED_PRECISION_CLASS,
+    MergedConfig,
     freeze,
 )
 from three_walls.lib.expressions import FAILURES
@@ -28,30 +29,47 @@ from three_walls.megatron.derive import (
     overlaps_tensor_parallelism,
 )
 from three_walls.megatron.pipeline_layout import read_layout
-from three_walls.tables.bridge_releases import BridgeSchema, precision_recipe, release_number
+from three_walls.tables.bridge_releases import BridgeSchema, bridge_schema, precision_recipe, release_number
 
 COPIED_TO = ("model", "optimizer", "ddp")
 """Sections that the mixed-precision recipe is copied to."""
 SEQUENCE_DATASETS = ("GPTDatasetConfig", "MockGPTDatasetConfig", "GPTFIMDatasetConfig", "FinetuningDatasetConfig")
 SEQUENCE_DATASETS_SINCE_0_6 = ("GPTSFTDatasetConfig", "DirectHFSFTDatasetConfig", "EnergonDatasetConfig")
 """Datasets whose sequence length Bridge compares with the model's."""
+ENVIRONMENT, PLATFORM, DERIVED, BEFORE = "env.", "platform.", "derived.", "before."
+"""Prefixes of names that are no settings of the final configuration."""
 _BUCKET_SIZE = 128 * 1024 * 1024
 
 
 class Resolved(KnownSettings):
     """The settings by Bridge path, what follows from them, and what cannot be calculated."""
 
-    def __init__(self, paths: Mapping[str, Any], world_size: Any, schema: BridgeSchema, version: str) -> None:
-        """``world_size``: GPUs of the run, or None where that is not known."""
+    def __init__(self, paths: Mapping[str, Any], config: MergedConfig, schema: BridgeSchema, version: str) -> None:
+        """``config``: where the settings are from; it has the environment and the platform."""
         super().__init__(dict(paths), model="model.")
-        self.world_size, self.schema, self.version = world_size, schema, version
-        self.release = release_number(version)
-        self.before_overlap: Mapping[str, Any] = {}
+        self._config, self.schema, self.version = config, schema, version
+        self.release, self.world_size = release_number(version), config.platform.get("world_size")
+        self.before_overlap: dict[str, Any] = {}
         """The settings after the mixed-precision recipe, before the CommOverlapConfig is copied."""
         self.derived: dict[str, Any] = {}
         """By the names in ``DERIVED_NAMES``, as far as known."""
         self.problems: list[str] = []
         """Errors that values of a wrong kind raise on the way."""
+
+    def find(self, name: str) -> Any:
+        """The value of a name in a constraint; ``Truth.UNKNOWN`` where it is not known."""
+        values = self.values
+        if name.startswith(ENVIRONMENT):
+            unset = None if self._config.environment_is_known else UNKNOWN
+            value = self._config.environment.get(name.removeprefix(ENVIRONMENT), unset)
+            return "" if value is None else value
+        if name.startswith(PLATFORM):
+            return self._config.platform.get(name.removeprefix(PLATFORM), UNKNOWN)
+        if name.startswith(DERIVED):
+            return self.derived.get(name.removeprefix(DERIVED), UNKNOWN)
+        if name.startswith(BEFORE):
+            values, name = self.before_overlap, name.removeprefix(BEFORE)
+        return values.get(name if "." in name or name in self.schema.sections else f"model.{name}", UNKNOWN)
 
 
 DERIVED_NAMES = {
@@ -82,9 +100,9 @@ DERIVED_NAMES = {
 """What constraints may compare under ``derived.``."""
 
 
-def resolve(paths: Mapping[str, Any], world_size: Any, schema: BridgeSchema, version: str) -> Resolved:
-    """``paths`` after Bridge's copies and defaults; ``world_size``: GPUs, or None where that is not known."""
-    state = Resolved(paths, world_size, schema, version)
+def resolve(paths: Mapping[str, Any], config: MergedConfig, version: str) -> Resolved:
+    """The settings ``paths`` of ``config`` after Bridge's copies and defaults."""
+    state = Resolved(paths, config, bridge_schema(version), version)
     for step in _STEPS:
         if step is _copy_overlap:
             state.before_overlap = dict(state.values)

@@ -26,7 +26,7 @@ from three_walls.step.operators import read_named_ranges
 from three_walls.step.ownership import OWNER
 from three_walls.step.step_rows import GapCause, RankReport
 from three_walls.step.step_view import StepView
-from three_walls.tables.buckets import BUCKETS, COMPUTE_CATEGORIES, Group
+from three_walls.tables.buckets import COMPUTE_CATEGORIES, IDLE_BUCKETS
 from three_walls.trace.read_tables import THREADS_PER_PROCESS
 from three_walls.trace.schemas import Int64Array
 
@@ -42,7 +42,6 @@ _OPERATOR = "::"
 """In the names of operators (``aten::mm``) and of nothing that a user calls a range."""
 _NO_RANGE = 0
 _NEVER = 2**62
-_IDLE = [bucket.name for bucket in BUCKETS if bucket.group == Group.IDLE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def host_work(
         )
     )
     starved = _find_starved_threads(step, timeline, gaps)
-    idle = _Stretches.of(step.slices.filter(OWNER.is_in(_IDLE)))
+    idle = _Stretches.of(step.slices.filter(OWNER.is_in(IDLE_BUCKETS)))
     rows: list[HostWorkRow] = []
     for thread in threads:
         is_own = pl.col("thread") == thread

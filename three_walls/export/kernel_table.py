@@ -8,9 +8,8 @@ from functools import lru_cache
 
 import polars as pl
 
+from three_walls.export.lanes import LONGEST_SHOWN_NAME, MeasuredStep
 from three_walls.export.step_detail_rows import KernelPlace, KernelRow
-from three_walls.export.step_tracks import MeasuredStep
-from three_walls.export.tracks import LONGEST_SHOWN_NAME
 from three_walls.facts.gemm_shapes import LaunchedGemms
 from three_walls.facts.model_flops import precision_of
 from three_walls.layers.layer_order import OUTSIDE

@@ -15,21 +15,24 @@ import numpy as np
 import polars as pl
 
 from three_walls.export.kernel_table import generalize, name_part, shorten_name
-from three_walls.export.step_detail_rows import Timeline, TimelineLane, TimelineRank, TimelineStretch
-from three_walls.export.step_tracks import (
+from three_walls.export.lanes import (
     MeasuredStep,
     Window,
     find_operations_on_path,
-    join_causes,
-    join_owners,
+    join_stretches,
+    list_calls,
+    list_causes,
+    list_operations,
+    list_owners,
+    list_ranges,
     list_windows,
-    select_calls,
-    select_operations,
+    name_by_id,
 )
+from three_walls.export.step_detail_rows import Timeline, TimelineLane, TimelineRank, TimelineStretch
 from three_walls.lib.declare import artifact
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import name_ranges
-from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKETS, COMMUNICATION_CATEGORIES, Group
+from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES, COMMUNICATION_CATEGORIES, IDLE_BUCKETS
 from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between
 from three_walls.trace.schemas import Int64Array
 
@@ -51,7 +54,6 @@ _SHARES = {"modules": 0.05, "budget": 0.10, "gaps": 0.10, "operations": 0.40, "c
 _LEAST_ITEMS = 24
 _CELL = 4
 """Neighbours are joined within cells of this many thresholds."""
-_IDLE = [bucket.name for bucket in BUCKETS if bucket.group == Group.IDLE]
 _ITEM = ("start_ns", "end_ns", "text", "category", "module", "launch_ns", "on_path")
 _NOT_LAUNCHED = -1
 
@@ -82,7 +84,7 @@ def drawn_timeline(
     detailed = _choose_detailed(measured, late)
     is_detailed = pl.col("rank_index").is_in(list(detailed)) & (pl.col("step") == measured.step.step)
     gaps = measured.gaps.stretches.filter(is_detailed)
-    windows, is_aligned = list_windows(measured, ())
+    windows, is_aligned = list_windows(measured)
     representative = measured.step.rank_index
 
     def in_order(window: Window) -> tuple[bool, bool, bool, int, int]:
@@ -107,10 +109,10 @@ def drawn_timeline(
             read = ranges if index == representative else name_ranges(read_ranges_between(*in_step))
             lanes, items = _list_lanes(measured, window, of_rank, read, gaps, texts, most)
         else:
-            lanes, items = [_list_owners(of_rank, window, texts, most_coarse)], of_rank.height
-        begin, end = window.shown
+            lanes, items = [_make_budget(of_rank, window, texts, most_coarse)], of_rank.height
+        begin, length = window.start_ns - window.zero_ns, window.end_ns - window.start_ns
         role = _name_role(window, measured, late, detailed)
-        ranks.append(TimelineRank(window.rank.rank, begin, end - begin, window.zero_ns, role, tuple(lanes), items))
+        ranks.append(TimelineRank(window.rank.rank, begin, length, window.zero_ns, role, tuple(lanes), items))
     own = next(window for window in windows if window.rank.rank_index == representative)
     worst_gaps, exposed, longest = _list_stretches(measured, own, operations, gaps)
     return Timeline(
@@ -160,11 +162,12 @@ def _list_lanes(
     """The lanes of one rank in detail, and how many items they are made of."""
     is_representative = window.rank.rank_index == measured.step.rank_index
     on_path = find_operations_on_path(measured.graph, window) if is_representative else frozenset[int]()
-    operations = _list_operations(measured, window, on_path)
-    calls, threads = _list_calls(measured, window, operations["launch_thread"].unique())
-    ranges = _complete(_list_ranges(window, read, threads, int(_SHARES["ranges"] * most)), "thread", "depth")
+    operations = _describe(list_operations(measured, window, on_path), window)
+    calls, threads = _choose_calls(list_calls(measured.timeline, window), window, operations["launch_thread"].unique())
+    of_threads = read.filter(pl.col("thread").is_in(threads))
+    ranges = _complete(_nest(list_ranges(of_threads, window, int(_SHARES["ranges"] * most))), "thread", "depth")
     of_depth = ranges.partition_by("thread", "depth", as_dict=True)
-    causes = join_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
+    causes = list_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
         "start_ns", "end_ns", text="detail", category="cause"
     )
     modules = _join_modules(operations)
@@ -174,7 +177,7 @@ def _list_lanes(
             if modules.height
             else []
         ),
-        _list_owners(slices, window, texts, int(_SHARES["budget"] * most)),
+        _make_budget(slices, window, texts, int(_SHARES["budget"] * most)),
         _make_lane("gaps", "", 0, thin(_complete(causes), int(_SHARES["gaps"] * most)), window, texts),
     ]
     for thread in threads:
@@ -203,27 +206,22 @@ def _name_thread(thread: int) -> str:
     return f"thread {thread % THREADS_PER_PROCESS}"
 
 
-def _list_operations(measured: MeasuredStep, window: Window, on_path: Collection[int]) -> pl.DataFrame:
-    operations = select_operations(measured, window, on_path)
-    full = operations["name_id"].unique().drop_nulls().to_list()
-    names = pl.DataFrame(
-        {"name_id": full, "kernel": [shorten_name(window.trace.names.get(name, "")) for name in full]},
-        schema={"name_id": pl.Int64, "kernel": pl.String},
-    )
+def _describe(operations: pl.DataFrame, window: Window) -> pl.DataFrame:
+    kernel = name_by_id(operations["name_id"], lambda name: shorten_name(window.trace.names.get(name, "")))
     labels = [column for column in ("module", "direction", "layer") if column in operations.columns]
     layer = pl.format("layer {}", "layer") if "layer" in labels else pl.lit(None, dtype=pl.String)
     words = [pl.col(name) for name in labels if name != "layer"]
     flag = pl.col("on_path").fill_null(value=False) if "on_path" in operations.columns else pl.lit(value=False)
     category = pl.col("category").cast(pl.String)
-    return operations.join(names, on="name_id", how="left").select(
+    return operations.select(
         "stream",
         "launch_thread",
-        pl.col("start_ns").clip(lower_bound=window.start_ns),
-        pl.col("end_ns").clip(upper_bound=window.end_ns),
-        text=pl.coalesce(pl.col("kernel").replace("", None), category.replace(_TITLES)),
+        "start_ns",
+        "end_ns",
+        text=pl.coalesce(kernel.replace("", None), category.replace(BUCKET_TITLES)),
         category=category,
         module=pl.concat_str([*words, layer], separator=" ", ignore_nulls=True),
-        launch_ns=(pl.col("start_ns") - pl.col("launch_start_ns")).clip(lower_bound=0),
+        launch_ns=pl.col("launch_ns").clip(lower_bound=0),
         on_path=flag,
     )
 
@@ -241,50 +239,33 @@ def _join_modules(operations: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-_TITLES = {name: bucket.title for name, bucket in BUCKET_BY_NAME.items()}
-
-
-def _list_calls(measured: MeasuredStep, window: Window, launching: pl.Series) -> tuple[pl.DataFrame, list[int]]:
+def _choose_calls(calls: pl.DataFrame, window: Window, launching: pl.Series) -> tuple[pl.DataFrame, list[int]]:
     """CUDA calls that are in no other one, of the threads that are listed, and these threads.
 
     ``launching``: threads that launched something; others are listed where they are in calls for long.
     """
-    calls = select_calls(measured.timeline, window)
     least_ns = LEAST_THREAD_FRACTION * (window.end_ns - window.start_ns)
     busy = (
         calls.group_by("thread")
-        .agg(ns=DURATION.sum())
+        .agg(ns=pl.col("whole_ns").sum())
         .filter((pl.col("ns") >= least_ns) | pl.col("thread").is_in(launching.to_list()))
         .sort("ns", "thread", descending=[True, False])
     )
     threads = busy["thread"].head(MOST_THREADS).to_list()
     ordered = calls.filter(pl.col("thread").is_in(threads)).sort(
-        "thread", "start_ns", "end_ns", descending=[False, False, True]
+        "thread", "start_ns", "end_ns", descending=[False, False, True], maintain_order=True
     )
     before = pl.col("end_ns").cum_max().shift(1).over("thread")
     outer = ordered.filter((pl.col("start_ns") >= before).fill_null(value=True)).select(
-        "thread",
-        pl.col("start_ns").clip(lower_bound=window.start_ns),
-        pl.col("end_ns").clip(upper_bound=window.end_ns),
-        text=pl.col("name").fill_null("unknown call"),
-        category=pl.lit(""),
+        "thread", "start_ns", "end_ns", text=pl.col("name").fill_null("unknown call"), category=pl.lit("")
     )
     return outer, threads
 
 
-def _list_ranges(window: Window, read: pl.DataFrame, threads: Sequence[int], most: int) -> pl.DataFrame:
-    """The ``most`` longest of ``read`` on ``threads``: thread, depth, start_ns, end_ns, text, category."""
-    clipped = (
-        read.filter(pl.col("thread").is_in(list(threads)))
-        .with_columns(
-            start_ns=pl.col("start_ns").clip(lower_bound=window.start_ns),
-            end_ns=pl.col("end_ns").fill_null(window.end_ns).clip(upper_bound=window.end_ns),
-        )
-        .filter(DURATION > 0)
-    )
-    longest = clipped.with_row_index("row").sort(DURATION, "row", descending=[True, False]).head(most).sort("row")
-    return longest.with_columns(depth=_find_depths(longest)).select(
-        "thread", "depth", "start_ns", "end_ns", text=_generalize(longest["name"]), category=pl.lit("")
+def _nest(ranges: pl.DataFrame) -> pl.DataFrame:
+    """``ranges`` as items of lanes by ``thread`` and ``depth``."""
+    return ranges.with_columns(depth=_find_depths(ranges)).select(
+        "thread", "depth", "start_ns", "end_ns", text=_generalize(ranges["name"]), category=pl.lit("")
     )
 
 
@@ -308,8 +289,8 @@ def _find_depths(ranges: pl.DataFrame) -> pl.Series:
     return pl.Series(depths, dtype=pl.Int64)
 
 
-def _list_owners(slices: pl.DataFrame, window: Window, texts: _Texts, most: int) -> TimelineLane:
-    owners = join_owners(slices).select("start_ns", "end_ns", text=pl.lit(""), category="bucket")
+def _make_budget(slices: pl.DataFrame, window: Window, texts: _Texts, most: int) -> TimelineLane:
+    owners = list_owners(slices).select("start_ns", "end_ns", text=pl.lit(""), category="bucket")
     return _make_lane("budget", "", 0, thin(_complete(owners), most), window, texts)
 
 
@@ -467,18 +448,18 @@ def _list_stretches(
     measured: MeasuredStep, window: Window, operations: pl.DataFrame, gaps: pl.DataFrame
 ) -> tuple[tuple[TimelineStretch, ...], ...]:
     """The longest idle stretches, those of exposed communication, and those of every bucket and cause."""
-    causes = join_causes(gaps.filter(pl.col("rank_index") == measured.step.rank_index))
+    causes = list_causes(gaps.filter(pl.col("rank_index") == measured.step.rank_index))
     step = _Step(window, operations, causes)
-    owners = join_owners(measured.step.slices)
+    owners = list_owners(measured.step.slices)
     bucket = pl.col("bucket")
-    without_work = owners.with_columns(bucket=pl.when(bucket.is_in(_IDLE)).then(pl.lit("")).otherwise(bucket))
+    without_work = owners.with_columns(bucket=pl.when(bucket.is_in(IDLE_BUCKETS)).then(pl.lit("")).otherwise(bucket))
     exposed = owners.filter(bucket.is_in(list(COMMUNICATION_CATEGORIES)))
     by_bucket = _take_longest(owners, LONGEST_OF_EACH)
     by_cause = _take_longest(causes.select("start_ns", "end_ns", bucket="cause"), LONGEST_OF_EACH)
     parts = (
         _take_longest(without_work, LISTED).filter(bucket == ""),
         exposed.sort(DURATION, "start_ns", descending=[True, False]).head(LISTED),
-        pl.concat([by_bucket.filter(~bucket.is_in(_IDLE)), by_cause]).sort(
+        pl.concat([by_bucket.filter(~bucket.is_in(IDLE_BUCKETS)), by_cause]).sort(
             "bucket", DURATION, "start_ns", descending=[False, True, False]
         ),
     )
@@ -493,12 +474,8 @@ def _list_stretches(
 
 def _take_longest(stretches: pl.DataFrame, most: int) -> pl.DataFrame:
     """The ``most`` longest of each bucket, after joining those that follow each other: start_ns, end_ns, bucket."""
-    follows = (pl.col("start_ns") == pl.col("end_ns").shift(1)) & (pl.col("bucket") == pl.col("bucket").shift(1))
     return (
-        stretches.sort("start_ns")
-        .with_columns(stretch=(~follows).fill_null(value=True).cum_sum())
-        .group_by("stretch", maintain_order=True)
-        .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("bucket").first())
+        join_stretches(stretches, "bucket")
         .sort(DURATION, "start_ns", descending=[True, False])
         .group_by("bucket", maintain_order=True)
         .head(most)

@@ -20,7 +20,7 @@ from three_walls.lib import limits
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement
 from three_walls.lib.report_warning import ReportWarning
-from three_walls.lib.text import capitalize, format_gib, in_ms, write_times
+from three_walls.lib.text import capitalize, format_gib, format_setting, in_ms, write_times
 from three_walls.lib.units import NS_PER_S
 from three_walls.log.training_log import TrainingLog
 from three_walls.megatron.parallel_layout import find_contradictions
@@ -423,7 +423,7 @@ def _warn_of_conflicts(conflicts: Sequence[ConfigConflict]) -> list[ReportWarnin
     if not unintended:
         return []
     named = "; ".join(
-        f"{conflict.key} {', '.join(f'{_show_value(value.value)} ({value.source})' for value in conflict.values)}"
+        f"{conflict.key} {', '.join(f'{format_setting(value.value)} ({value.source})' for value in conflict.values)}"
         for conflict in unintended[:_MOST_SETTINGS_NAMED]
     )
     unnamed_count = len(unintended) - _MOST_SETTINGS_NAMED
@@ -433,14 +433,6 @@ def _warn_of_conflicts(conflicts: Sequence[ConfigConflict]) -> list[ReportWarnin
         "Check that the sources belong to one run."
     )
     return [ReportWarning("config-conflict", message)]
-
-
-def _show_value(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_show_value, value))}]"
-    if value is None:
-        return "unset"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _warn_of_slow_kernels(attribution: Attribution, rank_of: Mapping[int, int]) -> list[ReportWarning]:

@@ -26,7 +26,7 @@ from three_walls.step.step_rows import (
     Wait,
 )
 from three_walls.step.step_view import StepView
-from three_walls.tables.buckets import BUCKETS, COMMUNICATION_CATEGORIES
+from three_walls.tables.buckets import BUCKETS, COMMUNICATION_CATEGORIES, in_precedence
 from three_walls.trace.read_inputs import Inputs
 
 MOST_UNCLASSIFIED = 20
@@ -128,9 +128,8 @@ def _list_steps(
 
 def _budgets(attribution: Attribution) -> dict[tuple[int, int], dict[str, int]]:
     found: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
-    order = {bucket.name: place for place, bucket in enumerate(BUCKETS)}
     rows = attribution.budget.filter(pl.col("ns") > 0).select("rank_index", "step", "bucket", "ns").rows()
-    for rank_index, step, bucket, ns in sorted(rows, key=lambda row: (row[0], row[1], order[row[2]])):
+    for rank_index, step, bucket, ns in sorted(rows, key=lambda row: (row[0], row[1], in_precedence(row[2]))):
         found[(rank_index, step)][bucket] = ns
     return dict(found)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from three_walls.lib.expressions import Truth
 from three_walls.megatron.pipeline_layout import count_virtual_stages
 
-UNKNOWN: Any = object()
-"""In place of a value that is not known."""
+UNKNOWN = Truth.UNKNOWN
 _TENSOR, _EXPERT = "tensor_model_parallel_size", "expert_model_parallel_size"
 _STAGES, _VIRTUAL = "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"
 _LAYOUT = "pipeline_model_parallel_layout"

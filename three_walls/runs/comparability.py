@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.text import format_setting
 from three_walls.report.report import Report
 from three_walls.runs.comparability_limits import comparison_rules
-from three_walls.runs.compared_run import Run, write_value
+from three_walls.runs.compared_run import Run
 from three_walls.runs.comparison import Severity, Unlikeness
 from three_walls.runs.step_change import compare_work
 
@@ -111,4 +112,4 @@ def _differing(keys: Sequence[str], before: Report, after: Report) -> list[tuple
 
 
 def _list_values(differing: Sequence[tuple[str, ConfigData, ConfigData]]) -> str:
-    return ", ".join(f"{key} {write_value(before)} and {write_value(after)}" for key, before, after in differing)
+    return ", ".join(f"{key} {format_setting(before)} and {format_setting(after)}" for key, before, after in differing)

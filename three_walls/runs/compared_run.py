@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from three_walls.lib.plain_data import ConfigData
 from three_walls.report.report import Report
 from three_walls.runs.comparison import ComparedRun
 
@@ -54,11 +53,6 @@ class Run:
         """The model of its GPUs; of several kinds all, by name."""
         names = {rank.gpu for rank in self.report.ranks if rank.gpu}
         return ", ".join(sorted(names)) or None
-
-
-def write_value(value: ConfigData) -> str:
-    """A setting in a sentence."""
-    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def summarize_run(run: Run) -> ComparedRun:

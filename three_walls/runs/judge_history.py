@@ -6,12 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from three_walls.advice.finding import PlannedEdit, PlanStep
+from three_walls.lib.text import format_setting
 from three_walls.lib.version import VERSION
 from three_walls.report.tuning_rows import Decision, History, Judgement, NextTrial, TriedRun
 from three_walls.runs.changed_settings import compare_settings, judge_stated, judge_trial
 from three_walls.runs.comparability_limits import comparison_rules
 from three_walls.runs.compare_runs import compare_pair
-from three_walls.runs.compared_run import Run, write_value
+from three_walls.runs.compared_run import Run
 from three_walls.runs.comparison import ChangeOutcome, Pair, Severity
 from three_walls.runs.step_change import choose_basis, measure_step_change, saved_ns_of, step_on
 
@@ -205,7 +206,7 @@ def _describe(pair: Pair, parent: Run, decision: Decision, reason: str) -> Tried
         change_fraction=step.change_fraction,
         spread_ns=step.spread_ns,
         rules=tuple(entry.rule for entry in trial.entries if entry.is_whole),
-        settings=tuple(f"{row.key}: {write_value(row.before)} -> {write_value(row.after)}" for row in made),
+        settings=tuple(f"{row.key}: {format_setting(row.before)} -> {format_setting(row.after)}" for row in made),
         predicted_low_ns=trial.predicted_low_ns,
         predicted_high_ns=trial.predicted_high_ns,
         measured_ns=trial.measured_ns,

@@ -18,15 +18,13 @@ from three_walls.runs.comparison import (
     StepChange,
 )
 from three_walls.step.step_rows import CommunicationTime
-from three_walls.tables.buckets import BUCKETS
+from three_walls.tables.buckets import in_precedence
 
 MOST_KERNELS = 40
 """Kernels that are listed; those with smaller changes are summed, in a row per bucket."""
 
 REST = ""
 """Name of the row that sums the kernels of a bucket which are not listed."""
-
-_PLACES = {bucket.name: place for place, bucket in enumerate(BUCKETS)}
 
 
 def reconcile_buckets(before: Run, after: Run, step: StepChange) -> BucketReconciliation | None:
@@ -52,7 +50,7 @@ def reconcile_buckets(before: Run, after: Run, step: StepChange) -> BucketReconc
     ]
     profiler = traced[0] - step.before_ns, traced[1] - step.after_ns
     reconciliation = BucketReconciliation(
-        rows=tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), _place_of(row.bucket)))),
+        rows=tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), in_precedence(row.bucket)))),
         traced_before_ns=traced[0],
         traced_after_ns=traced[1],
         traced_change_ns=traced[1] - traced[0],
@@ -117,11 +115,11 @@ def reconcile_kernels(
     listed, rest = named[:MOST_KERNELS], [*named[MOST_KERNELS:], *(row for row in changes if row.name == REST)]
     rest_rows = [
         _sum_rest(bucket, rows)
-        for bucket in sorted({row.bucket for row in rest}, key=_place_of)
+        for bucket in sorted({row.bucket for row in rest}, key=in_precedence)
         if (rows := [row for row in rest if row.bucket == bucket])
     ]
     buckets = []
-    for bucket in sorted({row.bucket for row in changes}, key=_place_of):
+    for bucket in sorted({row.bucket for row in changes}, key=in_precedence):
         kernel_change_ns = sum(row.change_ns for row in changes if row.bucket == bucket)
         owned_change_ns = owned[1].get(bucket, 0) - owned[0].get(bucket, 0)
         buckets.append(KernelBucket(bucket, kernel_change_ns, kernel_change_ns - owned_change_ns, owned_change_ns))
@@ -135,11 +133,6 @@ def reconcile_kernels(
 def owned_times(before: Report, after: Report) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """The budgets of both runs by bucket."""
     return {row.bucket: row.ns for row in before.budget}, {row.bucket: row.ns for row in after.budget}
-
-
-def _place_of(bucket: str) -> tuple[int, str]:
-    """Sorts buckets in order of precedence; those of a newer release come last."""
-    return _PLACES.get(bucket, len(_PLACES)), bucket
 
 
 def _sum_kernels(kernels: Sequence[KernelRow]) -> dict[tuple[str, str], _Sum]:

@@ -240,12 +240,19 @@ BUCKETS: tuple[Bucket, ...] = (
 )
 
 BUCKET_BY_NAME: dict[str, Bucket] = {bucket.name: bucket for bucket in BUCKETS}
+BUCKET_TITLES: dict[str, str] = {bucket.name: bucket.title for bucket in BUCKETS}
+_PLACES = {bucket.name: place for place, bucket in enumerate(BUCKETS)}
 
 CATEGORIES: tuple[str, ...] = tuple(b.name for b in BUCKETS if b.group is not Group.IDLE)
 """Categories an operation can have, in order of precedence."""
 
 IDLE_BUCKETS: tuple[str, ...] = tuple(b.name for b in BUCKETS if b.group is Group.IDLE)
 """Buckets that only idle time can have, in order of precedence."""
+
+
+def in_precedence(bucket: str) -> tuple[int, str]:
+    """Sorts names of buckets in order of precedence; those of a newer release come last."""
+    return _PLACES.get(bucket, len(_PLACES)), bucket
 
 
 def categories_of(group: Group) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.report import Report
 from three_walls.report.section import ROW, Column, Legend, PageOnly, Section, Swatch, Table, Text, TimelineBlock
 from three_walls.report.sections.gaps import CAUSES, label_cause
-from three_walls.tables.buckets import BUCKET_BY_NAME
+from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES
 
 _NAME_LENGTH = 40
 LANE_NAMES = {"modules": "module", "budget": "owner", "gaps": "no compute", "calls": "CUDA"}
@@ -25,7 +25,7 @@ def timeline(report: Report) -> Section | None:
     block = TimelineBlock(
         timeline=drawn,
         colours={**BUCKET_COLOURS, **{cause: look.colour for cause, look in CAUSES.items()}},
-        titles={**{name: bucket.title for name, bucket in BUCKET_BY_NAME.items()}, **_name_causes()},
+        titles={**BUCKET_TITLES, **_name_causes()},
         lane_names=LANE_NAMES,
         label=f"Timeline of step {drawn.step} of rank {drawn.rank}",
         targets=tuple(

@@ -26,12 +26,10 @@ from three_walls.report.section import (
     Text,
 )
 from three_walls.step.step_rows import Alignment, Straggler, Wait
-from three_walls.tables.buckets import BUCKETS
+from three_walls.tables.buckets import in_precedence
 
 MOST_ROWS_UNFOLDED = 40
 """The table of every class and rank is folded when it is longer."""
-
-_CLASS_ORDER = {bucket.name: place for place, bucket in enumerate(BUCKETS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +84,10 @@ def order_stragglers(report: Report) -> tuple[Straggler, ...]:
 
 def order_waits(report: Report) -> tuple[Wait, ...]:
     """By class in order of precedence, then by rank."""
-    last = len(_CLASS_ORDER)
     return tuple(
         sorted(
             report.waits,
-            key=lambda wait: (_CLASS_ORDER.get(wait.communication_class, last), wait.communication_class, wait.rank),
+            key=lambda wait: (*in_precedence(wait.communication_class), wait.rank),
         )
     )
 

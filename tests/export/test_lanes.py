@@ -1,4 +1,4 @@
-"""The tracks of a small step, computed by head. Times are in us."""
+"""The lanes of a small step as tracks, computed by head. Times are in us."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from tests.replay.small_graphs import GraphBuilder
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
-from three_walls.export.step_tracks import find_operations_on_path
-from three_walls.export.tracks import RankTracks, Slice, Track, lay_out
+from three_walls.export.chrome_trace import RankTracks, lay_out
+from three_walls.export.lanes import find_operations_on_path
 from three_walls.lib.errors import UsageError
 from three_walls.pipeline import export_step
 from three_walls.trace.run_request import RunRequest
@@ -43,42 +44,38 @@ def export(folder: Path, builder: TraceBuilder, *ranks: int) -> RankTracks:
     return rank
 
 
-def find_track(rank: RankTracks, name: str) -> Track:
-    return next(track for track in rank.tracks if track.name == name)
-
-
-def times(track: Track) -> list[tuple[float, float, str]]:
-    return [(found.start_ns / US, found.end_ns / US, found.name) for found in track.slices]
+def find_track(rank: RankTracks, name: str) -> pl.DataFrame:
+    """The slices of the track, in us."""
+    (slices,) = (track.slices for track in rank.tracks if track.name == name)
+    return slices.with_columns(pl.col("^.*_ns$") / US)
 
 
 def test_an_arrow_leads_from_a_launch_to_its_kernel_and_none_to_a_kernel_without_one(tmp_path: Path) -> None:
     rank = export(tmp_path, build())
-    gemm, addition, update = find_track(rank, "stream 7").slices
+    operations = find_track(rank, "stream 7")
     (arrow,) = rank.arrows  # the GEMM that begins the step was launched before it
-    assert rank.tracks[arrow.from_track].name == "thread 1: CUDA calls"
-    assert rank.tracks[arrow.to_track].name == "stream 7"
-    assert (arrow.from_ns, arrow.to_ns) == (780 * US, update.start_ns)
-    assert [found.details["launch_to_start_us"] for found in (gemm, addition, update)] == [10, None, 10]
+    from_track, from_ns, to_track, to_ns = arrow
+    assert (rank.tracks[from_track].name, rank.tracks[to_track].name) == ("thread 1: CUDA calls", "stream 7")
+    assert (from_ns / US, to_ns / US) == (780, operations["start_ns"][2])
+    assert operations["launch_to_start_ns"].to_list() == [10, None, 10]
 
 
 def test_the_budget_track_covers_the_step_once(tmp_path: Path) -> None:
-    budget = find_track(export(tmp_path, build()), "budget").slices
-    assert budget[0].start_ns == 0
-    assert [found.start_ns for found in budget[1:]] == [found.end_ns for found in budget[:-1]]
-    assert budget[-1].end_ns == 1_000 * US
-    gemm = sum(found.end_ns - found.start_ns for found in budget if found.details["bucket"] == "gemm")
-    assert gemm == 390 * US
+    budget = find_track(export(tmp_path, build()), "budget")
+    assert budget["start_ns"].to_list() == [0, *budget["end_ns"][:-1]]
+    assert budget["end_ns"][-1] == 1_000
+    gemm = budget.filter(pl.col("bucket") == "gemm")
+    assert (gemm["end_ns"] - gemm["start_ns"]).sum() == 390
 
 
 def test_a_gap_has_its_cause(tmp_path: Path) -> None:
     gaps = find_track(export(tmp_path, build()), "why no compute ran")
-    starved = [found for found in gaps.slices if found.details["cause"] == "starved_nothing_visible"]
-    assert 290 * US in [found.end_ns - found.start_ns for found in starved]
+    starved = gaps.filter(pl.col("cause") == "starved_nothing_visible")
+    assert 290 in (starved["end_ns"] - starved["start_ns"]).to_list()
 
 
 def test_a_path_in_a_range_is_not_exported(tmp_path: Path) -> None:
-    rank = export(tmp_path, build(text="load /home/brunhild/data.bin"))
-    names = [name for _, _, name in times(find_track(rank, "thread 1: NVTX"))]
+    names = find_track(export(tmp_path, build(text="load /home/brunhild/data.bin")), "thread 1: NVTX")["name"].to_list()
     assert "load <path>" in names
     assert not [name for name in names if "brunhild" in name]
 
@@ -90,14 +87,17 @@ def test_a_rank_that_was_not_captured_is_refused(tmp_path: Path) -> None:
 
 
 def test_slices_that_overlap_without_nesting_are_on_tracks_of_their_own() -> None:
-    outer, inner, crossing, later = (
-        Slice(start, end, f"{start}-{end}", "", {}) for start, end in ((0, 10), (2, 4), (8, 12), (12, 13))
-    )
-    assert lay_out("stream 7", [later, crossing, inner, outer]) == [
-        Track("stream 7", [outer, inner, later]),
-        Track("stream 7 (2)", [crossing]),
+    def slices(*times: tuple[int, int]) -> pl.DataFrame:
+        rows = [(start, end, f"{start}-{end}") for start, end in times]
+        return pl.DataFrame(rows, schema=["start_ns", "end_ns", "name"], orient="row")
+
+    outer, inner, crossing, later = (0, 10), (2, 4), (8, 12), (12, 13)
+    tracks = lay_out("stream 7", slices(later, crossing, inner, outer))
+    assert [(track.name, track.slices.select("start_ns", "end_ns").rows()) for track in tracks] == [
+        ("stream 7", [outer, inner, later]),
+        ("stream 7 (2)", [crossing]),
     ]
-    assert lay_out("stream 7", []) == []
+    assert lay_out("stream 7", slices(outer).clear()) == []
 
 
 def test_a_step_that_ends_before_it_begins_once_it_is_replayed_has_no_critical_path() -> None:
