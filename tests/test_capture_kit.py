@@ -18,18 +18,18 @@ import case as cases  # noqa: E402 - scripts beside the package
 import run_cases as kit  # noqa: E402
 
 CASES = sorted(KIT.glob("cases/*.yaml"))
+RULES = {rule.id for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_a_case_changes_something_in_every_edit_and_names_rules_that_exist(path: kit.Path) -> None:
     case = kit.read_case(path)
-    known = {rule.id for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
     assert case.edits
     assert len({edit.name for edit in case.edits}) == len(case.edits)
     for edit in case.edits:
         assert edit.overrides or edit.environment or edit.profiler or edit.faults not in (None, case.faults), edit.name
-        assert edit.rule is None or edit.rule in known, edit.rule
-        assert set(edit.rules) <= known, edit.rules
+        assert edit.rule is None or edit.rule in RULES, edit.rule
+        assert set(edit.rules) <= RULES, edit.rules
         assert all("=" in override for override in edit.overrides)
 
 

@@ -38,6 +38,7 @@ def read_slices(text: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_same_trace_gives_the_same_bytes_plain_and_compressed(trace: Path, tmp_path: Path) -> None:
     for name in ("a.json", "b.json", "a.json.gz", "b.json.gz"):
         done = export(trace, "--out", tmp_path / name)

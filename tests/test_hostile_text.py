@@ -176,6 +176,7 @@ def test_a_shape_that_no_tensor_has_is_not_read(shape: list[int]) -> None:
     assert read_operator_text(f"aten::mm, sizes = [{json.dumps(shape)}]") == ("aten::mm", None, None)
 
 
+@pytest.mark.slow
 def test_a_value_of_many_levels_is_one_setting() -> None:
     words = ["python", "run_recipe.py", "model.num_layers=4", "a=" + "{a:" * 100_000 + "}" * 100_000]
     assert merge_sources([read_command_line(words)]).size("num_layers") == 4

@@ -9,12 +9,14 @@ import json
 import os
 import shlex
 import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tests.report.sample_report import sample_report, without_plan
@@ -65,10 +67,21 @@ HOSTILE = [
     "#comment",
     "$HOME",
 ]
-STUB = """#!/bin/sh
-for word in "$0" "$@"; do printf '%s\\000' "$word"; done >> "$CALLS"
-printf '\\000' >> "$CALLS"
-"""
+WORDS = st.lists(
+    st.text("ab1_ \"'$`\\|&;<>()*?~{}!#%=-\n\r\t\x01\x1b\x9b\u202e\udcff\u00e9", min_size=1, max_size=12).filter(
+        lambda word: not word.endswith("\n")
+    ),
+    min_size=1,
+    max_size=20,
+)
+"""Words of what shells and terminals treat in their own way; one that ends in a line break has a test of its own."""
+STUB = '#!/bin/sh\nprintf \'%s\\000\' "$#" "$0" "$@" >> "$CALLS"\n'
+
+
+def for_any_words(test: Callable[..., None]) -> Callable[..., None]:
+    """Runs ``test`` with ``words``: those that are known to be hostile, and made ones."""
+    few = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    return few(example(words=HOSTILE)(given(words=WORDS)(test)))
 
 
 class Shell:
@@ -98,8 +111,13 @@ class Shell:
         )
         assert done.returncode == 0, (script, done.stderr)
         assert sorted(self.folder.iterdir()) == before, script
-        calls = [call.split(b"\0") for call in self.calls_file.read_bytes().split(b"\0\0")[:-1]]
-        return [[Path(os.fsdecode(call[0])).name, *map(os.fsdecode, call[1:])] for call in calls]
+        words = list(map(os.fsdecode, self.calls_file.read_bytes().split(b"\0")[:-1]))
+        calls = []
+        while words:
+            end = 2 + int(words[0])
+            calls.append([Path(words[1]).name, *words[2:end]])
+            del words[:end]
+        return calls
 
 
 @pytest.fixture(scope="module")
@@ -117,15 +135,20 @@ def is_the_file(word: str, name: str) -> bool:
     return not word.startswith("-") and os.path.normpath(word) == name
 
 
-@pytest.mark.parametrize("name", [*HOSTILE, "", "ends\n", "'", "\\", "\\'", "$'x'", "a\0b".replace("\0", "\x01")])
-def test_a_quoted_word_is_read_back_by_every_shell(name: str) -> None:
-    quoted = quote_word(name)
-    assert quoted.isprintable()
-    shells = ["bash"] if name.endswith("\n") else ["sh", "bash"]
-    for program in shells:
-        command = [program, "-c", os.fsencode(f"printf '%s.' {quoted}")]
-        assert subprocess.run(command, capture_output=True, check=True).stdout == os.fsencode(f"{name}.")
-    assert not quote_file(name or "x").startswith("-")
+@for_any_words
+def test_quoted_words_are_read_back_by_every_shell(words: list[str]) -> None:
+    script = "; ".join(f"printf '%s\\0' {quote_word(word)}" for word in words)
+    assert script.isprintable()
+    for program in ("sh", "bash"):
+        done = subprocess.run([program, "-c", os.fsencode(script)], capture_output=True, check=True)
+        assert done.stdout.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
+    assert not any(quote_file(word).startswith("-") for word in words)
+
+
+@pytest.mark.parametrize("word", ["", "ends\n", "\n"])
+def test_a_word_that_ends_in_a_line_break_is_read_back_by_bash(word: str) -> None:
+    command = ["bash", "-c", f"printf '%s.' {quote_word(word)}"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == f"{word}.".encode()
 
 
 @pytest.mark.parametrize("name", ["A", "_x1", "NCCL_DEBUG"])
@@ -141,15 +164,20 @@ def test_any_other_name_is_refused(name: str) -> None:
         quote_assignment(name, "1")
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_the_command_that_exports_a_report_names_exactly_that_file(tmp_path: Path, shell: Shell, name: str) -> None:
-    path = tmp_path / f"{name}.nsys-rep"
-    path.write_bytes(b"no database")
-    with pytest.raises(InputError) as caught, plain_sqlite(path):
-        pass
-    (call,) = shell.run(str(caught.value).partition("; run: ")[2])
-    assert call[:-1] == ["nsys", "export", "--type", "sqlite"]
-    assert is_the_file(call[-1], path.name)
+@for_any_words
+def test_the_command_that_exports_a_report_names_exactly_that_file(
+    tmp_path: Path, shell: Shell, words: list[str]
+) -> None:
+    commands = []
+    for word in words:
+        path = tmp_path / f"{word}.nsys-rep"
+        path.write_bytes(b"no database")
+        with pytest.raises(InputError) as caught, plain_sqlite(path):
+            pass
+        commands.append(str(caught.value).partition("; run: ")[2])
+    for call, word in zip(shell.run("\n".join(commands)), words, strict=True):
+        assert call[:-1] == ["nsys", "export", "--type", "sqlite"]
+        assert is_the_file(call[-1], f"{word}.nsys-rep")
 
 
 @pytest.mark.slow
@@ -166,43 +194,61 @@ def test_the_command_that_scrubs_names_exactly_that_file(tmp_path: Path, shell: 
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-@pytest.mark.parametrize("word", HOSTILE)
-def test_a_capture_recipe_hands_on_every_word_of_the_command(shell: Shell, launcher: str, word: str) -> None:
-    words = (launcher, "run_recipe.py", "--recipe", word, f"model.x={word}")
-    request = CaptureRequest(launcher, "bridge", 10, 14, (0, 1), command=(f"RUN_NAME={word}", *words))
+@for_any_words
+def test_a_capture_recipe_hands_on_every_word_of_the_command(shell: Shell, launcher: str, words: list[str]) -> None:
+    command = (
+        launcher,
+        "run_recipe.py",
+        *(option for word in words for option in ("--recipe", word, f"model.x={word}")),
+    )
+    request = CaptureRequest(
+        launcher, "bridge", 10, 14, (0, 1), command=(*(f"RUN_NAME={word}" for word in words), *command)
+    )
     text = format_recipe(make_recipe(request))
     call = next(call for call in shell.run(text.replace("mkdir -p profiles", ":")) if call[0] == launcher)
     at = call.index("run_recipe.py")
-    assert call[at + 1 : at + 4] == ["--recipe", word, f"model.x={word}"]
+    assert call[at : at + 1 + 3 * len(words)] == list(command[1:])
     for line in text.splitlines():
         assert not line or line.startswith("#") or shlex.split(line)
 
 
-@pytest.mark.parametrize("word", HOSTILE)
-def test_a_variable_set_before_the_command_stays_one(tmp_path: Path, shell: Shell, word: str) -> None:
-    (tmp_path / "stubs" / "torchrun").write_text(f"#!{sys.executable}\nimport os\nos.write(1, os.environb[b'NAME'])\n")
-    request = CaptureRequest("torchrun", "bridge", 10, 14, (0,), command=(f"NAME={word}", "torchrun", "run_recipe.py"))
-    line = next(line for line in format_recipe(make_recipe(request)).splitlines() if "nsys profile" in line)
-    (tmp_path / "profiles").mkdir()
+@for_any_words
+def test_a_variable_set_before_the_command_stays_one(tmp_path: Path, shell: Shell, words: list[str]) -> None:
+    (tmp_path / "stubs" / "torchrun").write_text("#!/bin/sh\nprintf '%s\\000' \"$NAME\"\n")
+    (tmp_path / "profiles").mkdir(exist_ok=True)
+    lines = []
+    for word in words:
+        command = (f"NAME={word}", "torchrun", "run_recipe.py")
+        recipe = format_recipe(make_recipe(CaptureRequest("torchrun", "bridge", 10, 14, (0,), command=command)))
+        lines.append(next(line for line in recipe.splitlines() if "nsys profile" in line))
     done = subprocess.run(
-        ["sh", "-c", os.fsencode(line)], env=shell.environment, cwd=tmp_path, capture_output=True, check=True
+        ["sh", "-c", os.fsencode("\n".join(lines))],
+        env=shell.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
     )
-    assert os.fsdecode(done.stdout) == word
+    assert done.stdout.split(b"\0")[:-1] == [os.fsencode(word) for word in words]
 
 
-@pytest.mark.parametrize("word", HOSTILE)
-def test_a_line_of_overrides_hands_over_the_value_as_it_is(shell: Shell, report: Report, word: str) -> None:
-    edits = [PlannedEdit("NCCL_DEBUG", None, word, "env", False)]
+@for_any_words
+def test_a_line_of_overrides_hands_over_the_value_as_it_is(shell: Shell, words: list[str]) -> None:
+    edits = [PlannedEdit(f"NCCL_X{number:02}", None, word, "env", False) for number, word in enumerate(words)]
     overrides = spell(edits, RunConfig(), "0.6.2")
-    odd = replace(report, overrides=overrides)
-    (shell.folder / "overrides.txt").write_text(render_overrides(odd), encoding="utf-8")
-    if not word.isprintable():
-        assert overrides.env == {}
-        assert "holds control characters" in overrides.notes[0]
+    kept = {edit.key: edit.to for edit in edits if str(edit.to).isprintable()}
+    assert overrides.env == kept
+    assert sum("holds control characters" in note for note in overrides.notes) == len(words) - len(kept)
+    if not kept:
         return
-    assert shell.run(f'{recipe_of(odd, "environment")}; three-walls "$NCCL_DEBUG"') == [["three-walls", word]]
-    ((name, *_, line),) = shell.run(recipe_of(odd, "the rest").replace("YOUR_FLAGS", ""))
-    assert (name, line[: line.index("=")]) == ("torchrun", "++env_vars.NCCL_DEBUG")
+    odd = replace(sample_report(), overrides=overrides)
+    (shell.folder / "overrides.txt").write_text(render_overrides(odd), encoding="utf-8")
+    values = " ".join(f'"${key}"' for key in kept)
+    assert shell.run(f"{recipe_of(odd, 'environment')}; three-walls {values}") == [["three-walls", *kept.values()]]
+    ((name, *lines),) = shell.run(recipe_of(odd, "the rest").replace("YOUR_FLAGS", ""))
+    assert (name, [line.partition("=")[0] for line in lines[-len(kept) :]]) == (
+        "torchrun",
+        [f"++env_vars.{key}" for key in kept],
+    )
 
 
 def recipe_of(report: Report, kind: str) -> str:
@@ -240,18 +286,21 @@ def write_rule(folder: Path, edit: dict[str, str]) -> None:
     path.write_text("\n".join([*lines[: at + 1], f"  - {json.dumps(edit)}", *lines[end:]]) + "\n")
 
 
-@pytest.mark.parametrize("word", HOSTILE)
-def test_no_line_to_copy_leaves_its_quotes(shell: Shell, report: Report, word: str) -> None:
+@for_any_words
+def test_no_line_to_copy_leaves_its_quotes(shell: Shell, words: list[str]) -> None:
     """Whatever a caller puts into Overrides; the program itself puts only checked values there."""
-    flags = (f"--flag {word}",)
-    bridge = (f"model.x={word}",)
-    odd = Overrides("0.6.2", bridge, flags, {"X": word}, conditional=(ConditionalLines("bridge", word, bridge),))
+    flags = tuple(f"--flag {word}" for word in words)
+    bridge = tuple(f"model.x={word}" for word in words)
+    variables = {f"X{number:02}": word for number, word in enumerate(words)}
+    odd = Overrides("0.6.2", bridge, flags, variables, conditional=(ConditionalLines("bridge", words[0], bridge),))
     forms = {name: lines for name, _, lines in list_forms(odd)}
-    assert shell.run(f'{forms["env"][0]}; three-walls "$X" {forms["bridge"][0]} {forms["conditional-1"][0]}') == [
-        ["three-walls", word, *bridge, *bridge]
+    values = " ".join(f'"${key}"' for key in variables)
+    copied = " ".join((*forms["bridge"], *forms["conditional-1"]))
+    assert shell.run("\n".join((*forms["env"], f"three-walls {values} {copied}"))) == [
+        ["three-walls", *words, *bridge, *bridge]
     ]
-    assert shell.run(f"three-walls {forms['megatron-lm'][0]}") == [["three-walls", *flags[0].split(" ")]]
-    text = render_overrides(replace(report, overrides=odd))
+    assert shell.run(f"three-walls {' '.join(forms['megatron-lm'])}") == [["three-walls", *" ".join(flags).split(" ")]]
+    text = render_overrides(replace(sample_report(), overrides=odd))
     for line in text.splitlines():
         assert line.startswith(("#", "export ", "--", "'model.x=", '"$(printf', "model.x=")) or not line
     shell.run("\n".join(line for line in text.splitlines() if line.startswith("#")))

@@ -24,6 +24,7 @@ from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.transformation import NoPredictor, Transformation
 
 MS = 1_000_000
+RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)
 
 
 class Predictor:
@@ -59,8 +60,7 @@ class Predictor:
 def predictor(monkeypatch: pytest.MonkeyPatch) -> Predictor:
     """The run of every trace is replayed by this one."""
     fake = Predictor()
-    rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
-    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(rules, FactSheet.of(()), fake, answer))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(RULES, FactSheet.of(()), fake, answer))
     return fake
 
 

@@ -39,6 +39,7 @@ def test_the_cases_for_many_gpus_have_no_problems(path: Path) -> None:
     assert problems_of(cases.read_case(path)) == []
 
 
+@pytest.mark.slow
 def test_the_command_says_what_a_good_case_takes_and_ends_with_0() -> None:
     found = run_command(KIT / "cases" / "eight-host.yaml")
     assert found.returncode == 0, found.stderr
@@ -46,6 +47,7 @@ def test_the_command_says_what_a_good_case_takes_and_ends_with_0() -> None:
     assert found.stdout.splitlines()[-1] == "no problems"
 
 
+@pytest.mark.slow
 def test_the_command_names_the_runs_of_a_bad_case_and_ends_with_1(tmp_path: Path) -> None:
     variant(tmp_path, "edits: [micro-batch-2, {name: misspelt, overrides: [model.moe_router_fuse=true]}]")
     found = run_command(tmp_path / "variant.yaml")

@@ -66,6 +66,7 @@ def test_every_rank_has_its_own_number_and_the_straggler_is_named(tmp_path: Path
     assert [straggler.rank for straggler in report.stragglers] == [2]
 
 
+@pytest.mark.slow
 def test_a_trace_of_several_ranks_is_no_base(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected a trace of one rank, found 2 ranks"):
         inflate(SAMPLES / "two-processes-one-report.sqlite.xz", tmp_path / "out.sqlite", 2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import pytest
+
 from tests.bridge.builders import config, edit
 from tests.paths import SAMPLES
 from three_walls.advice.finding import Bounds, Finding, Gain, Note, Outcome, PlannedEdit, PlanStep
@@ -115,6 +117,7 @@ def test_what_the_plan_settles_by_an_earlier_entry_is_to_be_confirmed_alone() ->
     assert silent.overrides.notes == ()
 
 
+@pytest.mark.slow
 def test_every_entry_of_a_real_run_applies_alone_or_names_what_it_needs() -> None:
     report = analyze([SAMPLES / "wide-nvlink-alltoall.sqlite"])
     rules = [step.rule for step in report.plan]

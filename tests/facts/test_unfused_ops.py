@@ -228,6 +228,7 @@ def test_the_cast_after_the_backward_pass_of_the_loss_is_part_of_it() -> None:
     assert found["loss_kernels_ns"] == 30 + 10
 
 
+@pytest.mark.slow
 @reads_sample("wide-nvlink-alltoall.sqlite")
 def test_on_a_real_trace_the_parts_fit_into_the_pointwise_work_that_they_are_part_of() -> None:
     facts = analyze_sample("wide-nvlink-alltoall.sqlite").facts

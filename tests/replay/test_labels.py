@@ -237,6 +237,7 @@ def test_sequences_are_aligned_around_what_only_one_has() -> None:
     assert labels._align(list("xyz"), reference) == [None] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expert_gemms"),
     [

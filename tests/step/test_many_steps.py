@@ -44,6 +44,7 @@ def make_steps(count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     return operations, ranges.with_columns(capture_id=pl.lit(0, dtype=pl.Int64))
 
 
+@pytest.mark.slow
 def test_two_thousand_steps_are_found_in_less_than_a_second() -> None:
     operations, ranges = make_steps(2_000)
     steps, sources = find_steps(operations, ranges, None)
@@ -51,6 +52,7 @@ def test_two_thousand_steps_are_found_in_less_than_a_second() -> None:
     assert cpu_seconds(lambda: find_steps(operations, ranges, None), runs=2) < 1
 
 
+@pytest.mark.slow
 def test_the_time_grows_with_the_steps_and_not_with_their_square() -> None:
     assert_linear(make_steps, lambda made: find_steps(*made, None), 2_000, 16_000)
 

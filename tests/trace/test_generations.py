@@ -18,6 +18,7 @@ from three_walls.trace.trace_files import plain_sqlite
 GENERATIONS = Path(__file__).with_name("generations")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trace", "step_range", "version", "schema", "gpu", "steps"),
     [

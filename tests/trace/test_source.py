@@ -216,6 +216,7 @@ def _bomb(path: Path, size: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.attack
 @pytest.mark.parametrize("suffix", [".xz", ".zst"])
 def test_a_bomb_is_refused_before_it_fills_memory_or_disk(

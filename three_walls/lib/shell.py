@@ -24,6 +24,8 @@ def quote_word(word: str) -> str:
     if word.isprintable():
         return shlex.quote(word)
     octal = "".join(chr(byte) if byte in _PLAIN_BYTES else f"\\{byte:03o}" for byte in _encode(word))
+    if octal.startswith("-"):
+        octal = f"\\055{octal[1:]}"  # printf would take it for an option
     return f"$'{octal}'" if word.endswith("\n") else f"\"$(printf '{octal}')\""
 
 

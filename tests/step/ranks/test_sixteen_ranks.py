@@ -26,6 +26,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_eight_ranks_on_two_hosts_have_no_error(benchmark: ModuleType, tmp_path: Path) -> None:
     outcome = benchmark.measure(tmp_path, ranks=8, layers=2, steps=4)
     assert outcome.errors_ns

@@ -104,6 +104,7 @@ def test_steps_that_no_range_marks_are_read_as_if_all_were(
     assert heights == [2 * 15, 2 * STEPS]  # steps 0 to 4, 7 to 11 and 15 to 19
 
 
+@pytest.mark.slow
 def test_no_more_is_read_of_a_capture_of_ten_times_as_many_steps(
     tmp_path: Path, read_few: Callable[[int], list[int]]
 ) -> None:
@@ -113,6 +114,7 @@ def test_no_more_is_read_of_a_capture_of_ten_times_as_many_steps(
     assert heights[0] == heights[1] == 2 * 15
 
 
+@pytest.mark.slow
 def test_event_records_are_those_of_the_calls_that_were_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]]
 ) -> None:
@@ -195,6 +197,7 @@ def test_ranks_that_share_a_capture_are_read_as_if_all_their_steps_were(
     assert some < 0.8 * every
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".xz", ".zst"])
 def test_a_compressed_capture_is_read_as_the_plain_one(
     tmp_path: Path, read_few: Callable[[int], list[int]], suffix: str
@@ -206,6 +209,7 @@ def test_a_compressed_capture_is_read_as_the_plain_one(
     assert heights == [2 * 15] * 2
 
 
+@pytest.mark.slow
 def test_a_damaged_capture_and_one_without_kernels_cost_the_others_nothing(
     tmp_path: Path, read_few: Callable[[int], list[int]]
 ) -> None:
@@ -227,6 +231,7 @@ def test_the_users_ranges_mark_steps_too(tmp_path: Path, read_few: Callable[[int
     assert heights[0] < 2 * STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trace",
     [marked_steps(late=8 * STEP_NS), marked_steps(late=4_500), marked_steps(with_launches=False)],
