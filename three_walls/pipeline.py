@@ -25,7 +25,7 @@ from pathlib import Path
 
 import polars as pl
 
-from three_walls.advice.answer_what_if import answer
+from three_walls.advice.answer_what_if import LiveReport, ReplayedRun
 from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.advice.format.rule_base import RuleBase, load_rule_base
@@ -34,7 +34,6 @@ from three_walls.advice.plan.locate import name_places
 from three_walls.advice.plan.make_plan import choose_first_trial, make_validated_plan
 from three_walls.advice.unknown_settings import warn_of_unknown_settings
 from three_walls.advice.verdict_rows import Verdict
-from three_walls.advice.what_if import ReplayedRun
 from three_walls.bridge.check_overrides import find_problems
 from three_walls.bridge.nearest_recipe import find_nearest_recipe
 from three_walls.bridge.recipe_rows import KnownGoodRecipe
@@ -54,7 +53,6 @@ from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.version import VERSION
 from three_walls.replay.predictor import StepReplay
 from three_walls.replay.replay_steps import RunReplay, replay_steps
-from three_walls.report.live_report import LiveReport
 from three_walls.step.attribute_steps import Attribution, attribute
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.find_steps import STEP
@@ -144,7 +142,7 @@ def analyze_run(request: RunRequest, allowed: Collection[str] = (), progress: Pr
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, request.bridge_version, allowed)
     progress("listing kernels, host work and the timeline")
-    return _build_report(run, diagnosis, ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer))
+    return _build_report(run, diagnosis, ReplayedRun(rule_base.rules, run.facts, run.replay.predictor))
 
 
 @keep_unpacked()
@@ -152,7 +150,7 @@ def replay_run(request: RunRequest, progress: Progress = lambda _: None) -> Repl
     """Prepares a run for replays of its step with changes. Raises the errors of :func:`analyze`."""
     rule_base = _load_rule_base(request.rules)
     run = _measure(request, progress)
-    return ReplayedRun(rule_base.rules, run.facts, run.replay.predictor, answer)
+    return ReplayedRun(rule_base.rules, run.facts, run.replay.predictor)
 
 
 @keep_unpacked()

@@ -11,11 +11,11 @@ from three_walls.advice.format.rule import Rule
 from three_walls.advice.format.rule_base import load_rule_base
 from three_walls.cli.signals import loading
 from three_walls.lib.errors import UsageError
+from three_walls.lib.expressions import Junction
 from three_walls.lib.fact import FactDefinition
 from three_walls.lib.resources import RULES_DIR
 from three_walls.lib.shell import quote_file
 from three_walls.lib.text import show_control_characters
-from three_walls.report.text_rule import describe_rule, describe_warning
 from three_walls.tables.buckets import SubWall, Wall
 
 
@@ -57,7 +57,8 @@ def warnings_command(directory: Path | None) -> None:
             from three_walls.advice.judge_warnings import load_warnings
         warnings = load_warnings(RULES_DIR, directory, definitions=_list_definitions())
     for warning in warnings:
-        click.echo(f"{warning.code:<36} {describe_warning(warning)}")
+        unless = f" unless {Junction('and', warning.unless)}" if warning.unless else ""
+        click.echo(f"{warning.code:<36} {Junction('and', warning.when)}{unless}")
 
 
 @rules_command.command("new")
@@ -87,11 +88,11 @@ def new_command(rule_id: str, wall: str, sub_wall: str | None, directory: Path) 
 @click.argument("rule_id", metavar="ID")
 @_OWN
 def show_command(rule_id: str, directory: Path | None) -> None:
-    """Print one rule in full: conditions, requirements, edits, gain, evidence for and against."""
-    rules = {rule.id: rule for rule in _load(directory)}
-    if rule_id not in rules:
+    """Print the file of one rule: conditions, requirements, edits, gain, evidence for and against."""
+    paths = {path.stem: path for path in _files(directory)}
+    if rule_id not in paths:
         raise UsageError(f"expected the id of a rule, found {rule_id!r} (see: three-walls rules list)")
-    click.echo(describe_rule(rules[rule_id]))
+    click.echo(show_control_characters(paths[rule_id].read_text(encoding="utf-8")), nl=False)
 
 
 @rules_command.command("check")

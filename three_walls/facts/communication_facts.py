@@ -5,6 +5,7 @@ Exposed is what runs while no compute kernel does. Its transfer is split from wa
 
 from __future__ import annotations
 
+from three_walls.facts import fact_thresholds
 from three_walls.lib.fact import FactGroup, Measurements, Pool
 from three_walls.lib.measurement import known, missing
 from three_walls.lib.text import in_ms
@@ -12,8 +13,6 @@ from three_walls.megatron.parallel_layout import ParallelLayout
 from three_walls.step.communication_owners import BY_OPERATION
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, EP_CATEGORIES
-from three_walls.tables.nvtx_ranges import collective_owners
-from three_walls.tables.thresholds import fact_thresholds
 
 _OTHER_CATEGORIES = tuple(name for name in COMMUNICATION_CATEGORIES if name not in EP_CATEGORIES)
 
@@ -200,7 +199,7 @@ def withhold_unowned(step: StepView) -> Measurements:
     """Facts that are measured but may not be given: too much communication of the step has no known owner."""
     withheld: Measurements = {}
     ambiguous_ns = step.union_ns(("send_recv_ambiguous",))
-    if ambiguous_ns > fact_thresholds().maximum_ambiguous_fraction * step.step_ns:
+    if ambiguous_ns > fact_thresholds.MAXIMUM_AMBIGUOUS_FRACTION * step.step_ns:
         reason = (
             f"SendRecv kernels of {in_ms(ambiguous_ns)} cannot be classified into expert, pipeline and "
             "context exchange: the parallel sizes are not known (capture with -t cuda,nvtx, or profile the launched "
@@ -209,7 +208,7 @@ def withhold_unowned(step: StepView) -> Measurements:
         ep_times = (EP_BUSY, EP_EXPOSED, EP_HIDDEN, EP_TRANSFER_EXPOSED, EP_WAIT_EXPOSED, EP_OVERLAPPABLE)
         withheld = dict.fromkeys(ep_times, missing(reason))
     unowned_ns = sum(step.transfer_ns.get(category, 0) for category in BY_OPERATION)
-    if unowned_ns > collective_owners().maximum_open_fraction * step.step_ns:
+    if unowned_ns > fact_thresholds.MAXIMUM_OPEN_FRACTION * step.step_ns:
         reason = (
             f"collectives of {in_ms(unowned_ns)} cannot be classified into tensor and data parallelism: "
             "neither the parallel sizes nor NVTX ranges identify their owner (capture with -t cuda,nvtx and Megatron's "

@@ -13,12 +13,12 @@ from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
 from three_walls.lib.fact import FactDefinition, FactGroup, FactValue, Measurements, Pool
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.lib.text import in_ms, write_times
+from three_walls.log import log_thresholds
 from three_walls.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
 from three_walls.log.training_log import LogIteration, ProgressJob, TrainingLog
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.step_view import NO_STEP
-from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 from three_walls.trace.read_inputs import find_other_sizes, jobs_of_run
 
 NO_LOG = "no training log was given (--log)"
@@ -177,23 +177,22 @@ def join_log(
     if log is None:
         return JoinedLog({**dict.fromkeys(facts.definitions, missing(NO_LOG)), LOG_FILES: known(0), **traced}, None)
     traced[LOG_FILES] = known(len(log.files))
-    limits = default_log_thresholds()
     profiled, is_known = find_profiled_range(log, config_without_log, config)
-    if not is_known and (matched := match_captured_steps(log.iterations, captured_lengths, limits)):
+    if not is_known and (matched := match_captured_steps(log.iterations, captured_lengths)):
         profiled, is_known = matched, True
-    roles = classify_iterations(log.iterations, log.events, profiled, limits)
+    roles = classify_iterations(log.iterations, log.events, profiled)
     steady = [line for line, role in zip(log.iterations, roles, strict=True) if role is Role.STEADY]
     measured: Measurements = {
-        **_measure_steps(steady, _why_no_median(log, steady, is_known, len(captured_lengths), limits)),
+        **_measure_steps(steady, _why_no_median(log, steady, is_known, len(captured_lengths))),
         **_measure_memory(log),
         LOG_TFLOPS: _median_tflops(log, steady),
         LOG_OOMS: known(len(log.ooms)),
         **_measure_dispatchers(log),
     }
-    measured = {**measured, **_measure_perturbation(measured[UNPROFILED_STEP], traced_step_ns, limits)}
+    measured = {**measured, **_measure_perturbation(measured[UNPROFILED_STEP], traced_step_ns)}
     mismatch = find_other_sizes(log, config_without_log)
     ratio, length_ns = measured[PROFILER_PERTURBATION].value, measured[UNPROFILED_STEP].whole
-    least, most = limits.minimum_step_ratio, limits.maximum_step_ratio
+    least, most = log_thresholds.MINIMUM_STEP_RATIO, log_thresholds.MAXIMUM_STEP_RATIO
     if not mismatch and isinstance(ratio, float) and length_ns and not least <= ratio <= most:
         mismatch = f"its steps take {in_ms(length_ns)}, the traced step {write_times(ratio)} that"
     if mismatch:
@@ -205,7 +204,7 @@ def join_log(
         summary = replace(
             summary,
             timers=summarize_timers(log.timers, role_of),
-            slow_ranks=find_slow_ranks(log.timers, role_of, config, limits),
+            slow_ranks=find_slow_ranks(log.timers, role_of, config),
             progress=summarize_progress(log.jobs, layout.world),
         )
     return JoinedLog({**measured, **traced}, summary, mismatch)
@@ -245,17 +244,15 @@ def _profiled_steps(config: RunConfig) -> tuple[str | None, str | None]:
     return start, end
 
 
-def _why_no_median(
-    log: TrainingLog, steady: Sequence[LogIteration], is_known: bool, captured_steps: int, limits: LogThresholds
-) -> str:
+def _why_no_median(log: TrainingLog, steady: Sequence[LogIteration], is_known: bool, captured_steps: int) -> str:
     """Why there is no unprofiled median; empty if there is one."""
     if log.is_empty:
         return EMPTY_LOG
     if not log.iterations:
         return NO_ITERATION_LINE
-    if len(steady) < limits.minimum_steady_count:
+    if len(steady) < log_thresholds.MINIMUM_STEADY_COUNT:
         return f"only {len(steady)} of the log's {len(log.iterations)} iteration lines are unprofiled and steady"
-    if not is_known and len(steady) < limits.minimum_iterations_per_captured_step * captured_steps:
+    if not is_known and len(steady) < log_thresholds.MINIMUM_ITERATIONS_PER_CAPTURED_STEP * captured_steps:
         return "neither log nor trace states which iterations were profiled (profile_step_start, profile_step_end)"
     return ""
 
@@ -322,15 +319,13 @@ def _measure_memory(log: TrainingLog) -> Measurements:
     }
 
 
-def _measure_perturbation(
-    unprofiled: Measurement[FactValue], traced_step_ns: int | None, limits: LogThresholds
-) -> Measurements:
+def _measure_perturbation(unprofiled: Measurement[FactValue], traced_step_ns: int | None) -> Measurements:
     length = unprofiled.whole
     if not length or not traced_step_ns:
         reason = unprofiled.missing_reason or NO_STEP
         return dict.fromkeys((PROFILER_PERTURBATION, PROFILER_EXCESS), missing(reason))
     ratio = traced_step_ns / length
-    excess_ns = traced_step_ns - length if ratio >= limits.minimum_perturbation_ratio else 0
+    excess_ns = traced_step_ns - length if ratio >= log_thresholds.MINIMUM_PERTURBATION_RATIO else 0
     return {PROFILER_PERTURBATION: known(ratio), PROFILER_EXCESS: known(excess_ns)}
 
 

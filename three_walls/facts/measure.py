@@ -63,7 +63,6 @@ from three_walls.step.operators import read_operators
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_view import NO_STEP, RunView, StepView, choose_step, find_sick, view_other_rank, view_run
 from three_walls.tables.kernel_names import load_api_patterns, union_of
-from three_walls.tables.thresholds import default_log_thresholds
 from three_walls.trace.read_inputs import Inputs
 
 _NO_STEP = missing(NO_STEP)
@@ -131,7 +130,7 @@ def measure_facts(
             **_compare_received(step, measured[RECEIVED_TOKENS], inputs, timeline),
         }
     measured = {**measured, **measure_half_tensor_parallel(run, step, measured)}
-    pressure = classify_memory_pressure(measured, default_log_thresholds())
+    pressure = classify_memory_pressure(measured)
     sheet = make_sheet({**measured, MEMORY_PRESSURE: pressure}, run.config)
     if not details.before_log:
         return sheet, details

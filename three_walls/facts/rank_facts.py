@@ -10,12 +10,12 @@ from three_walls.facts.communication_facts import WAIT_EXPOSED
 from three_walls.facts.log_facts import PROFILER_EXCESS
 from three_walls.lib.fact import FactGroup, Measurements, Pool
 from three_walls.lib.measurement import known, missing
+from three_walls.step import attribution_thresholds
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_rows import Straggler
 from three_walls.step.step_view import StepView, find_sick
 from three_walls.step.stragglers import SICK_CAUSES
-from three_walls.tables.thresholds import default_rank_thresholds
 
 _ONE_RANK = "one rank alone was captured (give the traces of several ranks)"
 _NOT_MATCHED = "no call of one rank could be matched with another rank's in a kept step"
@@ -127,7 +127,7 @@ def measure_culprit(stragglers: Sequence[Straggler], step: StepView, measured: M
     waiting_ns = max(0, (measured[WAIT_EXPOSED].whole or 0) - step.crawl_ns)
     for straggler, late_ns in find_sick(stragglers, step.step_ns, measured[PROFILER_EXCESS].whole):
         cost_ns = min(late_ns, waiting_ns)
-        if cost_ns >= default_rank_thresholds().minimum_late_fraction * step.step_ns:
+        if cost_ns >= attribution_thresholds.MINIMUM_LATE_FRACTION * step.step_ns:
             return {
                 CULPRIT_RANK: known(straggler.rank),
                 CULPRIT_CAUSE: known(str(straggler.cause)),

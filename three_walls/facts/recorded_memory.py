@@ -15,9 +15,9 @@ from three_walls.facts.memory_estimate import MEMORY_PEAK, NO_DEVICE_MEMORY
 from three_walls.facts.run_layout import GPU_MEMORY
 from three_walls.lib.fact import FactDefinition, FactGroup, Measurements
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
+from three_walls.log import log_thresholds
 from three_walls.memory_snapshot.snapshot import MemorySnapshot
 from three_walls.step.step_view import StepView
-from three_walls.tables.thresholds import LogThresholds
 from three_walls.trace.capabilities import YES
 
 DEVICE_KINDS = (2, 3, 5)
@@ -38,8 +38,8 @@ MEMORY_PRESSURE = facts.fact(
     "text",
     "memory pressure",
     "The gravest sign in the log that device memory is short: out_of_memory, allocator_retries, near_limit (peak of "
-    "allocated memory), fragmented (peak of reserved memory alone) or none. Limits: tables/log.yaml. Without a log it "
-    "is none where no step called the driver's allocator.",
+    "allocated memory), fragmented (peak of reserved memory alone) or none. Without a log it is none where no "
+    "step called the driver's allocator.",
     "The fraction of memory in use: without a log a run near its limit counts as none.",
 )
 DRIVER_PEAK = facts.fact(
@@ -143,7 +143,7 @@ def measure_snapshot(snapshot: MemorySnapshot | None) -> Measurements:
     }
 
 
-def classify_memory_pressure(measured: Measurements, limits: LogThresholds) -> Measurement[str]:
+def classify_memory_pressure(measured: Measurements) -> Measurement[str]:
     """The gravest sign of short memory among ``measured``.
 
     An out-of-memory error comes before allocations that had to be tried again, these before a peak of allocated memory
@@ -164,8 +164,8 @@ def classify_memory_pressure(measured: Measurements, limits: LogThresholds) -> M
         return known(NONE) if had_room else missing(str(measured[MEMORY_PEAK].missing_reason))
     if not device:
         return missing(NO_DEVICE_MEMORY)
-    if allocated / device >= limits.near_limit_fraction:
+    if allocated / device >= log_thresholds.NEAR_LIMIT_FRACTION:
         return known(NEAR_LIMIT)
-    if reserved is not None and reserved / device >= limits.reserved_limit_fraction:
+    if reserved is not None and reserved / device >= log_thresholds.RESERVED_LIMIT_FRACTION:
         return known(FRAGMENTED)
     return known(NONE)

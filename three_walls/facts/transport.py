@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from three_walls.facts.nccl_transport import nccl_transport
+from three_walls.facts.nccl_transport import MINIMUM_LINK_FRACTION, nccl_transport
 from three_walls.facts.run_layout import LARGEST_SERVER_GPUS
 from three_walls.facts.token_exchange import EP_FASTEST, EP_LINK
 from three_walls.lib.fact import FactGroup, Measurements
@@ -19,7 +19,6 @@ from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.units import NS_PER_S
 from three_walls.step.operators import Operators
 from three_walls.step.step_view import RunView, StepView
-from three_walls.tables.thresholds import fact_thresholds
 
 NONE, UNKNOWN = "none", "unknown"
 
@@ -172,7 +171,7 @@ def _measure_variables(run: RunView, fractions: dict[str, float | None]) -> Meas
         row for row in table.disabling if texts.get(row.variable, "").lower() in {value.lower() for value in row.values}
     ]
     forcing = [row.variable for row in table.forcing if texts.get(row.variable)]
-    limit = fact_thresholds().minimum_link_fraction
+    limit = MINIMUM_LINK_FRACTION
     is_used = {"nvlink": run.layout.ranks_per_node != 1, "network": run.layout.nodes != 1}
     slow = [
         row for row in disabling if is_used[row.path] and ((reached := fractions[row.path]) is None or reached < limit)

@@ -10,7 +10,6 @@ from three_walls.facts.recorded_memory import ALLOCATOR_CALLS, classify_memory_p
 from three_walls.facts.run_layout import GPU_MEMORY
 from three_walls.lib.fact import Measurements
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
-from three_walls.tables.thresholds import default_log_thresholds
 
 
 def pressure_of(
@@ -24,7 +23,7 @@ def pressure_of(
         LOG_RESERVED_MEMORY: known_or_missing(reserved, "the log holds no memory line"),
         GPU_MEMORY: known(1000),
     }
-    return classify_memory_pressure(measured, default_log_thresholds())
+    return classify_memory_pressure(measured)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_a_log_without_peak_says_nothing_more() -> None:
 
 
 def test_without_the_size_of_the_gpu_a_peak_says_nothing() -> None:
-    found = classify_memory_pressure({LOG_OOMS: known(0), MEMORY_PEAK: known(5)}, default_log_thresholds())
+    found = classify_memory_pressure({LOG_OOMS: known(0), MEMORY_PEAK: known(5)})
     assert found == missing(NO_DEVICE_MEMORY)
 
 
@@ -59,4 +58,4 @@ def test_steps_that_never_called_the_driver_had_room() -> None:
             MEMORY_PEAK: missing("no training log was given (--log)"),
             ALLOCATOR_CALLS: known(calls),
         }
-        assert classify_memory_pressure(measured, default_log_thresholds()).value == word
+        assert classify_memory_pressure(measured).value == word
