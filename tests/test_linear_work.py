@@ -12,6 +12,7 @@ import re
 import time
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ import three_walls
 from tests.linear_work import MOST_TIMES, assert_linear, cpu_seconds
 from tests.pattern_attacks import attack_texts
 from three_walls.lib.errors import InputError
-from three_walls.lib.load_documents import Row
 from three_walls.lib.yaml import read_document, read_yaml
 from three_walls.log.collect_log import Collector
 from three_walls.log.read_log import read_text
@@ -110,9 +110,9 @@ def _walk(value: object, place: str) -> Iterator[tuple[str, re.Pattern[Any]]]:
         yield place, value
     elif isinstance(value, ValueForm) and value.stated:
         yield f"{place}.{value.stated[0]}", value.expression
-    elif isinstance(value, Row):
-        for name, _ in type(value).hints().values():
-            yield from _walk(getattr(value, name), f"{place}.{name}")
+    elif is_dataclass(value):
+        for part in fields(value):
+            yield from _walk(getattr(value, part.name), f"{place}.{part.name}")
     elif isinstance(value, Mapping):
         for key, entry in value.items():
             yield from _walk(key, f"{place}.key")

@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from tests.paths import REPOSITORY
+from three_walls.advice.finding import NO_BASIS, UPPER_BOUND
 from three_walls.advice.format.conditions import KnownFacts, list_conditions
 from three_walls.advice.format.load_rules import cases_file, load_rules, rule_files
-from three_walls.advice.format.rule import NO_BASIS, UPPER_BOUND, Edit, GainModel, GainTerm, Rule
+from three_walls.advice.format.rule import Edit, FactTarget, GainModel, GainTerm, Rule
+from three_walls.advice.format.rule_fields import OneMinusFact
 from three_walls.advice.format.rule_sources import check_pointer, load_sources
 from three_walls.advice.judge import judge_with_size
 from three_walls.advice.judge_warnings import load_warnings
@@ -34,7 +36,7 @@ each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
 def edits_of(rule: Rule) -> Iterator[Edit]:
     yield from rule.edits
-    for requirement in rule.requires:
+    for requirement in rule.requires.values():
         yield from requirement.fix
 
 
@@ -49,8 +51,8 @@ def cases_of(rule_id: str) -> tuple[tuple[Case, FactSheet], ...]:
 
 def conditions_of(rule: Rule) -> Iterator[Condition]:
     yield from list_conditions((*rule.applies_to, *rule.when))
-    for requirement in rule.requires:
-        yield from list_conditions(requirement.checks)
+    for requirement in rule.requires.values():
+        yield from list_conditions(requirement.check)
     for edit in edits_of(rule):
         yield from list_conditions(edit.only_if)
 
@@ -65,7 +67,7 @@ def test_ids_are_the_file_names_in_order() -> None:
 
 @each_rule
 def test_docs_say_what_why_and_how(rule: Rule) -> None:
-    for text in (rule.what_it_looks_for, rule.why_it_matters, rule.how_to_verify):
+    for text in (rule.docs.what_it_looks_for, rule.docs.why_it_matters, rule.docs.how_to_verify):
         assert text.endswith((".", "?")), text
         assert len(text) > 40
     assert not rule.title.endswith(".")
@@ -74,15 +76,15 @@ def test_docs_say_what_why_and_how(rule: Rule) -> None:
 @each_rule
 def test_every_fact_is_defined(rule: Rule) -> None:
     names = [condition.name for condition in conditions_of(rule)]
-    names += [term.pool for term in rule.gain.terms]
-    names += [edit.to_fact for edit in rule.edits if edit.to_fact]
+    names += [name for term in rule.gain.terms for name in term.facts]
+    names += [edit.to.fact for edit in rule.edits if isinstance(edit.to, FactTarget)]
     assert [name for name in names if unit_of(name) is None] == []
 
 
 @each_rule
 def test_every_pointer_leads_to_a_known_source(rule: Rule) -> None:
     sources = load_sources(RULES_DIR / "sources.yaml")
-    pointers = [one.source for one in (*rule.requires, *rule.evidence_for, *rule.evidence_against)]
+    pointers = [one.source for one in (*rule.requires.values(), *rule.evidence.for_, *rule.evidence.against)]
     pointers += [edit.source for edit in edits_of(rule) if edit.source]
     assert pointers
     for pointer in pointers:
@@ -91,10 +93,10 @@ def test_every_pointer_leads_to_a_known_source(rule: Rule) -> None:
 
 @each_rule
 def test_every_requirement_and_gain_says_why(rule: Rule) -> None:
-    assert all(one.reason and one.source for one in rule.requires)
+    assert all(one.reason and one.source for one in rule.requires.values())
     assert rule.gain.explanation
     assert all(advice.text.endswith(".") for advice in rule.advice)
-    assert rule.evidence_for
+    assert rule.evidence.for_
 
 
 @each_rule
@@ -104,7 +106,7 @@ def test_every_rule_has_the_cases_that_show_its_limits(rule: Rule) -> None:
     assert outcomes >= {"recommended" if rule.edits else "found", "not_needed"}
     assert ("not_applicable" in outcomes) == bool(rule.applies_to)
     assert "unknown" in outcomes or not (rule.applies_to or rule.when)
-    can_fail = [requirement for requirement in rule.requires if requirement.checks and not requirement.fix]
+    can_fail = [requirement for requirement in rule.requires.values() if requirement.check and not requirement.fix]
     assert ("blocked" in outcomes) == bool(can_fail and rule.edits)
     assert any(case.expect.missing and case.without for case, _ in cases if case.expect.outcome == "unknown")
     assert all(case.expect.blocked_by for case, _ in cases if case.expect.outcome == "blocked")
@@ -167,7 +169,9 @@ def with_condition(rule: Rule, old: Condition, new: Condition | None) -> Rule:
         rule,
         applies_to=swap(rule.applies_to),
         when=swap(rule.when),
-        requires=tuple(replace(one, checks=swap(one.checks), fix=swap_in_edits(one.fix)) for one in rule.requires),
+        requires={
+            name: replace(one, check=swap(one.check), fix=swap_in_edits(one.fix)) for name, one in rule.requires.items()
+        },
         edits=swap_in_edits(rule.edits),
     )
 
@@ -205,14 +209,16 @@ def with_term(model: GainModel, old: GainTerm, new: GainTerm) -> GainModel:
 
 def mutants_of_term(term: GainTerm) -> Iterator[tuple[str, GainTerm]]:
     """``term`` with one of its ends moved. An upper bound has only one; if a fact gives it, the fact is left out."""
-    if term.high_one_minus_fact:
-        yield "high not from its fact", replace(term, high_one_minus_fact="")
+    if isinstance(term.high, OneMinusFact):
+        yield "high not from its fact", replace(term, high=1.0)
     else:
+        if not term.is_upper_bound:
+            term = replace(term, likely=(term.low + term.high) / 2 if term.likely is None else term.likely)
         for high in moved(term.high):
             yield f"high {high:g}", replace(term, high=high)
         for likely in moved(term.likely) if term.likely is not None else ():
             yield f"likely {likely:g}", replace(term, likely=likely)
-    for low in moved(term.low) if term.likely is not None else ():
+    for low in () if term.is_upper_bound else moved(term.low):
         yield f"low {low:g}", replace(term, low=low)
 
 

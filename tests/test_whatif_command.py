@@ -12,9 +12,8 @@ from trace_builder import TraceBuilder
 
 from tests.paths import REPOSITORY
 from three_walls import pipeline
-from three_walls.advice.answer_what_if import answer
+from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.format.load_rules import load_rules
-from three_walls.advice.what_if import ReplayedRun
 from three_walls.cli import main
 from three_walls.cli.whatif import read_question
 from three_walls.facts.fact_rows import Prediction
@@ -60,7 +59,7 @@ class Predictor:
 def predictor(monkeypatch: pytest.MonkeyPatch) -> Predictor:
     """The run of every trace is replayed by this one."""
     fake = Predictor()
-    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(RULES, FactSheet.of(()), fake, answer))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(RULES, FactSheet.of(()), fake))
     return fake
 
 
@@ -111,7 +110,7 @@ def test_what_changes_nothing_is_said(predictor: Predictor) -> None:
 
 
 def test_a_withheld_prediction_is_one_line_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = ReplayedRun((), FactSheet.of(()), NoPredictor("the capture has no CUDA API calls"), answer)
+    run = ReplayedRun((), FactSheet.of(()), NoPredictor("the capture has no CUDA API calls"))
     monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: run)
     plain, as_json = whatif("--scale", "host=0.5"), whatif("--scale", "host=0.5", "--json")
     assert plain.exit_code == as_json.exit_code == 0
@@ -129,7 +128,7 @@ def test_a_withheld_prediction_is_one_line_and_no_failure(monkeypatch: pytest.Mo
 
 def test_the_log_is_named_as_the_source_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = FactSheet.of([Fact("unprofiled_step_ns", 100 * MS, "ns")])
-    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun((), facts, Predictor(), answer))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun((), facts, Predictor()))
     assert "(median of the log's unprofiled steps)" in whatif("--scale", "host=1").output
 
 

@@ -23,14 +23,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from three_walls.advice.answer_what_if import answer
+from three_walls.advice.answer_what_if import LiveReport, ReplayedRun
 from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.format.rule_base import RuleBase, load_rule_base
 from three_walls.advice.judge_warnings import judge_warnings
 from three_walls.advice.plan.locate import name_places
 from three_walls.advice.plan.make_plan import choose_first_trial, make_validated_plan
 from three_walls.advice.unknown_settings import warn_of_unknown_settings
-from three_walls.advice.what_if import ReplayedRun
 from three_walls.bridge.check_overrides import find_problems
 from three_walls.bridge.nearest_recipe import find_nearest_recipe
 from three_walls.bridge.render_entries import spell_entries
@@ -45,7 +44,6 @@ from three_walls.lib.artifacts import Artifacts
 from three_walls.lib.errors import InputError
 from three_walls.lib.fact import FactDefinition
 from three_walls.replay.replay_steps import predictor
-from three_walls.report.live_report import LiveReport
 from three_walls.report.report import Diagnosis
 from three_walls.step.attribute_steps import AttributedRun, attribute
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
@@ -224,7 +222,7 @@ def _begin_measuring(run: AttributedRun, progress: Progress) -> _Run:
 def _prepare_replays(run: _Run, rule_base: RuleBase) -> ReplayedRun:
     """Measures the facts of a run, and makes the predictor of its step."""
     facts = make_sheet(run.made, run.attributed.inputs.config)
-    return ReplayedRun(rule_base.rules, facts, run.made.pull(predictor), answer)
+    return ReplayedRun(rule_base.rules, facts, run.made.pull(predictor))
 
 
 def _load_rule_base(additional: Path | None) -> RuleBase:

@@ -25,10 +25,10 @@ from statistics import median, stdev
 import click
 import yaml
 
-from three_walls.advice.answer_what_if import find_changes
+from three_walls.advice.answer_what_if import ReplayedRun, find_changes
 from three_walls.advice.plan.replays import resolve
 from three_walls.advice.verdict_rows import Verdict
-from three_walls.advice.what_if import Question, ReplayedRun
+from three_walls.advice.what_if import Question
 from three_walls.lib.fact import FactSheet
 from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.pipeline import analyze, replay_run

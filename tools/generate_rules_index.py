@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from three_walls.advice.format.load_rules import load_rules
-from three_walls.advice.format.rule import Rule, WarningRule
-from three_walls.advice.judge_warnings import load_warnings
+from three_walls.advice.format.rule import Rule
+from three_walls.advice.judge_warnings import WarningRule, load_warnings, warning_files
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import list_names
-from three_walls.lib.resources import RULES_DIR
+from three_walls.lib.resources import RULES_DIR, WARNINGS_FOLDER
 
 INDEX = Path(__file__).resolve().parent.parent / "docs" / "generated" / "rules.md"
 _WALLS = {
@@ -54,9 +54,9 @@ def _lines(rules: tuple[Rule, ...], warnings: tuple[WarningRule, ...]) -> Iterat
                 row = (link, rule.title, rule.applicability, lever or "no setting", basis, actions or "not replayed")
                 yield f"| {' | '.join(row)} |"
     yield from ("", "## Warnings", "", "| code | given where |", "|---|---|")
-    for warning in warnings:
+    for path, warning in zip(warning_files(RULES_DIR), warnings, strict=True):
         facts = ", ".join(dict.fromkeys(f"`{name}`" for condition in warning.when for name in list_names(condition)))
-        yield f"| [{warning.code}]({_TO_RULES}/{warning.path}) | a comparison of {facts} holds |"
+        yield f"| [{warning.code}]({_TO_RULES}/{WARNINGS_FOLDER}/{path.name}) | a comparison of {facts} holds |"
 
 
 def main() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
+from three_walls.advice.finding import FREES_MEMORY, UPPER_BOUND
 from three_walls.advice.format.conditions import KnownFacts
-from three_walls.advice.format.rule import FREES_MEMORY, UPPER_BOUND, Edit, GainModel, GainTerm, Requirement, Rule
+from three_walls.advice.format.replay_entries import ParameterRange, ReplayEntry, SelectionEntry
+from three_walls.advice.format.rule import Docs, Edit, Evidence, GainModel, GainTerm, Requirement, Rule
 from three_walls.advice.plan.gain import rederive_fractions
 from three_walls.advice.testing import rule_cases
 from three_walls.facts.sheet import DEFINITIONS
-from three_walls.lib.expressions import Clause
+from three_walls.lib.expressions import Clause, Condition
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData
+from three_walls.replay.transformation import ALL, Action, Transformation
 from three_walls.tables.buckets import Wall
 
 MS = 1_000_000
@@ -43,23 +46,22 @@ def rule(
     at_most: str = "",
 ) -> Rule:
     """A rule that sets ``config.<identifier>`` to true and gains from one pool."""
-    terms = (GainTerm(pool, low, likely, high),)
+    ends = {"low": low, "likely": likely} if likely is not None else {}
+    terms = (GainTerm(pool=pool, **ends, high=high),)
     return Rule(
         id=identifier,
         wall=Wall.COMMUNICATION,
         sub_wall=None,
         title=identifier,
         applicability="execution-only",
-        what_it_looks_for="",
-        why_it_matters="",
-        how_to_verify="",
+        docs=Docs("", "", ""),
         applies_to=applies_to,
         when=when,
-        requires=requires,
+        requires={each.name: each for each in requires},
         lever=lever or identifier,
         edits=edits or (Edit(identifier, True),),
-        side_effects=(),
-        gain=GainModel(terms, basis, "reason", shrinks_all_pools, hidden_under, at_most),
+        gain=GainModel(basis, "reason", terms, shrinks_all_pools, hidden_under, at_most),
+        evidence=Evidence(),
     )
 
 
@@ -91,12 +93,31 @@ def upper_bound(
 
 def frees_memory(identifier: str, cost: float, is_estimated: bool = False) -> Rule:
     """A rule that frees memory."""
-    gain = GainModel((), FREES_MEMORY, "saves memory", cost_fraction=cost, cost_is_estimated=is_estimated)
+    gain = GainModel(FREES_MEMORY, "saves memory", cost_fraction=cost, cost_is_estimated=is_estimated)
     return replace(rule(identifier), gain=gain)
 
 
 def requirement(name: str, *checks: Clause, confirm: str = "") -> Requirement:
-    return Requirement(name, checks, confirm, "it must be so", "guide:A guide")
+    return Requirement(name=name, check=checks, confirm=confirm, reason="it must be so", source="guide:A guide")
+
+
+def entry_of(change: Transformation, *only_if: Condition) -> ReplayEntry:
+    """The entry of a rule that states ``change``, where ``only_if`` hold."""
+    words = {part.name: getattr(change.select, part.name) for part in fields(change.select) if part.name != "ranks"}
+    action = {} if change.action is Action.HOST else {change.action.value: SelectionEntry(**words)}
+    levels = {name: getattr(change, name) for name in ("time", "host", "share", "slowdown")}
+    ranges = {
+        name: ParameterRange(found.low, found.likely, found.high)
+        for name, found in levels.items()
+        if found != ALL or name == change.action
+    }
+    return ReplayEntry(**action, **ranges, only_if=only_if, reason=change.reason, source=change.source)
+
+
+def with_replay(rule: Rule, *changes: Transformation | ReplayEntry) -> Rule:
+    """``rule`` with what its edits change in a replay of the step."""
+    entries = (entry_of(change) if isinstance(change, Transformation) else change for change in changes)
+    return replace(rule, gain=replace(rule.gain, replay=tuple(entries)))
 
 
 def run(**values: ConfigData) -> FactSheet:

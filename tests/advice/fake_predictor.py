@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from tests.advice.builders import MS
+from tests.advice.builders import MS, with_replay
 from three_walls.advice.format.rule import Rule
 from three_walls.facts.fact_rows import Prediction
 from three_walls.replay.transformation import Action, Selection, Transformation
@@ -18,8 +18,7 @@ def change(name: str) -> Transformation:
 
 def replayed(rule: Rule, *names: str) -> Rule:
     """``rule`` with transformations of these names, by default one of its own."""
-    transformations = tuple(change(name) for name in names or (rule.id,))
-    return replace(rule, gain=replace(rule.gain, replay=transformations))
+    return with_replay(rule, *(change(name) for name in names or (rule.id,)))
 
 
 def name_of(transformation: Transformation) -> str:

@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.advice.builders import MS, frees_memory, rule, run, sheet_of, upper_bound
+from three_walls.advice.finding import UPPER_BOUND
 from three_walls.advice.format.rule import GainTerm, Rule
+from three_walls.advice.format.rule_fields import OneMinusFact
 from three_walls.advice.judge import judge
-from three_walls.advice.plan.gain import Level, apply_gain, estimate, remove_from_pool
+from three_walls.advice.plan.gain import apply_gain, estimate, remove_from_pool
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.fact import FactSheet
+from three_walls.replay.transformation import Level
 
 
 def after(judged_rule: Rule, facts: FactSheet) -> FactSheet:
@@ -34,7 +37,11 @@ def test_a_gain_is_a_share_of_its_pool() -> None:
 
 def test_terms_add_up() -> None:
     model = replace(
-        rule("r").gain, terms=(GainTerm("launch_starved_ns", 0, 0.5, 1), GainTerm("host_blocked_ns", 0, 0.5, 1))
+        rule("r").gain,
+        terms=(
+            GainTerm(pool="launch_starved_ns", low=0, likely=0.5, high=1),
+            GainTerm(pool="host_blocked_ns", low=0, likely=0.5, high=1),
+        ),
     )
     assert estimate(model, run(host_blocked_ns=40 * MS)).likely == 120 * MS
 
@@ -93,12 +100,13 @@ def test_what_frees_memory_gains_no_time_and_names_its_cost() -> None:
 
 
 def test_the_high_end_may_come_from_a_fact() -> None:
-    term = GainTerm("ep_transfer_exposed_ns", 0.0, 0.5, 1.0, "ep_internode_unique_copies_fraction")
+    high = OneMinusFact("ep_internode_unique_copies_fraction")
+    term = GainTerm(pool="ep_transfer_exposed_ns", low=0.0, high=high)
     model = replace(rule("r").gain, terms=(term,))
     gain = estimate(model, run(ep_internode_unique_copies_fraction=0.2))
     assert (gain.low, gain.likely, gain.high) == (0, 60 * MS, 120 * MS)
     assert estimate(model, run()).likely is None
-    most = replace(model, terms=(replace(term, likely=None),))
+    most = replace(model, basis=UPPER_BOUND, terms=(GainTerm(pool=term.pool, high=high),))
     gain = estimate(most, run(ep_internode_unique_copies_fraction=0.2))
     assert (gain.low, gain.likely, gain.high) == (0, None, 120 * MS)
 

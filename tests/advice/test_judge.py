@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.advice.builders import MS, requirement, rule, run, sheet_of
 from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.finding import Outcome
-from three_walls.advice.format.rule import Advice, Edit, Evidence
+from three_walls.advice.format.rule import Advice, Claim, Edit, Evidence, FactTarget
 from three_walls.advice.judge import judge, judge_all
 from three_walls.lib.expressions import Condition, Junction
 from three_walls.lib.fact import Fact, FactSheet
@@ -103,7 +103,7 @@ def test_one_alternative_that_holds_is_enough() -> None:
 
 
 def test_settings_that_are_there_already_are_dropped() -> None:
-    edits = (Edit("a", True), Edit("b", False), Edit("c", "x"), Edit("D", "1", kind="env"))
+    edits = (Edit("a", True), Edit("b", False), Edit("c", "x"), Edit(env="D", to="1"))
     finding = judge(rule("r", edits=edits), run(config__a=True, config__b=None, config__c="y", env__D="1"))
     assert [(edit.key, edit.from_value, edit.to) for edit in finding.edits] == [("c", "y", "x")]
     done = judge(rule("r", edits=edits), run(config__a=True, config__b=False, config__c="x", env__D="1"))
@@ -139,20 +139,20 @@ def test_a_rule_that_fails_is_a_finding_and_the_others_come_out() -> None:
 
 
 def test_a_target_may_come_from_a_fact() -> None:
-    edits = (Edit("RANKS", None, kind="env", to_fact="config.ep"),)
+    edits = (Edit(env="RANKS", to=FactTarget("config.ep")),)
     assert judge(rule("r", edits=edits), run(config__ep=8)).edits[0].to == "8"  # a variable is text
     finding = judge(rule("r", edits=edits), run())
     assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("config.ep",))
 
 
 def test_evidence_for_and_against_is_kept_apart() -> None:
-    finding = judge(replace(rule("r"), evidence_against=(Evidence("it did nothing", "guide:A guide"),)), run())
+    finding = judge(replace(rule("r"), evidence=Evidence(against=(Claim("it did nothing", "guide:A guide"),))), run())
     assert finding.evidence_for == ()
     assert [(note.text, note.source) for note in finding.evidence_against] == [("it did nothing", "guide:A guide")]
 
 
 def test_elements_join_a_list_at_its_end_and_only_once() -> None:
-    grow = rule("r", edits=(Edit("cuda_graph_scope", ("moe_router", "attn"), operation="add"),))
+    grow = rule("r", edits=(Edit("cuda_graph_scope", add=("moe_router", "attn")),))
     edit = judge(grow, run(config__cuda_graph_scope=("moe_router",))).edits[0]
     assert (edit.to, edit.relative) == (("moe_router", "attn"), True)
     assert judge(grow, run(config__cuda_graph_scope=None)).edits[0].to == ("moe_router", "attn")
@@ -160,13 +160,13 @@ def test_elements_join_a_list_at_its_end_and_only_once() -> None:
 
 
 def test_elements_leave_a_list_that_has_them() -> None:
-    shrink = rule("r", edits=(Edit("recompute_modules", ("core_attn",), operation="remove"),))
+    shrink = rule("r", edits=(Edit("recompute_modules", remove=("core_attn",)),))
     assert judge(shrink, run(config__recompute_modules=("core_attn", "moe_act"))).edits[0].to == ("moe_act",)
     assert judge(shrink, run(config__recompute_modules=("moe_act",))).outcome is Outcome.NOT_NEEDED
 
 
 def test_a_list_that_is_not_known_cannot_be_changed() -> None:
-    grow = rule("r", edits=(Edit("recompute_modules", ("moe_act",), operation="add"),))
+    grow = rule("r", edits=(Edit("recompute_modules", add=("moe_act",)),))
     finding = judge(grow, run())
     assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("config.recompute_modules",))
 
@@ -190,7 +190,7 @@ def test_a_fix_that_does_not_make_it_hold_is_no_fix() -> None:
 
 
 def test_a_rule_without_edits_says_what_to_do() -> None:
-    imbalance = replace(rule("r", when=(LATE,)), edits=(), lever="", advice=(Advice("Look at the router."),))
+    imbalance = replace(rule("r", when=(LATE,)), edits=(), lever="", advice=(Advice("Look at the router.", ()),))
     finding = judge(imbalance, run())
     assert (finding.outcome, finding.advice, finding.edits) == (Outcome.FOUND, "Look at the router.", ())
     assert judge(imbalance, run(launch_starved_ns=0)).outcome is Outcome.NOT_NEEDED
@@ -208,7 +208,7 @@ def test_a_program_without_a_sign_of_megatron_gets_no_edit_and_no_wall() -> None
 
 def test_advice_that_fits_the_facts_comes_first() -> None:
     fits, other = Condition("late_cause", "==", "gpu"), Condition("late_cause", "==", "host")
-    advice = (Advice("Look at the host.", (other,)), Advice("Look at the GPU.", (fits,)), Advice("Capture again."))
+    advice = (Advice("Look at the host.", (other,)), Advice("Look at the GPU.", (fits,)), Advice("Capture again.", ()))
     late = replace(rule("r", when=(LATE,)), edits=(), lever="", advice=advice)
     facts: dict[str, ConfigData] = {"launch_starved_fraction": 0.2, "step_ns": 1000 * MS}
     known_cause = judge(late, sheet_of({**facts, "late_cause": "gpu"}))
@@ -220,6 +220,6 @@ def test_advice_that_fits_the_facts_comes_first() -> None:
 def test_advice_for_any_program_needs_no_sign_of_megatron() -> None:
     sign = Fact("megatron_sign", None, "text", "no sign was found")
     foreign = FactSheet.of([*run().facts.values(), sign])
-    generic = replace(rule("r"), edits=(), advice=(Advice("look"),), any_program=True)
+    generic = replace(rule("r"), edits=(), lever="", advice=(Advice("look", ()),), any_program=True)
     assert judge(generic, foreign).outcome is Outcome.FOUND
     assert judge(replace(generic, any_program=False), foreign).outcome is Outcome.UNKNOWN

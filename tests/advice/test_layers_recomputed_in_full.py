@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from tests.advice.builders import rule, sheet_of
+from tests.advice.builders import rule, sheet_of, with_replay
 from three_walls.advice.format.rule import Edit
 from three_walls.advice.plan.recomputed_layers import change_recomputed_layers
 from three_walls.advice.what_if import Changes
@@ -14,8 +12,7 @@ from three_walls.lib.plain_data import ConfigData
 from three_walls.replay.transformation import Action, Levels, Selection, Transformation
 
 REPEAT = Transformation(Action.REPEAT, Selection(modules=("experts",)), time=Levels(1.2, 1.0, 0.8))
-_FULL = rule("full", edits=(Edit("recompute_granularity", "full"),))
-FULL = replace(_FULL, gain=replace(_FULL.gain, replay=(REPEAT,)))
+FULL = with_replay(rule("full", edits=(Edit("recompute_granularity", "full"),)), REPEAT)
 RUN: dict[str, ConfigData] = {
     "config.recompute_granularity": "full",
     "config.recompute_method": "block",

@@ -458,7 +458,7 @@ def test_edits_that_change_convergence_are_planned_only_when_allowed() -> None:
 def test_a_later_edit_may_build_on_an_earlier_list() -> None:
     scopes = ("moe_router", "moe_preprocess")
     first = rule("first", likely=0.5, edits=(Edit("cuda_graph_scope", scopes),))
-    wider = rule("wider", likely=0.2, edits=(Edit("cuda_graph_scope", ("attn",), operation="add"),))
+    wider = rule("wider", likely=0.2, edits=(Edit("cuda_graph_scope", add=("attn",)),))
     _, steps = make_plan([first, wider], run(config__cuda_graph_scope=None))
     assert [step.edits[0].to for step in steps] == [scopes, (*scopes, "attn")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,18 @@ import pytest
 from tests.advice.builders import sheet_of
 from tests.advice.test_rulebase import RULE, complaints, rules_directory
 from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.format.replay_entries import (
+    FactNumber,
+    ParameterRange,
+    RanksFact,
+    ReplayEntry,
+    SelectionEntry,
+)
 from three_walls.advice.plan.replays import resolve
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import Condition
 from three_walls.lib.resources import RULES_DIR
-from three_walls.replay.transformation import ALL, Action, FromFact, Level, Levels, Selection, Transformation
+from three_walls.replay.transformation import ALL, Action, Levels, Selection, Transformation
 
 ENTRY = """\
   replay:
@@ -29,18 +35,22 @@ ENTRY = """\
 """
 
 
+def scaled(time: FactNumber) -> ReplayEntry:
+    return ReplayEntry(scale=SelectionEntry(), time=time, reason="")
+
+
 def with_replay(entry: str) -> str:
     return RULE.replace("  explanation: Because.\n", f"  explanation: Because.\n{entry}")
 
 
-def read(tmp_path: Path, entry: str) -> tuple[Transformation, ...]:
+def read(tmp_path: Path, entry: str) -> tuple[ReplayEntry, ...]:
     (rule,) = load_rules(rules_directory(tmp_path, with_replay(entry)), definitions=DEFINITIONS)
     return rule.gain.replay
 
 
 def test_an_entry_is_an_action_a_selection_and_what_remains(tmp_path: Path) -> None:
     fuse, host = read(tmp_path, ENTRY)
-    assert fuse == Transformation(
+    assert fuse.fill(sheet_of({})) == Transformation(
         Action.FUSE,
         Selection(work=("rope",), directions=("forward", "backward")),
         time=Levels(0.6, 0.4, 0.15),
@@ -49,7 +59,8 @@ def test_an_entry_is_an_action_a_selection_and_what_remains(tmp_path: Path) -> N
         source="guide:A guide",
     )
     assert (host.action, host.only_if) == (Action.HOST, (Condition("config.bf16", "is", True),))
-    assert host.from_facts == (FromFact("host", "launch_starved_fraction", one_minus=True),)
+    assert tuple(host.list_facts()) == ("launch_starved_fraction",)
+    assert host.fill(sheet_of({"launch_starved_fraction": 0.2})).host == Levels(0.8, 0.8, 0.8)
 
 
 def test_no_replay_states_why_there_is_none(tmp_path: Path) -> None:
@@ -102,18 +113,12 @@ def test_replay_and_no_replay_exclude_each_other(tmp_path: Path) -> None:
 
 
 def test_facts_give_numbers_before_anything_is_predicted() -> None:
-    scale = Transformation(
-        Action.SCALE,
-        time=Levels(1.0, 1.0, 1.0),
-        from_facts=(
-            FromFact("time", "expert_gemm_efficiency_fraction", Level.LIKELY, over=0.5),
-            FromFact("time", "expert_gemm_efficiency_fraction", Level.HIGH, over=0.8),
-        ),
-    )
-    heal = Transformation(Action.HEAL, from_facts=(FromFact("ranks", "culprit_rank"),))
-    smaller = Transformation(
-        Action.MICRO_BATCH, from_facts=(FromFact("factor", "smaller_micro_batch_size", over="config.micro_batch_size"),)
-    )
+    efficiency = "expert_gemm_efficiency_fraction"
+    time = ParameterRange(1.0, FactNumber(efficiency, over=0.5), FactNumber(efficiency, over=0.8))
+    scale = ReplayEntry(scale=SelectionEntry(), time=time, reason="")
+    heal = ReplayEntry(heal=SelectionEntry(ranks=RanksFact("culprit_rank")), reason="")
+    factor = FactNumber("smaller_micro_batch_size", over="config.micro_batch_size")
+    smaller = ReplayEntry(micro_batch=SelectionEntry(), factor=factor, reason="")
     facts = sheet_of(
         {
             "expert_gemm_efficiency_fraction": 0.4,
@@ -127,18 +132,16 @@ def test_facts_give_numbers_before_anything_is_predicted() -> None:
     assert found[0].time == Levels(1.0, 0.8, 0.5)
     assert found[1].select.ranks == (3,)
     assert found[2].factor == 0.5
-    assert all(not each.from_facts for each in found)
 
 
 def test_a_part_of_a_time_is_at_most_all_of_it() -> None:
-    scale = Transformation(Action.SCALE, from_facts=(FromFact("time", "expert_gemm_efficiency_fraction", over=0.5),))
+    scale = scaled(FactNumber("expert_gemm_efficiency_fraction", over=0.5))
     (found,), _ = resolve((scale,), sheet_of({"expert_gemm_efficiency_fraction": 0.6}))
     assert found.time == ALL
 
 
 def test_a_part_may_be_more_than_all_where_the_rule_lets_an_edit_cost_time() -> None:
-    slower = FromFact("time", "ep_deduplicated_transfer_fraction", over=0.5, at_most=3.0)
-    scale = Transformation(Action.SCALE, from_facts=(slower,))
+    scale = scaled(FactNumber("ep_deduplicated_transfer_fraction", over=0.5, at_most=3.0))
 
     def time_at(fraction: float) -> Levels:
         (found,), _ = resolve((scale,), sheet_of({"ep_deduplicated_transfer_fraction": fraction}))
@@ -176,14 +179,17 @@ def test_relaxed_recompute_waits_for_no_split_sizes_again(ratio: float) -> None:
 
 
 def test_a_missing_fact_leaves_nothing_to_predict_and_is_named() -> None:
-    scale = Transformation(Action.SCALE, from_facts=(FromFact("time", "expert_gemm_efficiency_fraction"),))
+    scale = scaled(FactNumber("expert_gemm_efficiency_fraction"))
     assert resolve((scale,), sheet_of({})) == ((), ("expert_gemm_efficiency_fraction",))
 
 
 def test_an_entry_is_left_out_where_its_condition_fails() -> None:
-    bf16 = Transformation(Action.HOST, only_if=(Condition("config.bf16", "==", True),))
+    bf16 = ReplayEntry(host=0.5, only_if=(Condition("config.bf16", "==", True),), reason="")
     assert resolve((bf16,), sheet_of({"config.bf16": False})) == ((), ())
-    assert resolve((bf16,), sheet_of({"config.bf16": True})) == ((replace(bf16, only_if=()),), ())
+    assert resolve((bf16,), sheet_of({"config.bf16": True})) == (
+        (Transformation(Action.HOST, host=Levels(0.5, 0.5, 0.5)),),
+        (),
+    )
 
 
 def test_a_rule_that_gains_time_states_a_replay_or_why_there_is_none() -> None:
@@ -193,7 +199,7 @@ def test_a_rule_that_gains_time_states_a_replay_or_why_there_is_none() -> None:
 
 
 def test_of_entries_for_the_same_work_whose_conditions_are_unknown_the_first_counts() -> None:
-    above = Transformation(Action.HOST, reason="a", only_if=(Condition("memory_peak_fraction", ">", 0.8),))
-    below = Transformation(Action.HOST, reason="b", only_if=(Condition("memory_peak_fraction", "<=", 0.8),))
+    above = ReplayEntry(host=0.5, reason="a", only_if=(Condition("memory_peak_fraction", ">", 0.8),))
+    below = ReplayEntry(host=0.5, reason="b", only_if=(Condition("memory_peak_fraction", "<=", 0.8),))
     assert [each.reason for each in resolve((above, below), sheet_of({}))[0]] == ["a"]
     assert [each.reason for each in resolve((above, below), sheet_of({"memory_peak_fraction": 0.5}))[0]] == ["b"]

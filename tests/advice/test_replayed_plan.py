@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.advice.builders import MS, frees_memory, requirement, rule, run, sheet_of, upper_bound
+from tests.advice.builders import MS, frees_memory, requirement, rule, run, sheet_of, upper_bound, with_replay
 from tests.advice.fake_predictor import FakePredictor, replayed, saving
 from tests.advice.test_culprit_in_plan import LATE_RANK, SLOW_RANK
 from three_walls.advice.finding import Bounds, Finding, Note, Outcome, PlannedEdit, PlanStep
@@ -271,8 +271,7 @@ def test_replays_are_kept_when_the_plan_is_made_again() -> None:
 def test_a_later_edit_is_chosen_for_the_kernels_that_are_left(left: float, module: str) -> None:
     """Once attention is fused, recomputing it saves nothing; a change that leaves half of its kernels fuses nothing."""
     fuse = Transformation(Action.SCALE, Selection(categories=("attention_unfused",)), Levels(left, left, left))
-    attention = rule("attention")
-    attention = replace(attention, gain=replace(attention.gain, replay=(fuse,)))
+    attention = with_replay(rule("attention"), fuse)
     recompute = replayed(
         rule(
             "recompute",

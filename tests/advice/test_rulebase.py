@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.format.rule import FactTarget, GainTerm, SideEffect
 from three_walls.advice.testing.rule_cases import load_cases
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.errors import RuleBaseError
@@ -81,13 +82,13 @@ def test_a_correct_rule_is_read_in_full(tmp_path: Path) -> None:
         Condition("launch_starved_fraction", ">=", 0.1),
         Condition("launch_starved_fraction", "<", 0.9),
     )
-    assert rule.requires[0].checks == (Condition("config.cpu_offloading", "is", False),)
+    assert rule.requires["no_offload"].check == (Condition("config.cpu_offloading", "is", False),)
     bf16, fp16 = Condition("config.bf16", "is", True), Condition("config.fp16", "is", True)
-    assert rule.requires[1].checks == (Junction("or", (bf16, fp16)),)
+    assert rule.requires["either"].check == (Junction("or", (bf16, fp16)),)
     assert rule.edits[0].to == ("moe_router",)
-    assert (rule.edits[1].kind, rule.edits[1].to_fact) == ("env", "world_size")
-    assert rule.gain.terms[0].likely == pytest.approx(0.4)  # the midpoint, where it is left out
-    assert rule.side_effects == ("more memory (guide:A guide)",)
+    assert (rule.edits[1].kind, rule.edits[1].to) == ("env", FactTarget("world_size"))
+    assert rule.gain.terms == (GainTerm(pool="launch_starved_ns", low=0.2, high=0.6),)
+    assert rule.side_effects == (SideEffect("more memory", "guide:A guide"),)
 
 
 def test_cases_and_tables_at_the_top_are_no_rules(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ MEMORY_RULE = RULE.replace(
 def test_an_upper_bound_has_a_high_end_alone(tmp_path: Path) -> None:
     text = UPPER_BOUND_RULE.replace("basis: upper_bound", "basis: upper_bound\n  at_most: idle_ns")
     (rule,) = load_rules(rules_directory(tmp_path, text), definitions=DEFINITIONS)
-    assert (rule.gain.terms[0].low, rule.gain.terms[0].likely, rule.gain.terms[0].high) == (0.0, None, 0.6)
+    assert rule.gain.terms == (GainTerm(pool="launch_starved_ns", high=0.6),)
     assert (rule.gain.is_upper_bound, rule.gain.at_most) == (True, "idle_ns")
 
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.advice.builders import MS, sheet_of
 from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.verdict_rows import Verdict
-from three_walls.lib.errors import RuleBaseError
-from three_walls.lib.load_documents import load_table
 from three_walls.lib.plain_data import ConfigData
-from three_walls.lib.resources import TABLES_DIR
 from three_walls.step.step_rows import Straggler
 from three_walls.tables.buckets import SubWall, Wall
-from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 
 def judged(without: tuple[str, ...] = (), **values: ConfigData) -> Verdict:
@@ -168,18 +162,6 @@ def test_each_reason_to_abstain(values: dict[str, ConfigData], without: tuple[st
 def test_graphs_and_unclassified_kernels_below_their_limits_do_not_matter() -> None:
     verdict = judged(cuda_graph_fraction=0.099, unclassified_fraction=0.249, memory_recoverable_ns=100 * MS)
     assert verdict.wall is Wall.MEMORY
-
-
-def test_thresholds_are_read_strictly(tmp_path: Path) -> None:
-    text = (TABLES_DIR / "verdict.yaml").read_text(encoding="utf-8")
-    assert load_table(TABLES_DIR / "verdict.yaml", VerdictThresholds) == default_thresholds()
-    path = tmp_path / "verdict.yaml"
-    path.write_text(text.replace("value: 0.80", "value: 5").replace("minimum_margin", "minimal_margin"), "utf-8")
-    with pytest.raises(RuleBaseError) as caught:
-        load_table(path, VerdictThresholds)
-    assert "expected a number from 0 to 1, found 5" in str(caught.value)
-    assert "unknown key minimal_margin_fraction (did you mean minimum_margin_fraction?)" in str(caught.value)
-    assert "key minimum_margin_fraction is missing" in str(caught.value)
 
 
 SLOW_RANK: dict[str, ConfigData] = {

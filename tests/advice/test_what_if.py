@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tests.advice.builders import MS, requirement, rule, sheet_of
-from three_walls.advice.answer_what_if import answer
+from tests.advice.builders import MS, entry_of, requirement, rule, sheet_of, with_replay
+from three_walls.advice.answer_what_if import ReplayedRun, answer
 from three_walls.advice.answer_what_if import find_changes as find_changes_by
-from three_walls.advice.format.rule import FREES_MEMORY, Edit, Rule
-from three_walls.advice.what_if import Changes, Question, ReplayedRun
+from three_walls.advice.finding import FREES_MEMORY
+from three_walls.advice.format.replay_entries import ReplayEntry
+from three_walls.advice.format.rule import Edit, Rule
+from three_walls.advice.what_if import Changes, Question
 from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.errors import UsageError
 from three_walls.lib.expressions import Condition
@@ -28,10 +30,10 @@ FUSE_ROPE = Transformation(Action.FUSE, Selection(work=("rope",)))
 HIDE = Transformation(Action.HIDE, Selection(categories=("communication",)))
 
 
-def sets(identifier: str, key: str, to: ConfigData, *replays: Transformation, lever: str = "") -> Rule:
+def sets(identifier: str, key: str, to: ConfigData, *replays: Transformation | ReplayEntry, lever: str = "") -> Rule:
     """A rule that sets ``key`` and changes the step by ``replays``."""
     made = rule(identifier, lever=lever, edits=(Edit(key, to),))
-    return replace(made, gain=replace(made.gain, replay=replays))
+    return with_replay(made, *replays)
 
 
 def facts_of(**values: ConfigData) -> FactSheet:
@@ -131,7 +133,7 @@ def test_a_rule_for_another_run_does_not_count_where_one_fits() -> None:
 def test_a_rule_that_contradicts_another_asked_setting_does_not_count_where_one_fits() -> None:
     def scoped(identifier: str, scope: ConfigData, change: Transformation) -> Rule:
         made = rule(identifier, lever="graphs", edits=(Edit("cuda_graph_impl", "te"), Edit("cuda_graph_scope", scope)))
-        return replace(made, gain=replace(made.gain, replay=(change,)))
+        return with_replay(made, change)
 
     rules = [scoped("a", ("moe",), HIDE), scoped("b", ("attn",), FUSE_ROPE)]
     asked: dict[str, ConfigData] = {"config.cuda_graph_impl": "te"}
@@ -144,7 +146,7 @@ def test_two_settings_are_answered_by_the_rule_that_proposes_both() -> None:
     def backend(name: str, family: str, change: Transformation, *more: Edit) -> Rule:
         made = rule(name, lever="dispatcher", edits=(Edit("moe_flex_dispatcher_backend", name), *more))
         made = replace(made, applies_to=(Condition("gpu.family", "==", family),))
-        return replace(made, gain=replace(made.gain, replay=(change,)))
+        return with_replay(made, change)
 
     flex = Edit("moe_token_dispatcher_type", "flex")
     unwait = Transformation(Action.UNWAIT)
@@ -164,7 +166,7 @@ def test_an_edit_that_the_rule_would_not_propose_here_is_answered_with_a_note() 
     found = find_changes(Question({"config.apply_rope_fusion": True}), [elsewhere], facts_of(config__fp16=False))
     assert found.transformations == (FUSE_ROPE,)
     assert found.notes[0].startswith("apply_rope_fusion=true is not meant for this run: ")
-    blocked = replace(ROPE, requires=(requirement("fp16", Condition("config.fp16", "==", True)),))
+    blocked = replace(ROPE, requires={"fp16": requirement("fp16", Condition("config.fp16", "==", True))})
     (note,) = find_changes(Question({"config.apply_rope_fusion": True}), [blocked], facts_of(config__fp16=False)).notes
     assert note.startswith("apply_rope_fusion=true is blocked: ")
 
@@ -174,7 +176,7 @@ def test_the_other_edits_of_a_rule_are_named_unless_they_are_made() -> None:
         "ep-overlap",
         edits=(Edit("overlap_moe_expert_parallel_comm", True), Edit("delay_wgrad_compute", True)),
     )
-    overlap = replace(overlap, gain=replace(overlap.gain, replay=(HIDE,)))
+    overlap = with_replay(overlap, HIDE)
     question = Question({"config.overlap_moe_expert_parallel_comm": True})
     found = find_changes(question, [overlap], facts_of())
     assert found.notes == (
@@ -186,7 +188,7 @@ def test_the_other_edits_of_a_rule_are_named_unless_they_are_made() -> None:
 
 def test_two_settings_of_one_rule_change_the_step_once() -> None:
     two = rule("two", edits=(Edit("a_key", True), Edit("b_key", True)))
-    two = replace(two, gain=replace(two.gain, replay=(HIDE,)))
+    two = with_replay(two, HIDE)
     found = find_changes(Question({"config.a_key": True, "config.b_key": True}), [two], facts_of())
     assert found.transformations == (HIDE,)
 
@@ -250,7 +252,7 @@ def test_exchanges_that_should_run_over_nvlink_and_do_not_change_with_the_networ
 
 
 def run(predictor: FakePredictor | NoPredictor, *rules: Rule, **values: ConfigData) -> ReplayedRun:
-    return ReplayedRun(rules, facts_of(**values), predictor, answer)
+    return ReplayedRun(rules, facts_of(**values), predictor)
 
 
 def test_the_answer_holds_the_step_the_budget_and_the_limit_after_all_changes() -> None:
@@ -324,9 +326,7 @@ def test_who_asks_for_one_of_several_values_takes_it_to_be_the_one_for_the_run(
     """Whether the run fits without recompute is not known; the transformations are those of the value asked for."""
     tight, ample = Condition("memory", ">", 0.8), Condition("memory", "<=", 0.8)
     relaxes = replace(
-        sets(
-            "relaxes", "recompute", "selective", replace(FUSE_ROPE, only_if=(tight,)), replace(HIDE, only_if=(ample,))
-        ),
+        sets("relaxes", "recompute", "selective", entry_of(FUSE_ROPE, tight), entry_of(HIDE, ample)),
         edits=(Edit("recompute", "selective", only_if=(tight,)), Edit("recompute", None, only_if=(ample,))),
     )
     question = Question(settings={"config.recompute": asked})
@@ -343,8 +343,8 @@ def fuses_loss() -> Rule:
         "fused-loss",
         "loss_fusion",
         True,
-        replace(FUSED_LOSS, time=HALF, only_if=(Condition("config.loss_impl", "!=", "te"),)),
-        replace(FUSED_LOSS, time=FIFTH, only_if=(Condition("config.loss_impl", "==", "te"),)),
+        entry_of(replace(FUSED_LOSS, time=HALF), Condition("config.loss_impl", "!=", "te")),
+        entry_of(replace(FUSED_LOSS, time=FIFTH), Condition("config.loss_impl", "==", "te")),
     )
     return replace(fuse, gain=replace(fuse.gain, chosen_by=("config.loss_impl",)))
 
@@ -392,10 +392,10 @@ def recomputes(module: str) -> Rule:
         when=(Condition("config.recompute_granularity", "!=", "full"),),
         edits=(
             Edit("recompute_granularity", "selective"),
-            Edit("recompute_modules", (module,), operation="add"),
+            Edit("recompute_modules", add=(module,)),
         ),
     )
-    return replace(made, gain=replace(made.gain, basis=FREES_MEMORY))
+    return replace(made, gain=replace(made.gain, basis=FREES_MEMORY, terms=(), cost_fraction=0.1))
 
 
 def relaxes(*modules: str) -> Rule:
@@ -423,7 +423,7 @@ IN_FULL = facts_of(config__recompute_granularity="full", config__recompute_metho
 
 def test_modules_in_place_of_full_recompute_are_no_recompute_and_what_each_of_them_costs() -> None:
     rules = [recomputes("core_attn"), recomputes("moe_act"), relaxes()]
-    core_attention, experts = (one.gain.replay[0] for one in rules[:2])
+    core_attention, experts = (one.gain.replay[0].fill(IN_FULL) for one in rules[:2])
     assert find_changes(Question(TO_MODULE), rules, IN_FULL) == Changes((RECOMPUTES_LESS, core_attention))
     both = {**TO_MODULE, "config.recompute_modules": ("core_attn", "moe_act")}
     assert find_changes(Question(both), rules, IN_FULL).transformations == (RECOMPUTES_LESS, core_attention, experts)
@@ -438,7 +438,7 @@ def test_modules_that_a_rule_proposes_for_this_run_are_answered_by_it() -> None:
 def test_modules_of_a_run_without_full_recompute_only_add_what_they_cost() -> None:
     rules = [recomputes("core_attn"), relaxes()]
     run = facts_of(config__recompute_granularity=None, config__recompute_method=None)
-    assert find_changes(Question(TO_MODULE), rules, run).transformations == rules[0].gain.replay
+    assert find_changes(Question(TO_MODULE), rules, run).transformations == (rules[0].gain.replay[0].fill(run),)
 
 
 def test_any_number_of_recomputed_layers_may_be_asked_for() -> None:

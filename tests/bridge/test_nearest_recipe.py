@@ -16,7 +16,6 @@ from three_walls.lib.fact import Fact, FactSheet
 from three_walls.lib.plain_data import ConfigData
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.tables.buckets import SubWall, Wall
-from three_walls.tables.thresholds import recipe_limits
 
 SHAPE = {
     "hidden_size": 2048,
@@ -95,10 +94,9 @@ def test_then_the_model_then_the_gpus_then_the_precision_then_the_plain_one() ->
 
 
 def test_another_kind_of_attention_is_a_distance_and_an_unknown_kind_is_none() -> None:
-    limits = recipe_limits()
-    assert model_distance(LATENT, config(), SHAPE, limits) > model_distance(SMALL, config(), SHAPE, limits) == 0
+    assert model_distance(LATENT, config(), SHAPE) > model_distance(SMALL, config(), SHAPE) == 0
     unknown = RunConfig({key: value for key, value in config().values.items() if key != "multi_latent_attention"})
-    assert model_distance(LATENT, unknown, SHAPE, limits) == 0
+    assert model_distance(LATENT, unknown, SHAPE) == 0
     assert "multi-latent attention (run no, recipe yes)" in str(find(recipe("a", LATENT)))
 
 

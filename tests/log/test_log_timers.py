@@ -17,7 +17,6 @@ from three_walls.log.read_log import read_text
 from three_walls.log.steady_steps import Role
 from three_walls.log.training_log import LogIteration, LogTimer, TimerKind, TimerPrint, TrainingLog
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
-from three_walls.tables.thresholds import default_log_thresholds
 
 MS = 1_000_000
 EIGHT = {rank: 100.0 + rank for rank in range(8)}
@@ -140,7 +139,7 @@ def config_of(**settings: object) -> RunConfig:
 
 
 def slow(printed: list[TimerPrint], config: RunConfig | None = None) -> list[SlowRank]:
-    return list(find_slow_ranks(printed, ROLES, config or RunConfig(), default_log_thresholds()))
+    return list(find_slow_ranks(printed, ROLES, config or RunConfig()))
 
 
 def test_the_median_of_each_rank_is_what_counts() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.changed_rows import change
 from tests.facts.moe_model import (
     BACKWARD,
     FORWARD,
@@ -29,7 +28,6 @@ from three_walls.step.build_timeline import build_timeline, wanted_ranges
 from three_walls.step.find_steps import median_steps
 from three_walls.step.ranks.matched_ranks import match_ranks
 from three_walls.tables.kernel_names import load_api_patterns, union_of
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.read_inputs import read_inputs
 from three_walls.trace.run_request import RunRequest
 
@@ -212,8 +210,7 @@ def test_without_the_number_of_ranks_the_layers_are_those_of_the_model(tmp_path:
 def test_a_rank_whose_ranges_are_not_read_has_the_labels_of_the_one_that_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = change(replay_thresholds(), most_ranks_read=1)
-    monkeypatch.setattr(labels, "replay_thresholds", lambda: limits)
+    monkeypatch.setattr("three_walls.replay.replay_thresholds.MOST_RANKS_READ", 1)
     first, second = Program(), Program(process=Program().process + (1 << 24), device=1)
     paths = []
     for rank, program in enumerate((first, second)):

@@ -6,11 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.changed_rows import change
-from three_walls.replay import launch_queue
 from three_walls.replay.host_chains import CALLS
 from three_walls.replay.launch_queue import find_queue_waits
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.schemas import Int64Array
 
 MS = 1_000_000
@@ -20,8 +17,7 @@ QUEUE = 3
 
 @pytest.fixture(autouse=True)
 def _short_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = change(replay_thresholds(), full_queue_operations=QUEUE)
-    monkeypatch.setattr(launch_queue, "replay_thresholds", lambda: limits)
+    monkeypatch.setattr("three_walls.step.timeline_thresholds.FULL_QUEUE_OPERATIONS", QUEUE)
 
 
 def launches(

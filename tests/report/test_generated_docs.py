@@ -10,7 +10,7 @@ import pytest
 
 from tests.locked_versions import not_older
 from tests.paths import REPOSITORY
-from three_walls.advice.format.rule import BASES
+from three_walls.advice.finding import BASES
 from three_walls.report.json_report import render_json
 from three_walls.report.report import Report
 from three_walls.report.terms import GAIN_BASES, TERMS

@@ -9,13 +9,13 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, TraceBuilder
 
 from tests.step.compute_gaps_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
 from three_walls import analyze
+from three_walls.step import attribution_thresholds
 from three_walls.step.compute_gaps import Cause
 from three_walls.step.host_activity import STARVATION_CAUSES, kind_of
-from three_walls.tables.thresholds import attribution_thresholds
 
 pytestmark = pytest.mark.slow
 
-LATENCY_NS = attribution_thresholds().maximum_launch_latency_ns
+LATENCY_NS = attribution_thresholds.MAXIMUM_LAUNCH_LATENCY_NS
 
 
 def test_a_step_without_gaps_has_no_causes(tmp_path: Path) -> None:

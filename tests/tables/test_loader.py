@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import ValidationInfo
+from pydantic import AfterValidator, ValidationInfo
 
 from three_walls.lib.errors import RuleBaseError
 from three_walls.lib.load_documents import (
@@ -16,7 +17,6 @@ from three_walls.lib.load_documents import (
     NamedRow,
     Pattern,
     Problem,
-    Row,
     Scalar,
     Text,
     Texts,
@@ -28,7 +28,6 @@ from three_walls.lib.load_documents import (
     raise_problems,
     read_table,
 )
-from three_walls.tables.rows import AfterValidator, checked
 
 
 def write(folder: Path, text: str) -> Path:
@@ -40,7 +39,7 @@ def write(folder: Path, text: str) -> Path:
 def complaints(folder: Path, text: str, kind: Any = Any, **context: object) -> list[str]:
     """All problems of ``text`` in the order of the report, as ``line:column: sentence``."""
     with pytest.raises(RuleBaseError) as caught:
-        load_table(write(folder, text), kind, lambda: context or {})
+        load_table(write(folder, text), kind, context)
     return [line.partition("table.yaml:")[2] for line in str(caught.value).splitlines()]
 
 
@@ -49,7 +48,8 @@ class Wall(StrEnum):
     COMPUTE = "compute"
 
 
-class Greek(Row):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greek:
     alpha: Text
     beta: Text = ""
     gamma: Text
@@ -143,7 +143,8 @@ def test_unknown_and_missing_keys_are_listed_together_in_order_of_place(tmp_path
     ]
 
 
-class Everything(Row):
+@dataclass(frozen=True, slots=True)
+class Everything:
     text: Text
     list: tuple[Scalar, ...]
     map: Annotated[float, between(0, 1)]
@@ -182,7 +183,8 @@ def test_each_type_gives_what_it_expected_and_what_it_found(tmp_path: Path) -> N
     ]
 
 
-class Friendly(Row):
+@dataclass(frozen=True, slots=True)
+class Friendly:
     one: Texts
     several: Texts
     value: Value
@@ -196,24 +198,29 @@ def test_a_single_text_is_a_list_of_one_and_a_whole_number_is_a_number(tmp_path:
     assert row.pattern.pattern == "a+"
 
 
+@dataclass(frozen=True, slots=True)
 class Rank(NamedRow):
     host: Text
     after: Text = ""
 
 
-class Ranks(Row):
+@dataclass(frozen=True, slots=True)
+class Ranks:
     ranks: ByName[Rank]
 
-    @checked
-    def check(self) -> Ranks:
+    def __post_init__(self) -> None:
         lost = {name: rank for name, rank in self.ranks.items() if rank.after and rank.after not in self.ranks}
         raise_contradictions([(("ranks", name, "after"), f"no rank {rank.after}") for name, rank in lost.items()])
-        return self
 
 
 def test_rows_of_a_mapping_know_their_names(tmp_path: Path) -> None:
     table = load_table(write(tmp_path, "ranks: {a: {host: x}, b: {host: y}}\n"), Ranks)
     assert [rank.name for rank in table.ranks.values()] == ["a", "b"]
+
+
+def test_a_row_of_a_mapping_does_not_state_its_name(tmp_path: Path) -> None:
+    assert complaints(tmp_path, "ranks: {a: {host: x, name: b}}\n", Ranks) == ["1:22: unknown key name"]
+    assert complaints(tmp_path, "ranks: {a: {host: x, nam: b}}\n", Ranks) == ["1:22: unknown key nam"]
 
 
 def test_all_contradictions_between_sound_rows_are_reported_with_their_places(tmp_path: Path) -> None:
@@ -233,18 +240,17 @@ def test_errors_of_form_of_rows_and_between_rows_are_reported_together(tmp_path:
     ]
 
 
-class Steps(Row):
+@dataclass(frozen=True, slots=True)
+class Steps:
     steps: tuple[Rank, ...]
 
-    @checked
-    def check(self) -> Steps:
+    def __post_init__(self) -> None:
         hosts = [step.host for step in self.steps]
         raise_contradictions(
             (("steps", position, "host"), f"{host} is listed twice")
             for position, host in enumerate(hosts)
             if host in hosts[:position]
         )
-        return self
 
 
 def test_a_contradiction_after_a_row_with_an_error_has_the_place_of_its_own_row(tmp_path: Path) -> None:
@@ -268,7 +274,7 @@ def check_pointer(pointer: str, info: ValidationInfo) -> str:
 
 def test_a_validator_sees_what_the_caller_knows(tmp_path: Path) -> None:
     kind: Any = dict[str, Annotated[str, AfterValidator(check_pointer)]]
-    assert load_table(write(tmp_path, "a: mcore\n"), kind, lambda: {"sources": {"mcore"}}) == {"a": "mcore"}
+    assert load_table(write(tmp_path, "a: mcore\n"), kind, {"sources": {"mcore"}}) == {"a": "mcore"}
     assert complaints(tmp_path, "a: te\nb: mcore\nc: x\n", kind, sources={"mcore"}) == [
         "1:4: unknown source te",
         "3:4: unknown source x",
@@ -290,9 +296,3 @@ def test_problems_of_several_files_are_raised_together_in_reading_order(tmp_path
         "b.yaml:2:1: unknown key gama (did you mean gamma?)",
     ]
     raise_problems([])
-
-
-def test_rows_cannot_be_changed() -> None:
-    row = Rank(host="a")
-    with pytest.raises(AttributeError, match="immutable"):
-        row.host = "b"  # type: ignore[misc]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from three_walls.lib import parsed_documents, yaml
 from three_walls.lib.errors import RuleBaseError
-from three_walls.lib.load_documents import Row, load_table
-from three_walls.tables import checked_documents
+from three_walls.lib.load_documents import load_table
 
 
-class Limits(Row):
+@dataclass(frozen=True, slots=True)
+class Limits:
     lowest: int
     highest: int
 
@@ -27,7 +28,6 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(parsed_documents, "ROOT", tmp_path)
     monkeypatch.setattr(parsed_documents, "PARSED_DIR", tmp_path / "parsed")
     monkeypatch.setattr(parsed_documents, "IS_BUNDLED", False)
-    monkeypatch.setattr(checked_documents, "CHECKED_DIR", Path("/dev/null/none"))  # nothing checked is kept
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     path = tmp_path / "tables" / "limits.yaml"
     path.write_text("lowest: 1\nhighest: 2\n")

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from three_walls.bridge import nearest_recipe
 from three_walls.bridge.tuned_recipes import RECIPES_FILE, load_tuned_recipes, tuned_recipes
 from three_walls.lib.errors import RuleBaseError
-from three_walls.lib.load_documents import load_table
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.hardware import gpu_models
-from three_walls.tables.thresholds import RecipeLimits, recipe_limits
 
 TABLE = """
 models:
@@ -76,7 +75,7 @@ def test_the_shipped_table_is_small_and_its_gpus_and_variables_are_known() -> No
     assert len(tuned_recipes()) > 100
     for recipe in tuned_recipes():
         assert recipe.gpu in families
-        assert recipe.gpu in recipe_limits().generations
+        assert recipe.gpu in nearest_recipe.GENERATIONS
         assert recipe.source.startswith("bridge:")
         assert all(allowed_variables().allows(name) for name in recipe.environment)
 
@@ -86,15 +85,8 @@ def test_no_recipe_holds_a_setting_that_changes_what_is_learned() -> None:
     held = {key for recipe in tuned_recipes() for key in recipe.settings}
     assert "moe_aux_loss_coeff" in convergence
     assert held & convergence == {"global_batch_size"}
-    assert "global_batch_size" in recipe_limits().batch_settings
+    assert "global_batch_size" in nearest_recipe.BATCH_SETTINGS
 
 
 def test_every_gpu_of_the_hardware_table_has_a_generation() -> None:
-    assert set(recipe_limits().generations) == {model.family for model in gpu_models()}
-
-
-def test_a_limit_out_of_range_is_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "limits.yaml"
-    file.write_text("largest_size_ratio: {value: 0.5, reason: too small}\n", encoding="utf-8")
-    with pytest.raises(RuleBaseError, match=r"expected a number from 1 to 100, found 0\.5"):
-        load_table(file, RecipeLimits)
+    assert set(nearest_recipe.GENERATIONS) == {model.family for model in gpu_models()}

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from tests.paths import REPOSITORY
-from three_walls.lib.load_documents import check_value, load_table
+from three_walls.lib.load_documents import load_table
 from three_walls.tables.bridge_releases import (
     BridgeSchema,
     FieldType,
@@ -84,7 +85,7 @@ def test_fields_types_values_and_defaults_are_read_without_importing(written: Pa
         "dtype": {"type": "dtype"},
         "backend": {"type": "enum:AttnBackend", "default": "auto"},
     }
-    assert fields == {name: check_value(field, FieldType) for name, field in stated.items()}
+    assert fields == TypeAdapter(dict[str, FieldType]).validate_python(stated)
     assert fields["size"].has_default and not fields["dtype"].has_default
 
 

@@ -11,8 +11,10 @@ transformation of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from math import inf, nextafter
+from types import MappingProxyType
 
 from three_walls.advice.edits import fact_of, target_of
 from three_walls.advice.format.conditions import evaluate_all, list_conditions, same, that_are
@@ -21,17 +23,18 @@ from three_walls.advice.judge import failing_requirements
 from three_walls.advice.plan.recomputed_layers import GRANULARITY, change_recomputed_layers
 from three_walls.advice.plan.recomputed_modules import MODULES, find_module_rules
 from three_walls.advice.plan.replays import Replays
-from three_walls.advice.what_if import Changes, Question, ReplayedRun, WhatIf
+from three_walls.advice.what_if import Changes, Question, WhatIf
 from three_walls.advice.wording import explain
 from three_walls.facts.fact_rows import Prediction
+from three_walls.facts.nccl_transport import MINIMUM_LINK_FRACTION
 from three_walls.lib.errors import UsageError
 from three_walls.lib.expressions import Condition, Truth, list_names
 from three_walls.lib.fact import FactSheet, FactValue
 from three_walls.lib.load_documents import suggest
 from three_walls.lib.plain_data import ConfigData
 from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Levels, Predictor, Selection, Transformation
+from three_walls.report.report import Report
 from three_walls.tables.buckets import CATEGORIES, COMMUNICATION_CATEGORIES
-from three_walls.tables.thresholds import fact_thresholds
 
 HOST, NCCL = "host", "nccl"
 
@@ -41,6 +44,45 @@ SCALABLE = (HOST, NCCL, *CATEGORY_GROUPS, *CATEGORIES)
 _NCCL_KERNELS = "(?i)nccl"
 
 TOKEN_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedRun:
+    """A run whose step can be replayed with changes."""
+
+    rules: tuple[Rule, ...]
+    facts: FactSheet
+    predictor: Predictor
+
+    def with_edits(
+        self,
+        settings: Mapping[str, ConfigData] = MappingProxyType({}),
+        *,
+        scales: Mapping[str, float] = MappingProxyType({}),
+        dropped_kernels: Sequence[str] = (),
+        network_bytes_per_s: float | None = None,
+    ) -> WhatIf:
+        """The step with changes, as ``three-walls whatif`` predicts it.
+
+        - ``settings``: edits that some rule proposes, and with them what chooses how they work, by Megatron Core name;
+          ``env.<VARIABLE>`` for variables.
+        - ``scales``: factor on the time of ``host``, ``nccl``, a group of buckets, or a bucket.
+        - ``dropped_kernels``: regular expressions, searched in kernel names.
+        - ``network_bytes_per_s``: bandwidth of the network per GPU and direction.
+
+        Raises UsageError for what no rule and no replay knows.
+        """
+        named = {name if name.startswith("env.") else f"config.{name}": value for name, value in settings.items()}
+        question = Question(named, tuple(scales.items()), tuple(dropped_kernels), network_bytes_per_s)
+        return answer(question, self)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReport(Report):
+    """A report in the process that made it: the step of its run can be replayed with changes."""
+
+    replay: ReplayedRun | None = field(default=None, compare=False, repr=False)
+    """Not part of report.json."""
 
 
 def answer(question: Question, run: ReplayedRun) -> WhatIf:
@@ -168,12 +210,12 @@ def _set(
         for_this = [rule for rule in rules if not _needs_another(rule, name, facts) and _may_set(rule, name, value)]
         proposing = for_this or proposing
     fitting = [rule for rule in proposing if not _contradicts(rule, settings, facts)] or proposing
-    is_foreign = {rule: evaluate_all(rule.applies_to, facts) is Truth.FAILS for rule in fitting}
+    is_foreign = {rule.id: evaluate_all(rule.applies_to, facts) is Truth.FAILS for rule in fitting}
     in_order = sorted(
         fitting,
         key=lambda rule: (
             -sum(edit_name in settings for edit_name, _ in _targets(rule, facts)),
-            is_foreign[rule],
+            is_foreign[rule.id],
             not rule.gain.replay,
             _ORDER[evaluate_all(rule.when, facts)],
             rule.id,
@@ -182,13 +224,13 @@ def _set(
     by_lever: dict[str, Rule] = {}
     for rule in in_order:
         by_lever.setdefault(rule.lever or rule.id, rule)
-    candidates = [rule for rule in by_lever.values() if not is_foreign[rule]] or list(by_lever.values())
-    found = {rule: replays.find(rule, _assume(rule, settings, facts)) for rule in candidates}
-    chosen = [rule for rule, (transformations, _) in found.items() if transformations]
+    candidates = [rule for rule in by_lever.values() if not is_foreign[rule.id]] or list(by_lever.values())
+    found = [(rule, *replays.find(rule, _assume(rule, settings, facts))) for rule in candidates]
+    chosen = [rule for rule, transformations, _ in found if transformations]
     if not chosen:
-        rule, (_, reason) = next(iter(found.items()))
+        rule, _, reason = found[0]
         return Changes(unknown=(f"{shown}: not predicted by rule {rule.id}: {reason}",))
-    transformations = tuple(change for rule in chosen for change in found[rule][0])
+    transformations = tuple(change for _, changes, _ in found for change in changes)
     notes = [*_note_other_edits(chosen, name, shown, facts), *_note_obstacles(chosen, shown, facts)]
     return Changes(transformations, notes=tuple(notes))
 
@@ -254,7 +296,7 @@ def _needs_another(rule: Rule, name: str, facts: FactSheet) -> bool:
 
 def _may_set(rule: Rule, name: str, value: ConfigData) -> bool:
     """Whether an edit of ``rule`` gives the setting ``name`` the ``value``, in whatever run."""
-    return any(_sets(fact_of(edit), edit.to, name, value) for edit in rule.edits)
+    return any(_sets(fact_of(edit), edit.literal, name, value) for edit in rule.edits)
 
 
 def _contradicts(rule: Rule, settings: Mapping[str, ConfigData], facts: FactSheet) -> bool:
@@ -400,4 +442,4 @@ def _is_dp_over_network(facts: FactSheet) -> bool:
 
 def _is_nvlink_unused(facts: FactSheet) -> bool:
     achieved = facts.number("nvlink_achieved_fraction")
-    return achieved is not None and achieved < fact_thresholds().minimum_link_fraction
+    return achieved is not None and achieved < MINIMUM_LINK_FRACTION

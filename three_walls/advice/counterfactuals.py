@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from three_walls.advice import verdict_thresholds
 from three_walls.advice.plan.replays import Replays, Transformations
 from three_walls.advice.verdict_rows import Counterfactual
 from three_walls.lib.fact import FactSheet
 from three_walls.replay.transformation import NOTHING, Action, Levels, Selection, Transformation
-from three_walls.tables.thresholds import VerdictThresholds
 
 MEMORY, COMMUNICATION, COMPUTE, HOST = "memory", "communication", "compute_host.compute", "compute_host.host"
 STRAGGLER = "straggler"
@@ -24,10 +24,10 @@ def heal(ranks: tuple[int, ...]) -> Transformation:
     return Transformation(Action.HEAL, Selection(ranks=ranks), reason="its kernels and its host are as its peers'")
 
 
-def replay_without_walls(replays: Replays, facts: FactSheet, limits: VerdictThresholds) -> tuple[Counterfactual, ...]:
+def replay_without_walls(replays: Replays, facts: FactSheet) -> tuple[Counterfactual, ...]:
     """The step without each wall, then without each two of them that both shorten it."""
     now_ns = replays.step().likely_ns
-    removed, notes = _list_removals(replays, facts, limits)
+    removed, notes = _list_removals(replays, facts)
 
     def without(*walls: str) -> Counterfactual:
         taken = tuple(change for wall in walls for change in removed[wall])
@@ -39,9 +39,7 @@ def replay_without_walls(replays: Replays, facts: FactSheet, limits: VerdictThre
     return (*single, *pairs)
 
 
-def _list_removals(
-    replays: Replays, facts: FactSheet, limits: VerdictThresholds
-) -> tuple[dict[str, Transformations], dict[str, str]]:
+def _list_removals(replays: Replays, facts: FactSheet) -> tuple[dict[str, Transformations], dict[str, str]]:
     """What removes each wall, as far as it is in the step, and notes on what is not known."""
     wanted: dict[str, Transformations] = {
         MEMORY: (
@@ -61,7 +59,7 @@ def _list_removals(
             f"GEMMs keep their time, because {efficiency.label} is unknown: {efficiency.missing_reason or 'no number'}"
         )
     else:
-        share = min(1.0, reached / limits.reachable_gemm_efficiency_fraction)
+        share = min(1.0, reached / verdict_thresholds.REACHABLE_GEMM_EFFICIENCY_FRACTION)
         gemms = Transformation(Action.SCALE, Selection(categories=("gemms",)), time=Levels(share, share, share))
         wanted[COMPUTE] = (*wanted[COMPUTE], gemms)
     found = {

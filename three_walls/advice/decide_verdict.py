@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from three_walls.advice import verdict_thresholds
 from three_walls.advice.counterfactuals import (
     COMMUNICATION,
     COMPUTE,
@@ -24,7 +25,6 @@ from three_walls.lib.text import capitalize, in_ms, in_percent
 from three_walls.replay.transformation import Predictor
 from three_walls.step.step_rows import Straggler
 from three_walls.tables.buckets import SubWall, Wall
-from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 _FACTS = {
     "memory": "memory_recoverable_ns",
@@ -80,7 +80,6 @@ class _Candidate:
 
 def decide_verdict(
     facts: FactSheet,
-    thresholds: VerdictThresholds | None = None,
     stragglers: Sequence[Straggler] = (),
     predictor: Predictor | None = None,
 ) -> Verdict:
@@ -90,47 +89,46 @@ def decide_verdict(
     Where the ``predictor`` is trusted, the wall is the one whose removal shortens the replayed step most, and a late
     rank is to be fixed first only if it :func:`holds the run back <_holds_back>`.
     """
-    limits = thresholds or default_thresholds()
     culprit = _find_culprit(facts, stragglers)
     replays = Replays.of(predictor)
     if replays is None:
-        verdict = _judge(facts, limits, culprit, None)
+        verdict = _judge(facts, culprit, None)
         return replace(verdict, no_replay_reason=predictor.reason_withheld if predictor else "")
     now_ns = replays.step().likely_ns
     if culprit is None or replays.explain(heal(culprit.ranks)):
-        replayed = _replay(replays, without_culprit(facts) if culprit else facts, limits)
-        verdict = _judge(facts, limits, culprit, replayed)
+        replayed = _replay(replays, without_culprit(facts) if culprit else facts)
+        verdict = _judge(facts, culprit, replayed)
         return replace(verdict, replayed_step_ns=now_ns, counterfactuals=replayed.without)
     healed_ns = replays.likely_ns((heal(culprit.ranks),))
     healed = Counterfactual((STRAGGLER,), healed_ns, now_ns - healed_ns)
     base = (heal(culprit.ranks),) if healed_ns < now_ns else ()
-    replayed = _replay(replays.starting_from(base), without_culprit(facts), limits)
-    if _holds_back(healed, replayed, limits):
-        verdict = _judge(facts, limits, culprit, replayed)
+    replayed = _replay(replays.starting_from(base), without_culprit(facts))
+    if _holds_back(healed, replayed):
+        verdict = _judge(facts, culprit, replayed)
     else:
-        replayed = _replay(replays, facts, limits)
-        verdict = _judge(facts, limits, None, replayed)
+        replayed = _replay(replays, facts)
+        verdict = _judge(facts, None, replayed)
         remark = f" {_describe_late_rank(culprit, healed, now_ns)}"
         verdict = replace(verdict, reason=verdict.reason + remark)
     return replace(verdict, replayed_step_ns=now_ns, counterfactuals=(healed, *replayed.without))
 
 
-def _replay(replays: Replays, facts: FactSheet, limits: VerdictThresholds) -> _Replayed:
-    without_walls = replay_without_walls(replays, facts, limits)
+def _replay(replays: Replays, facts: FactSheet) -> _Replayed:
+    without_walls = replay_without_walls(replays, facts)
     return _Replayed(replays.step().likely_ns, without_walls, is_healed=bool(replays.base))
 
 
-def _holds_back(healed: Counterfactual, replayed: _Replayed, limits: VerdictThresholds) -> bool:
+def _holds_back(healed: Counterfactual, replayed: _Replayed) -> bool:
     """Whether the late rank holds the run back: it costs as much as a wall must, or no wall gives back far more.
 
     ``replayed``: the step without the rank's delay. Where the replay does not show the delay, what was traced counts.
     """
-    if not _is_shown(healed.saved_ns) or healed.saved_ns >= limits.minimum_recoverable_fraction * (
+    if not _is_shown(healed.saved_ns) or healed.saved_ns >= verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * (
         healed.step_ns + healed.saved_ns
     ):
         return True
     largest = replayed.candidates[0]
-    return healed.saved_ns >= limits.minimum_culprit_to_wall_fraction * largest.ns
+    return healed.saved_ns >= verdict_thresholds.MINIMUM_CULPRIT_TO_WALL_FRACTION * largest.ns
 
 
 def _describe_late_rank(culprit: Culprit, healed: Counterfactual, now_ns: int) -> str:
@@ -173,10 +171,10 @@ class _Replayed:
         return (0, ()) if most is None else (most[0], most[1].without)
 
 
-def _judge(facts: FactSheet, limits: VerdictThresholds, culprit: Culprit | None, replayed: _Replayed | None) -> Verdict:
+def _judge(facts: FactSheet, culprit: Culprit | None, replayed: _Replayed | None) -> Verdict:
     if culprit is None:
-        return _judge_walls(facts, limits, replayed)
-    verdict = _judge_walls(without_culprit(facts), limits, replayed)
+        return _judge_walls(facts, replayed)
+    verdict = _judge_walls(without_culprit(facts), replayed)
     left_ns = replayed.step_ns if replayed and replayed.is_healed else culprit.step_without_it_ns
     preface = (
         f"Without the delay of {culprit.named} the step takes {in_ms(left_ns)}, and that step is judged here."
@@ -212,46 +210,44 @@ def _describe_crawling(facts: FactSheet, culprit: Culprit) -> str:
     )
 
 
-def _judge_walls(facts: FactSheet, limits: VerdictThresholds, replayed: _Replayed | None) -> Verdict:
+def _judge_walls(facts: FactSheet, replayed: _Replayed | None) -> Verdict:
     step_ns = _whole(facts, "step_ns")
     recoverable = {wall: _whole(facts, name) for wall, name in _FACTS.items()}
-    if reason := _reason_to_abstain(facts, limits, step_ns, recoverable):
+    if reason := _reason_to_abstain(facts, step_ns, recoverable):
         return _abstain(reason, step_ns, recoverable)
     assert step_ns is not None  # _reason_to_abstain names a missing step
     if replayed:
-        return _judge_replayed(facts, limits, step_ns, recoverable, replayed)
+        return _judge_replayed(facts, step_ns, recoverable, replayed)
     candidates = _rank(recoverable)
-    if candidates[0].ns < limits.minimum_recoverable_fraction * step_ns:
-        return _judge_lean_step(facts, limits, step_ns, recoverable, candidates[0])
-    return _compare_walls(facts, limits, step_ns, recoverable, candidates)
+    if candidates[0].ns < verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * step_ns:
+        return _judge_lean_step(facts, step_ns, recoverable, candidates[0])
+    return _compare_walls(facts, step_ns, recoverable, candidates)
 
 
-def _reason_to_abstain(
-    facts: FactSheet, limits: VerdictThresholds, step_ns: int | None, recoverable: Mapping[str, int | None]
-) -> str:
+def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mapping[str, int | None]) -> str:
     if not step_ns:
         return "The step length is unknown: no step was found in the traces."
     if signs := lacking_signs(facts):
         reasons = "; ".join(facts.get(name).missing_reason or "" for name in signs)
         return f"The walls are those of a Megatron training run: {reasons}."
     graph, unclassified = facts.number("cuda_graph_fraction"), facts.number("unclassified_fraction")
-    if graph is not None and graph >= limits.maximum_cuda_graph_fraction:
+    if graph is not None and graph >= verdict_thresholds.MAXIMUM_CUDA_GRAPH_FRACTION:
         return (
             f"{in_percent(graph)} of the step is inside CUDA graphs whose kernels were not recorded. "
             "Capture again with --cuda-graph-trace=node."
         )
-    if unclassified is not None and unclassified >= limits.maximum_unclassified_fraction:
+    if unclassified is not None and unclassified >= verdict_thresholds.MAXIMUM_UNCLASSIFIED_FRACTION:
         return (
             f"{in_percent(unclassified)} of the step is in kernels that no pattern matches, so it belongs to no wall."
         )
     wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
-    if wait is not None and wait >= limits.maximum_wait_fraction:
+    if wait is not None and wait >= verdict_thresholds.MAXIMUM_WAIT_FRACTION:
         share = f"{'Up to ' if _is_transfer_least(facts) else ''}{in_percent(wait)}"
         return (
             f"{share} of the step waits for other ranks, and these traces do not show why they are late. "
             "Capture every rank of the group."
         )
-    if unexplained is not None and unexplained >= limits.maximum_unexplained_idle_fraction:
+    if unexplained is not None and unexplained >= verdict_thresholds.MAXIMUM_UNEXPLAINED_IDLE_FRACTION:
         return (
             f"The GPU is idle for {in_percent(unexplained)} of the step although its next operation was launched, or "
             "the launch was not recorded (start-up, lazy loading, dependencies). Capture steady training steps."
@@ -263,7 +259,6 @@ def _reason_to_abstain(
 
 def _judge_replayed(
     facts: FactSheet,
-    limits: VerdictThresholds,
     step_ns: int,
     recoverable: Mapping[str, int | None],
     replayed: _Replayed,
@@ -271,10 +266,14 @@ def _judge_replayed(
     """The wall whose removal shortens the replayed step most, unless it is too close to the next one."""
     first, second = replayed.candidates[:2]
     length_ns = replayed.step_ns
-    least_ns = limits.minimum_recoverable_fraction * length_ns
+    least_ns = verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * length_ns
     beyond_ns, pair = replayed.best_pair
     joint_ns = (replayed.saved_ns(*pair) or 0) if pair else 0
-    if first.ns < least_ns and joint_ns >= least_ns and beyond_ns >= limits.minimum_margin_fraction * length_ns:
+    if (
+        first.ns < least_ns
+        and joint_ns >= least_ns
+        and beyond_ns >= verdict_thresholds.MINIMUM_MARGIN_FRACTION * length_ns
+    ):
         alone = " and ".join(
             f"{_amount(replayed.saved_ns(wall) or 0, length_ns)} without {_REMOVED[wall]}" for wall in pair
         )
@@ -285,23 +284,23 @@ def _judge_replayed(
             recoverable,
         )
     if first.ns < least_ns:
-        return _judge_lean_step(facts, limits, step_ns, recoverable, first, length_ns)
-    if reason := _why_communication_may_be_more(facts, limits, step_ns, recoverable, first):
+        return _judge_lean_step(facts, step_ns, recoverable, first, length_ns)
+    if reason := _why_communication_may_be_more(facts, step_ns, recoverable, first):
         return _abstain(reason, step_ns, recoverable)
     margin = (first.ns - second.ns) / length_ns
-    if margin < limits.minimum_margin_fraction:
+    if margin < verdict_thresholds.MINIMUM_MARGIN_FRACTION:
         reason = (
             f"The {in_ms(length_ns)} step (replayed without the profiler) is shorter by {_amount(first.ns, length_ns)} "
             f"without {_REMOVED[first.name]}, and by {_amount(second.ns, length_ns)} without {_REMOVED[second.name]}: "
-            f"too close to decide which of them limits the run.{_describe_joint(replayed, first, second, limits)}"
-            f"{_describe_waiting(facts, limits)}"
+            f"too close to decide which of them limits the run.{_describe_joint(replayed, first, second)}"
+            f"{_describe_waiting(facts)}"
         )
         return _abstain(reason, step_ns, recoverable)
     rest = f"next, without {_REMOVED[second.name]}, by {_amount(second.ns, length_ns)}"
     reason = (
         f"Without {_REMOVED[first.name]} the {in_ms(length_ns)} step (replayed without the profiler) is shorter by "
         f"{_amount(first.ns, length_ns)}; {'no other wall shortens it' if _is_nothing(second) else rest}."
-        f"{_describe_joint(replayed, first, second, limits)}{_describe_waiting(facts, limits)}"
+        f"{_describe_joint(replayed, first, second)}{_describe_waiting(facts)}"
     )
     return _name_wall(first, second, margin, reason, step_ns, recoverable)
 
@@ -327,13 +326,13 @@ def _name_wall(
     )
 
 
-def _describe_joint(replayed: _Replayed, first: _Candidate, second: _Candidate, limits: VerdictThresholds) -> str:
+def _describe_joint(replayed: _Replayed, first: _Candidate, second: _Candidate) -> str:
     """What two walls save together, if that is not the sum of what each of them saves alone."""
     joint_ns = replayed.saved_ns(first.name, second.name)
     if joint_ns is None or _is_nothing(second):
         return ""
     beyond_ns = joint_ns - first.ns - second.ns
-    if abs(beyond_ns) < limits.minimum_margin_fraction * replayed.step_ns:
+    if abs(beyond_ns) < verdict_thresholds.MINIMUM_MARGIN_FRACTION * replayed.step_ns:
         return ""
     saved = f" Both at once save {_amount(joint_ns, replayed.step_ns)}"
     if beyond_ns < 0:
@@ -343,33 +342,31 @@ def _describe_joint(replayed: _Replayed, first: _Candidate, second: _Candidate, 
 
 def _compare_walls(
     facts: FactSheet,
-    limits: VerdictThresholds,
     step_ns: int,
     recoverable: Mapping[str, int | None],
     candidates: tuple[_Candidate, ...],
 ) -> Verdict:
     first, second = candidates[0], candidates[1]
     margin = (first.ns - second.ns) / step_ns
-    if reason := _why_communication_may_be_more(facts, limits, step_ns, recoverable, first):
+    if reason := _why_communication_may_be_more(facts, step_ns, recoverable, first):
         return _abstain(reason, step_ns, recoverable)
-    if margin < limits.minimum_margin_fraction:
+    if margin < verdict_thresholds.MINIMUM_MARGIN_FRACTION:
         reason = (
             f"{capitalize(first.noun)} ({in_ms(first.ns)}, {in_percent(first.ns / step_ns)}) and {second.noun} "
             f"({in_ms(second.ns)}, {in_percent(second.ns / step_ns)}) are too close to decide which of them limits "
-            f"the run.{_describe_waiting(facts, limits)}"
+            f"the run.{_describe_waiting(facts)}"
         )
         return _abstain(reason, step_ns, recoverable)
     reason = (
         f"{capitalize(first.changes)} can save up to {in_ms(first.ns)} ({in_percent(first.ns / step_ns)} of the "
         f"{in_ms(step_ns)} step{_parts(first)}); {_runner_up(second, step_ns)}."
-        f"{_describe_waiting(facts, limits)}{_describe_profiler(facts)}"
+        f"{_describe_waiting(facts)}{_describe_profiler(facts)}"
     )
     return _name_wall(first, second, margin, reason, step_ns, recoverable)
 
 
 def _why_communication_may_be_more(
     facts: FactSheet,
-    limits: VerdictThresholds,
     step_ns: int,
     recoverable: Mapping[str, int | None],
     first: _Candidate,
@@ -378,7 +375,7 @@ def _why_communication_may_be_more(
     communication_ns, waiting_ns = recoverable["communication"], _whole(facts, "ep_wait_exposed_ns")
     if first.wall is Wall.COMMUNICATION or communication_ns is None or not waiting_ns or not _is_transfer_least(facts):
         return ""
-    if communication_ns + waiting_ns - first.ns < limits.minimum_margin_fraction * step_ns:
+    if communication_ns + waiting_ns - first.ns < verdict_thresholds.MINIMUM_MARGIN_FRACTION * step_ns:
         return ""
     return (
         f"Communication changes can save at most between {in_ms(communication_ns)} and "
@@ -394,7 +391,6 @@ def _is_transfer_least(facts: FactSheet) -> bool:
 
 def _judge_lean_step(
     facts: FactSheet,
-    limits: VerdictThresholds,
     step_ns: int,
     recoverable: Mapping[str, int | None],
     largest: _Candidate,
@@ -404,11 +400,11 @@ def _judge_lean_step(
     busy, wait = facts.number("compute_busy_fraction"), facts.number("wait_exposed_fraction")
     of = f" of {in_ms(replayed_ns)} without the profiler" if replayed_ns else ""
     little = f"no wall can save more than {_amount(largest.ns, replayed_ns or step_ns)}{of}"
-    if busy is not None and busy >= limits.minimum_compute_busy_fraction:
+    if busy is not None and busy >= verdict_thresholds.MINIMUM_COMPUTE_BUSY_FRACTION:
         traced = "traced step" if replayed_ns else "step"
         reason = f"The {traced} is mostly compute ({in_percent(busy)} of {in_ms(step_ns)}), and {little}."
         return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, reason, step_ns, None, None, None, recoverable)
-    if wait is not None and wait >= limits.notable_wait_fraction:
+    if wait is not None and wait >= verdict_thresholds.NOTABLE_WAIT_FRACTION:
         reason = (
             f"{in_percent(wait)} of the step waits for other ranks, which these traces do not explain, and {little}. "
             "Capture every rank."
@@ -462,9 +458,9 @@ def _runner_up(candidate: _Candidate, step_ns: int) -> str:
     return f"next {verb} {candidate.noun} with {_amount(candidate.ns, step_ns)}"
 
 
-def _describe_waiting(facts: FactSheet, limits: VerdictThresholds) -> str:
+def _describe_waiting(facts: FactSheet) -> str:
     wait = facts.number("wait_exposed_fraction")
-    if wait is None or wait < limits.notable_wait_fraction:
+    if wait is None or wait < verdict_thresholds.NOTABLE_WAIT_FRACTION:
         return ""
     share = f"{'up to ' if _is_transfer_least(facts) else ''}{in_percent(wait)}"
     return f" In addition, {share} of the step waits for other ranks, which no edit here addresses."

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from three_walls.advice.finding import PlannedEdit
 from three_walls.advice.format.conditions import evaluate_all, same
-from three_walls.advice.format.rule import Edit
+from three_walls.advice.format.rule import Edit, FactTarget
 from three_walls.lib.expressions import Truth
 from three_walls.lib.fact import FactSheet, FactValue
+from three_walls.lib.load_documents import NOT_STATED
 from three_walls.lib.plain_data import ConfigData
 
 
@@ -24,7 +25,10 @@ def plan_edits(edits: Iterable[Edit], facts: FactSheet) -> tuple[PlannedEdit, ..
 def missing_targets(edits: Iterable[Edit], facts: FactSheet) -> tuple[str, ...]:
     """Missing facts that an edit takes its target from, or that hold the list it changes."""
     possible = (edit for edit in edits if evaluate_all(edit.only_if, facts) is not Truth.FAILS)
-    needed = (edit.to_fact if edit.operation == "set" else fact_of(edit) for edit in possible)
+    needed = (
+        edit.to.fact if isinstance(edit.to, FactTarget) else fact_of(edit) if edit.changes_list else ""
+        for edit in possible
+    )
     return tuple(dict.fromkeys(name for name in needed if name and facts.get(name).is_missing))
 
 
@@ -52,9 +56,9 @@ def _select_per_key(edits: Iterable[Edit], facts: FactSheet) -> tuple[Edit, ...]
 
 def target_of(edit: Edit, facts: FactSheet) -> FactValue:
     """The value that ``edit`` sets in this run."""
-    to = facts.get(edit.to_fact).value if edit.to_fact else edit.to
-    if edit.operation != "set":
-        to = _change_list(edit.operation, facts.get(fact_of(edit)).value, to)
+    to = facts.get(edit.to.fact).value if isinstance(edit.to, FactTarget) else edit.literal
+    if edit.changes_list:
+        to = _change_list(edit, facts.get(fact_of(edit)).value)
     return str(to) if edit.kind == "env" and to is not None else to
 
 
@@ -66,15 +70,16 @@ def _resolve(edit: Edit, facts: FactSheet) -> PlannedEdit:
         kind=edit.kind,
         changes_numerics=edit.changes_numerics,
         reason=edit.reason,
-        relative=edit.operation != "set",
+        relative=edit.changes_list,
     )
 
 
-def _change_list(operation: str, current: ConfigData, elements: ConfigData) -> ConfigData:
-    """``current`` (a list, one element or nothing) with ``elements`` added at its end, or without them."""
+def _change_list(edit: Edit, current: ConfigData) -> ConfigData:
+    """``current`` (a list, one element or nothing) with the elements of ``edit`` added at its end, or without them."""
+    elements = edit.literal
     assert isinstance(elements, tuple)  # checked when the rule was read
     before = current if isinstance(current, tuple) else () if current is None else (current,)
-    if operation == "remove":
+    if edit.add is NOT_STATED:
         return tuple(element for element in before if element not in elements)
     return (*before, *(element for element in elements if element not in before))
 

@@ -9,6 +9,18 @@ from enum import StrEnum
 from three_walls.lib.fact import FactValue
 from three_walls.tables.buckets import SubWall, Wall
 
+EXECUTION_ONLY = "execution-only"
+APPLICABILITIES = (EXECUTION_ONLY, "convergence-changing", "benchmark-only")
+"""What the edits of a rule change: speed alone, what the model learns, or what a production run needs."""
+
+REPLAYED, UPPER_BOUND, FREES_MEMORY, NO_BASIS = "replayed", "upper_bound", "frees_memory", "none"
+RULE_BASES = ("measured", "modelled", "range", UPPER_BOUND, FREES_MEMORY, NO_BASIS)
+"""Those that a rule may state."""
+BASES = (REPLAYED, *RULE_BASES)
+"""What a gain rests on: replays of the step, a before and after pair, a calculation, a range with a judged likely
+value, an upper bound of which nobody measured how much an edit saves, memory instead of time, or nothing.
+``terms.GAIN_BASES`` defines them."""
+
 
 class Outcome(StrEnum):
     """Every rule ends in exactly one of these."""

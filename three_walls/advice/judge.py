@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from three_walls.advice import verdict_thresholds
 from three_walls.advice.edits import fact_of, missing_targets, plan_edits
 from three_walls.advice.finding import Finding, Gain, Note, Outcome, PlannedEdit
 from three_walls.advice.format.conditions import evaluate_all, list_conditions, that_are, unit_of_setting
-from three_walls.advice.format.rule import Evidence, Requirement, Rule
+from three_walls.advice.format.rule import Claim, Requirement, Rule
 from three_walls.advice.plan.gain import estimate, no_estimate
 from three_walls.advice.wording import confirmation, describe_missing, explain, list_labels
 from three_walls.lib.expressions import ORDERED, Clause, Junction, Truth, list_names
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import in_ms
-from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 
 def judge_all(rules: Iterable[Rule], facts: FactSheet) -> list[Finding]:
@@ -87,7 +87,7 @@ def _misses_by_little(condition: Clause, facts: FactSheet) -> bool:
     if not is_threshold(condition) or value is None or not isinstance(limit, int | float):
         return False
     size = {"ratio": abs(limit - 1), "fraction": min(abs(limit), abs(1 - limit))}.get(unit, abs(limit))
-    return abs(value - limit) < default_thresholds().near_threshold_fraction * size
+    return abs(value - limit) < verdict_thresholds.NEAR_THRESHOLD_FRACTION * size
 
 
 def is_threshold(condition: Clause) -> bool:
@@ -100,19 +100,19 @@ def is_threshold(condition: Clause) -> bool:
 
 def failing_requirements(rule: Rule, facts: FactSheet) -> tuple[Requirement, ...]:
     """Requirements that fail."""
-    return tuple(requirement for requirement in rule.requires if _is_met(requirement, facts) is Truth.FAILS)
+    return tuple(requirement for requirement in rule.requires.values() if _is_met(requirement, facts) is Truth.FAILS)
 
 
-def judge_with_size(rule: Rule, facts: FactSheet, thresholds: VerdictThresholds | None = None) -> Finding:
+def judge_with_size(rule: Rule, facts: FactSheet) -> Finding:
     """``judge_safely``, with outcome not needed if the gain is too small; without a step, no gain is too small."""
     finding = judge_safely(rule, facts)
     step_ns = facts.number("step_ns")
-    return drop_small(finding, rule, facts, minimum_gain_ns(step_ns, thresholds)) if step_ns else finding
+    return drop_small(finding, rule, facts, minimum_gain_ns(step_ns)) if step_ns else finding
 
 
-def minimum_gain_ns(step_ns: float, thresholds: VerdictThresholds | None = None) -> float:
+def minimum_gain_ns(step_ns: float) -> float:
     """The smallest gain worth a plan entry in a step of this length; a smaller one cannot be measured."""
-    return (thresholds or default_thresholds()).minimum_plan_gain_fraction * step_ns
+    return verdict_thresholds.MINIMUM_PLAN_GAIN_FRACTION * step_ns
 
 
 def drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float) -> Finding:
@@ -133,7 +133,7 @@ def is_small(gain: Gain, minimum_ns: float) -> bool:
 
 def is_nearly_enough(gain: Gain, minimum_ns: float) -> bool:
     """Whether ``gain`` misses ``minimum_ns`` by little at most."""
-    return not is_small(gain, (1 - default_thresholds().near_threshold_fraction) * minimum_ns)
+    return not is_small(gain, (1 - verdict_thresholds.NEAR_THRESHOLD_FRACTION) * minimum_ns)
 
 
 def describe_small(gain: Gain, minimum_ns: float) -> str:
@@ -151,7 +151,7 @@ def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
     if not own_edits:
         return _finding(rule, Outcome.NOT_NEEDED, "Every setting already has the recommended value")
     fixes = {requirement.name: _fix(requirement, facts) for requirement in failing_requirements(rule, facts)}
-    failing = tuple(requirement for requirement in rule.requires if fixes.get(requirement.name) == ())
+    failing = tuple(requirement for requirement in rule.requires.values() if fixes.get(requirement.name) == ())
     reason = explain(that_are(Truth.HOLDS, rule.when, facts), facts)
     near = ""
     if failing:
@@ -169,7 +169,7 @@ def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
 
 def _is_nearly_met(requirement: Requirement, facts: FactSheet) -> bool:
     """Whether ``requirement``, which fails, does so by thresholds that are missed by little."""
-    failing = that_are(Truth.FAILS, requirement.checks, facts)
+    failing = that_are(Truth.FAILS, requirement.check, facts)
     return all(_misses_by_little(condition, facts) for condition in failing)
 
 
@@ -183,11 +183,11 @@ def _fix(requirement: Requirement, facts: FactSheet) -> tuple[PlannedEdit, ...]:
 
 
 def _is_met(requirement: Requirement, facts: FactSheet) -> Truth:
-    return evaluate_all(requirement.checks, facts) if requirement.checks else Truth.UNKNOWN
+    return evaluate_all(requirement.check, facts) if requirement.check else Truth.UNKNOWN
 
 
 def _explain_requirement(requirement: Requirement, facts: FactSheet) -> str:
-    failing = that_are(Truth.FAILS, requirement.checks, facts)
+    failing = that_are(Truth.FAILS, requirement.check, facts)
     return explain(failing, facts, joined_by=" and ")
 
 
@@ -197,7 +197,7 @@ def _blocking_note(requirement: Requirement, facts: FactSheet) -> Note:
 
 
 def _notes_to_confirm(rule: Rule, facts: FactSheet) -> tuple[Note, ...]:
-    unknown = (requirement for requirement in rule.requires if _is_met(requirement, facts) is Truth.UNKNOWN)
+    unknown = (requirement for requirement in rule.requires.values() if _is_met(requirement, facts) is Truth.UNKNOWN)
     return tuple(
         Note(requirement.name, _confirmation(requirement, facts), requirement.source) for requirement in unknown
     )
@@ -205,7 +205,7 @@ def _notes_to_confirm(rule: Rule, facts: FactSheet) -> tuple[Note, ...]:
 
 def _confirmation(requirement: Requirement, facts: FactSheet) -> str:
     """``Confirm that cpu_offloading is off (not recorded): CUDA graphs do not support it``."""
-    unknown = that_are(Truth.UNKNOWN, requirement.checks, facts)
+    unknown = that_are(Truth.UNKNOWN, requirement.check, facts)
     if requirement.confirm:
         named = f" (unknown: {list_labels(_names(unknown), facts)})" if unknown else ""
         return f"Confirm that {requirement.confirm}{named}: {requirement.reason}"
@@ -235,11 +235,11 @@ def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:
         confirm_first=(),
         edits=(),
         gain_ns=no_estimate(rule.gain, f"Not estimated: the rule is {outcome.value.replace('_', ' ')}."),
-        how_to_verify=rule.how_to_verify,
-        why_it_matters=rule.why_it_matters,
-        side_effects=rule.side_effects,
-        evidence_for=_claims("for", rule.evidence_for),
-        evidence_against=_claims("against", rule.evidence_against),
+        how_to_verify=rule.docs.how_to_verify,
+        why_it_matters=rule.docs.why_it_matters,
+        side_effects=tuple(f"{side.effect} ({side.source})" for side in rule.side_effects),
+        evidence_for=_claims("for", rule.evidence.for_),
+        evidence_against=_claims("against", rule.evidence.against),
         advice=" ".join(advice.text for advice in rule.advice),
         applicability=rule.applicability,
     )
@@ -253,5 +253,5 @@ def _order_advice(rule: Rule, facts: FactSheet) -> str:
     return " ".join([*fitting, *always, *(["Should that not be it:"] if fitting and others else []), *others])
 
 
-def _claims(name: str, evidence: Iterable[Evidence]) -> tuple[Note, ...]:
+def _claims(name: str, evidence: Iterable[Claim]) -> tuple[Note, ...]:
     return tuple(Note(name, claim.claim, claim.source) for claim in evidence)

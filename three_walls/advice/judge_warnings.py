@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+from pydantic import AfterValidator, ValidationInfo
 
 from three_walls.advice.format.conditions import Conditions, KnownFacts, evaluate_all
-from three_walls.advice.format.rule import WarningRule
 from three_walls.advice.format.rule_fields import Prose
 from three_walls.lib.expressions import Truth
 from three_walls.lib.fact import Fact, FactDefinition, FactSheet
-from three_walls.lib.load_documents import Problem, Row, Text, raise_problems, read_table, suggest
+from three_walls.lib.load_documents import Problem, Text, raise_problems, read_table, suggest
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.resources import WARNINGS_FOLDER
 from three_walls.lib.text import UNKNOWN, capitalize, format_count, in_ms, in_percent
 from three_walls.step.step_rows import Straggler
-from three_walls.tables.rows import AfterValidator
-
-if TYPE_CHECKING:
-    from pydantic import ValidationInfo
 
 FORMS: dict[str, Callable[[Fact], str]] = {
     "percent": lambda fact: in_percent(_number(fact), 0),
@@ -53,27 +51,31 @@ def _check_message(message: str, info: ValidationInfo) -> str:
     return message
 
 
-class WarningFile(Row):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarningRule:
+    """A warning that depends on facts: given where all of ``when`` hold and not all of ``unless``."""
+
     code: Text
     per_straggler: bool = False
+    """Judged once for each straggler, on its figures."""
     when: Conditions
     unless: Conditions = ()
     message: Annotated[Prose, AfterValidator(_check_message)]
+    """Sentences with placeholders ``{fact:form}``."""
 
 
 def load_warnings(directory: Path, *more: Path, definitions: Iterable[FactDefinition]) -> tuple[WarningRule, ...]:
     """The warnings of ``directory`` and of ``more`` directories, by path; RuleBaseError lists all problems."""
     problems: list[Problem] = []
-    warnings = []
     context = {"facts": KnownFacts.of(definitions)}
-    for path in sorted(path for place in (directory, *more) for path in (place / WARNINGS_FOLDER).glob("*.yaml")):
-        found = read_table(path, WarningFile, problems, context)
-        if found is not None:
-            place = f"{WARNINGS_FOLDER}/{path.name}"
-            rule = WarningRule(found.code, found.when, found.unless, found.message, found.per_straggler, place)
-            warnings.append(rule)
+    warnings = [read_table(path, WarningRule, problems, context) for path in warning_files(directory, *more)]
     raise_problems(problems)
-    return tuple(warnings)
+    return tuple(warning for warning in warnings if warning is not None)
+
+
+def warning_files(*directories: Path) -> tuple[Path, ...]:
+    """The files of warnings in the order of what :func:`load_warnings` gives."""
+    return tuple(sorted(path for place in directories for path in (place / WARNINGS_FOLDER).glob("*.yaml")))
 
 
 def judge_warnings(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-from three_walls.advice.format.rule import Rule
 from three_walls.facts.fact_rows import Prediction
-from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData
-from three_walls.replay.transformation import Predictor, Transformation
+from three_walls.replay.transformation import Transformation
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,36 +53,3 @@ class WhatIf:
     limits_after: Mapping[str, int] = field(default_factory=dict)
     """What the critical path of that step is made of (Predictor.limits_after)."""
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedRun:
-    """A run whose step can be replayed with changes."""
-
-    rules: tuple[Rule, ...]
-    facts: FactSheet
-    predictor: Predictor
-    answer: Callable[[Question, ReplayedRun], WhatIf]
-    """Answers a question about the run."""
-
-    def with_edits(
-        self,
-        settings: Mapping[str, ConfigData] = MappingProxyType({}),
-        *,
-        scales: Mapping[str, float] = MappingProxyType({}),
-        dropped_kernels: Sequence[str] = (),
-        network_bytes_per_s: float | None = None,
-    ) -> WhatIf:
-        """The step with changes, as ``three-walls whatif`` predicts it.
-
-        - ``settings``: edits that some rule proposes, and with them what chooses how they work, by Megatron Core name;
-          ``env.<VARIABLE>`` for variables.
-        - ``scales``: factor on the time of ``host``, ``nccl``, a group of buckets, or a bucket.
-        - ``dropped_kernels``: regular expressions, searched in kernel names.
-        - ``network_bytes_per_s``: bandwidth of the network per GPU and direction.
-
-        Raises UsageError for what no rule and no replay knows.
-        """
-        named = {name if name.startswith("env.") else f"config.{name}": value for name, value in settings.items()}
-        question = Question(named, tuple(scales.items()), tuple(dropped_kernels), network_bytes_per_s)
-        return self.answer(question, self)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from three_walls.advice.finding import Note
 from three_walls.advice.format.rule_sources import Pointer, load_sources
 from three_walls.bridge.merged_config import MergedConfig, values_by_path
 from three_walls.bridge.resolve_config import BEFORE, DERIVED, DERIVED_NAMES, ENVIRONMENT, PLATFORM, Resolved, resolve
 from three_walls.lib.expressions import FAILURES, Truth, evaluate, list_names, parse_expression
-from three_walls.lib.load_documents import Row, Text, load_table, suggest
+from three_walls.lib.load_documents import Text, load_table, suggest
 from three_walls.lib.resources import RULES_DIR, TABLES_DIR
 from three_walls.tables.bridge_releases import FailureMode, bridge_schema, known_releases, release_number
-from three_walls.tables.rows import AfterValidator, Field
-
-if TYPE_CHECKING:
-    from pydantic import ValidationInfo
 
 CONSTRAINTS_FILE = TABLES_DIR / "bridge-constraints.yaml"
 
@@ -37,10 +36,11 @@ def _check_expression(text: str, info: ValidationInfo) -> str:
 ExpressionText = Annotated[Text, AfterValidator(_check_expression)]
 
 
-class Constraint(Row):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
     """Where ``if`` is true, ``needs`` must be true."""
 
-    when: ExpressionText | None = Field(default=None, alias="if")
+    when: Annotated[ExpressionText | None, Field(alias="if")] = None
     needs: ExpressionText
     message: Text
     """Beginning of the message the run would end with."""
@@ -79,7 +79,8 @@ class Constraint(Row):
         )
 
 
-class ConstraintTable(Row):
+@dataclass(frozen=True, slots=True)
+class ConstraintTable:
     """Every constraint by name."""
 
     platform: tuple[Text, ...]
@@ -95,7 +96,7 @@ def constraint_table() -> ConstraintTable:
 
 def load_constraints(path: Path) -> ConstraintTable:
     """The table in ``path``; RuleBaseError lists every error."""
-    return load_table(path, ConstraintTable, lambda: _list_names(path))
+    return load_table(path, ConstraintTable, _list_names(path))
 
 
 def _list_names(path: Path) -> dict[str, object]:

@@ -24,8 +24,31 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.tables.buckets import Wall
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.hardware import gpu_models
-from three_walls.tables.thresholds import RecipeLimits, recipe_limits
 
+_FAMILIES = (
+    ("A100", "A100-40GB"),
+    ("H100", "H100-NVL", "H100-PCIe", "H200", "H800"),
+    ("B200", "GB200"),
+    ("B300", "GB300"),
+)
+"""GPU families (``tables/hardware.yaml``) by generation, older first."""
+GENERATIONS = {family: number for number, families in enumerate(_FAMILIES) for family in families}
+"""GPU family -> number of its generation. Equal ones are near, the next one is one step away."""
+_LARGEST_SIZE_RATIO = 2.0
+"""A recipe is near only if hidden size, experts, top-k and expert FFN each differ by no more than this factor. Chosen,
+not measured: within it Qwen3-30B and 235B are related, as are DeepSeek-V3 and Kimi K2; Mixtral (8 experts) is related
+to none in the table."""
+_LAYERS_WEIGHT = 0.25
+"""Weight of the number of layers in the distance. It has little influence on how one layer is best run, and test runs
+have few layers, so it never decides what is near."""
+_OTHER_KIND_RATIO = 2.0
+"""Factor in size that another kind of attention (MLA) or of layers (Mamba, linear attention) counts as."""
+_BENCHMARK_SETTINGS = ("check_for_nan_in_grad", "check_for_nan_in_loss", "moe_router_force_load_balancing")
+"""Settings that only benchmarks use: they save work that production needs, or change what is learned."""
+BATCH_SETTINGS = ("global_batch_size", "micro_batch_size")
+"""Settings that are shown with a mark: the global batch changes what is learned, and the micro batch follows memory."""
+_NEWER_NAMES = {"cuda_graph_scope": "cuda_graph_modules"}
+"""Key of a recipe -> key that holds the same in newer releases."""
 _LAYERS = "num_layers"
 _FP8_RECIPES = {
     "delayed": "fp8 delayed scaling",
@@ -51,32 +74,30 @@ def find_nearest_recipe(
     plan: Sequence[PlanStep] = (),
     wall: Wall | None = None,
     recipes: Callable[[], Collection[TunedRecipe]] = tuned_recipes,
-    limits: RecipeLimits | None = None,
 ) -> tuple[KnownGoodRecipe | None, str]:
     """The nearest recipe and how it differs from the run, or None and the reason.
 
     Settings of ``wall``, the verdict's, come first among the differences. ``recipes`` is called only if enough of the
     run is known to search.
     """
-    limits = limits or recipe_limits()
     family = facts.get("gpu.family").value
     sizes = sizes_of(config)
-    if reason := _why_not_searched(config, sizes, family, limits):
+    if reason := _why_not_searched(config, sizes, family):
         return None, reason
     known = {key: size for key, size in sizes.items() if size is not None}
-    generation = limits.generations[str(family)]
+    generation = GENERATIONS[str(family)]
     gpus = facts.number("world_size")
     table = recipes()
-    near = [recipe for recipe in table if not _far_sizes(recipe.model, known, limits)]
+    near = [recipe for recipe in table if not _far_sizes(recipe.model, known)]
     if not near:
-        return None, _explain_none_near(known, table, limits)
+        return None, _explain_none_near(known, table)
 
     def distance(recipe: TunedRecipe) -> SortKey:
         return (
             recipe.gpu != family,
-            abs(limits.generations[recipe.gpu] - generation),
+            abs(GENERATIONS[recipe.gpu] - generation),
             _nvlink_domain(recipe.gpu) != _nvlink_domain(str(family)),
-            round(model_distance(recipe.model, config, known, limits), 9),
+            round(model_distance(recipe.model, config, known), 9),
             round(_log_ratio(recipe.gpus, gpus), 9) if gpus else 0.0,
             _precision_distance(recipe.precision, precision_of(config)),
             recipe.variant != "",
@@ -84,14 +105,14 @@ def find_nearest_recipe(
         )
 
     recipe = min(near, key=distance)
-    differences, same_count, unknown_count = _compare_settings(recipe, config, facts, plan, wall, limits)
+    differences, same_count, unknown_count = _compare_settings(recipe, config, facts, plan, wall)
     found = KnownGoodRecipe(
         name=recipe.name,
         model=recipe.model.name,
         gpu=recipe.gpu,
         gpus=recipe.gpus,
         precision=recipe.precision,
-        distance_note=_describe_distance(recipe, config, known, str(family), gpus, limits),
+        distance_note=_describe_distance(recipe, config, known, str(family), gpus),
         source=recipe.source,
         differences=differences,
         same_count=same_count,
@@ -117,16 +138,14 @@ def precision_of(config: RunConfig) -> str | None:
     return "bf16" if config.get("bf16") is True else None
 
 
-def model_distance(model: TunedModel, config: RunConfig, sizes: Mapping[str, int], limits: RecipeLimits) -> float:
+def model_distance(model: TunedModel, config: RunConfig, sizes: Mapping[str, int]) -> float:
     """Sum of |ln(size / size)|, with layers weighted less, and a factor for every kind that is known to differ."""
-    weights = {_LAYERS: limits.layers_weight}
+    weights = {_LAYERS: _LAYERS_WEIGHT}
     distance = sum(weights.get(key, 1.0) * _log_ratio(model.sizes[key], sizes[key]) for key in SIZES)
-    return distance + math.log(limits.other_kind_ratio) * len(_other_kinds(model, config))
+    return distance + math.log(_OTHER_KIND_RATIO) * len(_other_kinds(model, config))
 
 
-def _why_not_searched(
-    config: RunConfig, sizes: Mapping[str, int | None], family: ConfigData, limits: RecipeLimits
-) -> str:
+def _why_not_searched(config: RunConfig, sizes: Mapping[str, int | None], family: ConfigData) -> str:
     """Why no recipe can be searched for; empty if one can."""
     if config.knows("num_moe_experts") and config.get("num_moe_experts") is None:
         return "the model has no experts, and the known recipes are for mixture-of-experts models"
@@ -135,16 +154,16 @@ def _why_not_searched(
         return f"the model is not known well enough: {', '.join(missing)} missing from the config"
     if family is None:
         return "the GPU is not known"
-    return "" if family in limits.generations else f"the generation of {family} is not known"
+    return "" if family in GENERATIONS else f"the generation of {family} is not known"
 
 
-def _far_sizes(model: TunedModel, sizes: Mapping[str, int], limits: RecipeLimits) -> tuple[str, ...]:
+def _far_sizes(model: TunedModel, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Sizes that differ by more than the limit; the number of layers never does."""
-    farthest = math.log(limits.largest_size_ratio) + 1e-9
+    farthest = math.log(_LARGEST_SIZE_RATIO) + 1e-9
     return tuple(key for key in SIZES if key != _LAYERS and _log_ratio(model.sizes[key], sizes[key]) > farthest)
 
 
-def _explain_none_near(sizes: Mapping[str, int], recipes: Iterable[TunedRecipe], limits: RecipeLimits) -> str:
+def _explain_none_near(sizes: Mapping[str, int], recipes: Iterable[TunedRecipe]) -> str:
     """How the closest model is too far away."""
     models = {recipe.model.name: recipe.model for recipe in recipes}
     if not models:
@@ -154,10 +173,10 @@ def _explain_none_near(sizes: Mapping[str, int], recipes: Iterable[TunedRecipe],
         return (sum(_log_ratio(model.sizes[key], sizes[key]) for key in SIZES if key != _LAYERS), model.name)
 
     closest = min(models.values(), key=distance)
-    far = _differing_sizes(_far_sizes(closest, sizes, limits), sizes, closest)
+    far = _differing_sizes(_far_sizes(closest, sizes), sizes, closest)
     return (
         f"no recipe is near: the closest model, {closest.name}, differs by more than a factor of "
-        f"{limits.largest_size_ratio:g} in {', '.join(far)}"
+        f"{_LARGEST_SIZE_RATIO:g} in {', '.join(far)}"
     )
 
 
@@ -190,10 +209,9 @@ def _describe_distance(
     sizes: Mapping[str, int],
     family: str,
     gpus: float | None,
-    limits: RecipeLimits,
 ) -> str:
     """What the run and the recipe have in common and how they differ, in one line."""
-    generations = abs(limits.generations[recipe.gpu] - limits.generations[family])
+    generations = abs(GENERATIONS[recipe.gpu] - GENERATIONS[family])
     if recipe.gpu == family:
         gpu = f"the same GPU, {family}"
     elif generations == 0:
@@ -217,7 +235,6 @@ def _compare_settings(
     facts: FactSheet,
     plan: Sequence[PlanStep],
     wall: Wall | None,
-    limits: RecipeLimits,
 ) -> tuple[tuple[RecipeDifference, ...], int, int]:
     """The differences, the number of equal settings, and the number of settings that are unknown in the run.
 
@@ -227,15 +244,15 @@ def _compare_settings(
     planned = {(edit.kind, edit.key) for step in plan for edit in step.edits}
     differences: list[RecipeDifference] = []
     same_count = unknown_count = 0
-    for kind, key, run_value, recipe_value, is_known in _pair_settings(recipe, config, facts, limits):
+    for kind, key, run_value, recipe_value, is_known in _pair_settings(recipe, config, facts):
         if not is_known:
             unknown_count += 1
         elif same(_resolve_unset(key, run_value), _resolve_unset(key, recipe_value)):
             same_count += 1
         else:
-            in_plan = any((kind, name) in planned for name in (key, limits.newer_names.get(key, key)))
-            mark = BENCHMARK_SETTING if key in limits.benchmark_settings else ""
-            mark = mark or (BATCH_SIZE if key in limits.batch_settings else "")
+            in_plan = any((kind, name) in planned for name in (key, _NEWER_NAMES.get(key, key)))
+            mark = BENCHMARK_SETTING if key in _BENCHMARK_SETTINGS else ""
+            mark = mark or (BATCH_SIZE if key in BATCH_SETTINGS else "")
             differences.append(RecipeDifference(key, kind, run_value, recipe_value, in_plan, mark))
 
     def order(difference: RecipeDifference) -> SortKey:
@@ -250,11 +267,11 @@ def _compare_settings(
 
 
 def _pair_settings(
-    recipe: TunedRecipe, config: RunConfig, facts: FactSheet, limits: RecipeLimits
+    recipe: TunedRecipe, config: RunConfig, facts: FactSheet
 ) -> Iterator[tuple[str, str, ConfigData, ConfigData, bool]]:
     """Kind, key, the run's value, the recipe's value, whether the run's value is known."""
     for key, value in recipe.settings.items():
-        newer = limits.newer_names.get(key)
+        newer = _NEWER_NAMES.get(key)
         name = newer if newer is not None and config.get(newer) is not None else key
         yield "config", key, config.get(name), value, config.knows(name)
     for variable, value in recipe.environment.items():
@@ -267,8 +284,9 @@ def _resolve_unset(key: str, value: ConfigData) -> ConfigData:
     known = config_keys().keys.get(key)
     if value is not None or known is None:
         return value
-    if known.megatron_lm is not None and known.megatron_lm.default is not None:
-        return known.megatron_lm.default
+    flag = known.megatron_lm
+    if flag is not None and flag.has_default and flag.default is not None:
+        return flag.default
     return False if known.type == "bool" else () if known.type == "list" else None
 
 

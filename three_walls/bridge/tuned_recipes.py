@@ -12,12 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
-from three_walls.lib.load_documents import Loc, Row, Text, Value, between, load_table, raise_contradictions, suggest
+from pydantic import AfterValidator
+
+from three_walls.lib.load_documents import Loc, Text, Value, between, load_table, raise_contradictions, suggest
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import GENERATED_DIR
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.config_values import fit
-from three_walls.tables.rows import AfterValidator
 
 RECIPES_FILE = GENERATED_DIR / "recipes.yaml"
 SIZES = ("hidden_size", "num_layers", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size")
@@ -74,7 +75,8 @@ Settings = Annotated[Mapping[str, Value], AfterValidator(_fit_settings)]
 Size = Annotated[int, between(1, 999_999)]
 
 
-class ModelSizes(Row):
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
     """The config keys of :data:`SIZES`."""
 
     hidden_size: Size
@@ -84,7 +86,8 @@ class ModelSizes(Row):
     moe_ffn_hidden_size: Size
 
 
-class RecipeRow(Row):
+@dataclass(frozen=True, slots=True)
+class RecipeRow:
     """A recipe in the file, with what it sets in addition to the settings of its model."""
 
     gpu: Text
@@ -96,7 +99,8 @@ class RecipeRow(Row):
     environment: Mapping[str, Text]
 
 
-class ModelRow(Row):
+@dataclass(frozen=True, slots=True)
+class ModelRow:
     """A model in the file, with the settings that all its recipes share."""
 
     sizes: ModelSizes
@@ -108,7 +112,8 @@ class ModelRow(Row):
     recipes: Mapping[str, RecipeRow]
 
 
-class RecipeTable(Row):
+@dataclass(frozen=True, slots=True)
+class RecipeTable:
     """``recipes.yaml``, by model."""
 
     models: Mapping[str, ModelRow]

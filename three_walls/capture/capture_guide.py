@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Literal
 
@@ -10,7 +11,6 @@ from three_walls.lib.load_documents import (
     ByName,
     NamedRow,
     Pattern,
-    Row,
     Text,
     Texts,
     Value,
@@ -21,13 +21,13 @@ from three_walls.lib.load_documents import (
 )
 from three_walls.lib.resources import TABLES_DIR
 from three_walls.tables.config_keys import config_keys, contradictions_of_settings
-from three_walls.tables.rows import Field, checked
 
 BRIDGE, MEGATRON_LM = "bridge", "megatron-lm"
 FRAMEWORKS = (BRIDGE, MEGATRON_LM)
 
 
-class NsysOption(Row):
+@dataclass(frozen=True, slots=True)
+class NsysOption:
     """An option of ``nsys profile``."""
 
     option: Text
@@ -39,6 +39,7 @@ class NsysOption(Row):
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
 class Capability(NamedRow):
     """Something that a capture may hold."""
 
@@ -50,18 +51,17 @@ class Capability(NamedRow):
     """How to record it if it is missing."""
     nsys: Texts = ()
     """Options of ``nsys profile`` that record it."""
-    settings: Mapping[str, Value] = Field(default={})
+    settings: Mapping[str, Value] = field(default_factory=dict)
     """Config keys that record it, with their values."""
     frameworks: tuple[Annotated[Text, one_of(FRAMEWORKS)], ...] = FRAMEWORKS
     """Frameworks in which the settings do that."""
 
-    @checked
-    def check_settings(self) -> Capability:
+    def __post_init__(self) -> None:
         raise_contradictions(contradictions_of_settings(self.settings, ("settings",), config_keys().keys))
-        return self
 
 
-class CaptureRules(Row):
+@dataclass(frozen=True, slots=True)
+class CaptureRules:
     """``capture.yaml``."""
 
     first_step: int

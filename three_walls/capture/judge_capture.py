@@ -14,11 +14,14 @@ from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM, Capability, C
 from three_walls.capture.capture_results import Answer, Check, Examination
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.text import in_ms, in_percent, plural
+from three_walls.step import timeline_thresholds
 from three_walls.tables.shareable import cut_sentence
-from three_walls.tables.thresholds import attribution_thresholds, default_rank_thresholds
 from three_walls.trace.capabilities import YES
 
 _PROGRAM = "python pretrain_gpt.py ..."
+_MINIMUM_JOINED_LAUNCHES_FRACTION = 0.99
+"""Of the kernels: those that need their launch call for launches to count as recorded. Launches at the edges of a
+capture are cut off; with more kernels without their API call something is missing."""
 _MAXIMUM_LISTED_RANKS = 64
 """For larger runs the ranks to profile are an example: nobody captures them all."""
 
@@ -109,8 +112,7 @@ def judge_launches(facts: CaptureFacts, _: CaptureRules) -> Judgement:
         return Answer.NO, "no API calls"
     if facts.launched_fraction is None:
         return Answer.UNKNOWN, f"{facts.api_calls:,} API calls, but no kernel outside CUDA graphs that they launched"
-    least = attribution_thresholds().minimum_joined_launches_fraction
-    answer = Answer.YES if facts.launched_fraction >= least else Answer.NO
+    answer = Answer.YES if facts.launched_fraction >= _MINIMUM_JOINED_LAUNCHES_FRACTION else Answer.NO
     launched = in_percent(facts.launched_fraction)
     return answer, f"{facts.api_calls:,} API calls; {launched} of the kernels have their launch call"
 
@@ -154,7 +156,7 @@ def judge_start_skew(facts: CaptureFacts, _: CaptureRules) -> Judgement:
     found = f"they begin {in_ms(facts.start_skew_ns, ',.0f')} apart; a step takes {in_ms(facts.step_ns, ',.0f')}"
     if facts.hosts is None or facts.hosts > 1:
         return Answer.UNKNOWN, f"{found}; the hosts' clocks may differ by as much"
-    most = default_rank_thresholds().minimum_start_skew_fraction * facts.step_ns
+    most = timeline_thresholds.MINIMUM_START_SKEW_FRACTION * facts.step_ns
     return (Answer.YES if facts.start_skew_ns <= most else Answer.NO), found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from three_walls.advice.format.rule import APPLICABILITIES
+from three_walls.advice.finding import APPLICABILITIES
 from three_walls.cli.options import run_options
 from three_walls.cli.render import check_table, show
 from three_walls.cli.signals import loading

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from three_walls.facts import fact_thresholds
 from three_walls.lib.declare import CATALOG, artifact, duration, flag
 from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, missing
@@ -16,8 +17,6 @@ from three_walls.megatron.parallel_layout import ParallelLayout
 from three_walls.step.communication_owners import BY_OPERATION
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, EP_CATEGORIES
-from three_walls.tables.nvtx_ranges import collective_owners
-from three_walls.tables.thresholds import fact_thresholds
 
 _OTHER_CATEGORIES = tuple(name for name in COMMUNICATION_CATEGORIES if name not in EP_CATEGORIES)
 
@@ -67,7 +66,7 @@ def _split(step: StepView, categories: Collection[str]) -> SplitCommunication:
 def owned_ep_communication(step: StepView, ep_communication: SplitCommunication) -> Measurement[SplitCommunication]:
     """Expert-parallel communication; missing where too many exchanges have no known owner."""
     ambiguous_ns = step.union_ns(("send_recv_ambiguous",))
-    if ambiguous_ns <= fact_thresholds().maximum_ambiguous_fraction * step.step_ns:
+    if ambiguous_ns <= fact_thresholds.MAXIMUM_AMBIGUOUS_FRACTION * step.step_ns:
         return known(ep_communication)
     return missing(
         f"SendRecv kernels of {in_ms(ambiguous_ns)} cannot be classified into expert, pipeline and context "
@@ -79,7 +78,7 @@ def owned_ep_communication(step: StepView, ep_communication: SplitCommunication)
 def step_with_owners(step: StepView) -> Measurement[StepView]:
     """The step; missing where too many collectives have no known owner."""
     unowned_ns = sum(step.transfer_ns.get(category, 0) for category in BY_OPERATION)
-    if unowned_ns <= collective_owners().maximum_open_fraction * step.step_ns:
+    if unowned_ns <= fact_thresholds.MAXIMUM_OPEN_FRACTION * step.step_ns:
         return known(step)
     return missing(
         f"collectives of {in_ms(unowned_ns)} cannot be classified into tensor and data parallelism: neither "

@@ -14,6 +14,7 @@ from statistics import median_low
 
 import polars as pl
 
+from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import LogSummary, SlowRank
 from three_walls.facts.moe_ledger import MoeLedger
 from three_walls.lib import limits
@@ -31,7 +32,6 @@ from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import StepSource
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_view import RunView
-from three_walls.tables.thresholds import fact_thresholds
 from three_walls.trace.capabilities import YES
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_inputs import Inputs
@@ -456,19 +456,19 @@ def _warn_of_outlier_steps(attribution: Attribution, rank_of: Mapping[int, int])
     A garbage collection, an evaluation or a checkpoint makes one step long. Medians leave that step out of every other
     figure, so it is reported by itself, with the bucket that grew most.
     """
-    limits = fact_thresholds()
     warnings = []
     for rank_index in sorted(rank_of, key=lambda index: (rank_of[index], index)):
         steps = attribution.steps.filter((pl.col("rank_index") == rank_index) & pl.col("kept"))
         lengths_ns = {
             int(step): int(end - start) for step, start, end in steps.select("step", "start_ns", "end_ns").rows()
         }
-        if len(lengths_ns) < limits.minimum_outlier_steps:
+        if len(lengths_ns) < fact_thresholds.MINIMUM_OUTLIER_STEPS:
             continue
         median_ns = median_low(lengths_ns.values())
         deviation_ns = median_low(abs(length_ns - median_ns) for length_ns in lengths_ns.values())
         excess_ns = max(
-            limits.minimum_outlier_deviations * deviation_ns, limits.minimum_outlier_excess_fraction * median_ns
+            fact_thresholds.MINIMUM_OUTLIER_DEVIATIONS * deviation_ns,
+            fact_thresholds.MINIMUM_OUTLIER_EXCESS_FRACTION * median_ns,
         )
         typical_step = min(lengths_ns, key=lambda step: (abs(lengths_ns[step] - median_ns), step))
         for step, length_ns in lengths_ns.items():

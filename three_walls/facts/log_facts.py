@@ -18,7 +18,6 @@ from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.joined_log import JoinedLog, measure_excess_ns
 from three_walls.step.step_view import NO_STEP, StepView
-from three_walls.tables.thresholds import default_log_thresholds
 from three_walls.trace.read_inputs import jobs_of_run
 
 _BACKENDS = ("DeepEP", "HybridEP")
@@ -244,7 +243,7 @@ def log_summary(
         tflops_per_gpu=log_tflops_per_gpu.value,
         device_memory_bytes=max((line.device_bytes for line in log.memory if line.device_bytes), default=None),
         timers=summarize_timers(log.timers, role_of) if is_own else (),
-        slow_ranks=find_slow_ranks(log.timers, role_of, config, default_log_thresholds()) if is_own else (),
+        slow_ranks=find_slow_ranks(log.timers, role_of, config) if is_own else (),
         progress=summarize_progress(log.jobs, read_layout(config).world) if is_own else None,
         unread_files=log.unread,
         mismatch=log_mismatch,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median, median_low
 
 from three_walls.facts.fact_rows import SlowRank, TimerSummary
+from three_walls.log import log_thresholds
 from three_walls.log.log_lines import log_timers
 from three_walls.log.steady_steps import Role
 from three_walls.log.training_log import LogIteration, LogTimer, TimerKind, TimerPrint
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig
-from three_walls.tables.thresholds import LogThresholds
 
 _UNPLACED = -1
 
@@ -26,9 +26,7 @@ def summarize_timers(prints: Iterable[TimerPrint], roles: Roles) -> tuple[TimerS
     return tuple(_summarize(name, kept) for name, kept in _timers_of_steady_steps(prints, roles).items())
 
 
-def find_slow_ranks(
-    prints: Iterable[TimerPrint], roles: Roles, config: RunConfig, limits: LogThresholds
-) -> tuple[SlowRank, ...]:
+def find_slow_ranks(prints: Iterable[TimerPrint], roles: Roles, config: RunConfig) -> tuple[SlowRank, ...]:
     """Ranks that take longer than the typical one for work of their own, print after print; the slowest first.
 
     Only ranks of one pipeline stage (from ``config``) have the same work, and are compared. No rank is named where
@@ -38,11 +36,11 @@ def find_slow_ranks(
     found: list[SlowRank] = []
     for name, kept in _timers_of_steady_steps(prints, roles).items():
         times = [dict(timer.ranks_ns) for timer in kept if timer.ranks_ns]
-        if log_timers().kind_of(name) is TimerKind.WORK and len(times) >= limits.minimum_steady_count:
+        if log_timers().kind_of(name) is TimerKind.WORK and len(times) >= log_thresholds.MINIMUM_STEADY_COUNT:
             for stage in dict.fromkeys(stage_of(rank) for printed in times for rank in printed):
                 of_stage = [{rank: ns for rank, ns in printed.items() if stage_of(rank) == stage} for printed in times]
                 if stage != _UNPLACED:
-                    found.extend(_slow_ranks_of(name, stage, [printed for printed in of_stage if printed], limits))
+                    found.extend(_slow_ranks_of(name, stage, [printed for printed in of_stage if printed]))
     return tuple(sorted(found, key=lambda slow: (-slow.ns / slow.typical_ns, slow.rank, slow.timer)))
 
 
@@ -91,13 +89,13 @@ def _summarize(name: str, timers: Sequence[LogTimer]) -> TimerSummary:
     return TimerSummary(name, kind, len(timers), round(median(shortest)) if shortest else None, longest_ns)
 
 
-def _slow_ranks_of(name: str, stage: int | None, times: RankTimes, limits: LogThresholds) -> list[SlowRank]:
+def _slow_ranks_of(name: str, stage: int | None, times: RankTimes) -> list[SlowRank]:
     typical = _medians(times)
     if len(typical) < 2:
         return []
     fastest, _ = _extremes(typical)
     middle_ns = median_low(typical.values())
-    outstanding = _count_outstanding(times, limits.slow_rank_ratio)
+    outstanding = _count_outstanding(times, log_thresholds.SLOW_RANK_RATIO)
     return [
         SlowRank(
             rank=rank,
@@ -111,8 +109,8 @@ def _slow_ranks_of(name: str, stage: int | None, times: RankTimes, limits: LogTh
             stage=stage,
         )
         for rank, ns in sorted(typical.items())
-        if middle_ns and ns >= limits.slow_rank_ratio * middle_ns
-        if outstanding[rank] > limits.slow_rank_prints_fraction * len(times)
+        if middle_ns and ns >= log_thresholds.SLOW_RANK_RATIO * middle_ns
+        if outstanding[rank] > log_thresholds.SLOW_RANK_PRINTS_FRACTION * len(times)
     ]
 
 

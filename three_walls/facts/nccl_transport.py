@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from three_walls.lib.load_documents import Row, Text, load_table
+from three_walls.lib.load_documents import Text, load_table
 from three_walls.lib.resources import TABLES_DIR
 
+MINIMUM_LINK_FRACTION = 0.25
+"""Of a link's bandwidth: communication that stays below it does not use the link. On H200s the fastest token exchange
+of a run reaches 0.66 to 0.78 of NVLink's bandwidth in one direction (NCCL), or 0.49 (DeepEP); with peer-to-peer
+disabled 0.06 to 0.07. PCIe, which carries what goes through host memory, has 0.14 of it on Hopper and 0.25 on a Grace
+superchip."""
 Path = Literal["nvlink", "network"]
 
 
-class DisablingVariable(Row):
+@dataclass(frozen=True, slots=True)
+class DisablingVariable:
     """With one of ``values`` (case does not count) NCCL does not use ``path``."""
 
     variable: Text
@@ -21,14 +28,16 @@ class DisablingVariable(Row):
     source: Text
 
 
-class ForcingVariable(Row):
+@dataclass(frozen=True, slots=True)
+class ForcingVariable:
     """Replaces NCCL's own choice, whatever its value."""
 
     variable: Text
     reason: Text
 
 
-class NcclTransport(Row):
+@dataclass(frozen=True, slots=True)
+class NcclTransport:
     """``nccl-transport.yaml``."""
 
     disabling: tuple[DisablingVariable, ...]

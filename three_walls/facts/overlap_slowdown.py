@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import OverlapSlowdown
 from three_walls.lib.declare import artifact, duration
 from three_walls.lib.fact import Pool
@@ -19,7 +20,6 @@ from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
-from three_walls.tables.thresholds import fact_thresholds
 
 _KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
 
@@ -61,7 +61,7 @@ def overlap_slowdown_ns(overlap_slowdown: tuple[OverlapSlowdown, ...]) -> Measur
     """
     if overlap_slowdown:
         return known(sum(row.slowdown_ns for row in overlap_slowdown))
-    fewest = round(fact_thresholds().minimum_overlap_calls)
+    fewest = round(fact_thresholds.MINIMUM_OVERLAP_CALLS)
     return missing(f"no GEMM ran {fewest} times alone and {fewest} times concurrent with communication in the step")
 
 
@@ -106,9 +106,8 @@ def _with_communication(gemms: pl.DataFrame, communication: pl.DataFrame) -> pl.
 
 def _compare(gemms: pl.DataFrame) -> pl.DataFrame:
     """name_id, grid_x, grid_y, grid_z, calls_alone, concurrent_calls and their median durations (the lower of two)."""
-    thresholds = fact_thresholds()
-    fewest = thresholds.minimum_overlap_calls
-    least_ns = thresholds.minimum_concurrent_fraction * pl.col("duration_ns")
+    fewest = fact_thresholds.MINIMUM_OVERLAP_CALLS
+    least_ns = fact_thresholds.MINIMUM_CONCURRENT_FRACTION * pl.col("duration_ns")
     alone = pl.col("concurrent_ns") == 0
     concurrent = (pl.col("concurrent_ns") > 0) & (pl.col("concurrent_ns") >= least_ns)
 
@@ -128,7 +127,7 @@ def _compare(gemms: pl.DataFrame) -> pl.DataFrame:
         .filter(
             (pl.col("calls_alone") >= fewest)
             & (pl.col("concurrent_calls") >= fewest)
-            & (pl.col("longest_ns") <= thresholds.maximum_alone_spread_ratio * pl.col("shortest_ns"))
+            & (pl.col("longest_ns") <= fact_thresholds.MAXIMUM_ALONE_SPREAD_RATIO * pl.col("shortest_ns"))
         )
         .drop("stream", "name_before", "name_after", "shortest_ns", "longest_ns")
     )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import RecomputedLayer
 from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE, count_phases, is_recomputing
 from three_walls.lib.declare import artifact, duration, fact
@@ -26,7 +27,6 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.intervals import DURATION, merge_overlapping
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import GEMM_CATEGORIES
-from three_walls.tables.thresholds import fact_thresholds
 
 FULL, SELECTIVE, NONE = "full", "selective", "none"
 
@@ -156,7 +156,7 @@ def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:
     between = _count_gemms_to_next(placed).filter(pl.col("direction") == pl.col("next"))
     medians = {str(name): gemms for name, gemms in between.group_by("direction").agg(pl.col("gemms").median()).rows()}
     forward, backward = medians.get(FORWARD), medians.get(BACKWARD)
-    if forward and backward and backward >= fact_thresholds().minimum_replayed_layer_ratio * forward:
+    if forward and backward and backward >= fact_thresholds.MINIMUM_REPLAYED_LAYER_RATIO * forward:
         return Recompute(
             None,
             missing(
@@ -174,7 +174,7 @@ def _classify_recompute(placed: pl.DataFrame) -> str | None:
     between = counted.filter((pl.col("direction") == RECOMPUTE) & (pl.col("next") == BACKWARD))["gemms"]
     if not isinstance(layer, float) or not layer:
         return None
-    is_full = between >= fact_thresholds().minimum_full_recompute_ratio * layer
+    is_full = between >= fact_thresholds.MINIMUM_FULL_RECOMPUTE_RATIO * layer
     if is_full.all():
         return FULL
     return None if is_full.any() else SELECTIVE

@@ -13,10 +13,10 @@ import polars as pl
 from three_walls.facts.memory_estimate import NO_DEVICE_MEMORY
 from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
+from three_walls.log import log_thresholds
 from three_walls.memory_snapshot.snapshot import MemorySnapshot
 from three_walls.step.step_view import RunView, StepView
 from three_walls.tables.kernel_names import load_api_patterns, union_of
-from three_walls.tables.thresholds import default_log_thresholds
 from three_walls.trace.capabilities import YES
 from three_walls.trace.read_inputs import Inputs
 
@@ -85,12 +85,12 @@ def memory_pressure(
     if allocated is None:
         had_room = allocator_calls_in_steps_count.value == 0
         return known(NONE) if had_room else missing(str(memory_peak_bytes.missing_reason))
-    device, limits = run.device.memory_bytes if run.device else None, default_log_thresholds()
+    device = run.device.memory_bytes if run.device else None
     if not device:
         return missing(NO_DEVICE_MEMORY)
-    if allocated / device >= limits.near_limit_fraction:
+    if allocated / device >= log_thresholds.NEAR_LIMIT_FRACTION:
         return known(NEAR_LIMIT)
-    if reserved is not None and reserved / device >= limits.reserved_limit_fraction:
+    if reserved is not None and reserved / device >= log_thresholds.RESERVED_LIMIT_FRACTION:
         return known(FRAGMENTED)
     return known(NONE)
 

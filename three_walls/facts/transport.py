@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.facts.nccl_transport import DisablingVariable, nccl_transport
+from three_walls.facts.nccl_transport import MINIMUM_LINK_FRACTION, DisablingVariable, nccl_transport
 from three_walls.facts.run_layout import LARGEST_SERVER_GPUS
 from three_walls.lib.declare import artifact, fact, flag
 from three_walls.lib.measurement import Measurement, known, missing
@@ -20,7 +20,6 @@ from three_walls.lib.units import NS_PER_S
 from three_walls.step.operators import Operators
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_view import RunView, StepView
-from three_walls.tables.thresholds import fact_thresholds
 
 NONE, UNKNOWN = "none", "unknown"
 
@@ -149,7 +148,7 @@ def nccl_transport_disabled(
         network_fraction = ep_rate / ep_link
     reached = {"nvlink": nvlink_achieved_fraction.value, "network": network_fraction}
     is_used = {"nvlink": step.layout.ranks_per_node != 1, "network": step.layout.nodes != 1}
-    limit = fact_thresholds().minimum_link_fraction
+    limit = MINIMUM_LINK_FRACTION
     return any(
         is_used[row.path] and ((fraction := reached[row.path]) is None or fraction < limit)
         for row in (nccl_variables.disabling if nccl_variables else ())

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from three_walls.facts import fact_thresholds
 from three_walls.facts.cuda_graphs import LAUNCH_STARVED_PARENTS
 from three_walls.facts.step_facts import HOST_LAUNCHES
 from three_walls.layers.attention_passes import FORWARD
@@ -27,7 +28,6 @@ from three_walls.step.ownership import LABELS
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.tables.nvtx_ranges import BARRIER, LOSS, WGRAD_ACCUMULATION, torch_operators
-from three_walls.tables.thresholds import fact_thresholds
 
 ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD = "rope", "router_topk", "bias_dropout_add"
 
@@ -312,7 +312,7 @@ def classify_unfused(operations: pl.DataFrame, operators: Operators, config: Run
     plain = [shapes is not None for shapes, kind in zip(nearest, launches["category"], strict=True) if kind in _PLAIN]
     shapes_known = sum(plain) / len(plain) if plain else 1.0
     rules, sequences = _shape_rules(config), None
-    if shapes_known < fact_thresholds().minimum_shaped_fraction:
+    if shapes_known < fact_thresholds.MINIMUM_SHAPED_FRACTION:
         rules = {op: rule for op, rule in rules.items() if op not in _FOUND_IN_ORDER}
         sequences = _find_sequences(operations, inside, operators, config)
     works: dict[str, tuple[str, ...]] = {}

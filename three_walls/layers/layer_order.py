@@ -28,8 +28,8 @@ from three_walls.layers.moe_passes import (
     SHARED_EXPERT,
     UNPERMUTE,
 )
+from three_walls.replay import replay_thresholds
 from three_walls.tables.buckets import GEMM_CATEGORIES
-from three_walls.tables.thresholds import replay_thresholds
 
 ATTENTION, EXPERTS, OUTSIDE = "attention", "experts", "outside"
 MODULES = (ATTENTION, ROUTER, DISPATCH, EXPERTS, COMBINE, OUTSIDE)
@@ -145,7 +145,7 @@ def _end_layer(launches: Launches, mark: int, limit: int) -> int:
         after = limit if norm is None else norm
         while after < limit and launches.categories[after] == _NORM:
             after += 1
-    ends = (_NORM, *replay_thresholds().categories_after_layers)
+    ends = (_NORM, *replay_thresholds.CATEGORIES_AFTER_LAYERS)
     for place in range(after, limit):
         if launches.categories[place] in ends:
             return place
@@ -227,9 +227,7 @@ def _split_router(
         count = FORWARD_GEMMS if phase == FORWARD else BACKWARD_GEMMS
         if len(gemms) > count:
             in_shared = range(gemms[0], gemms[count - 1] + 1)
-    prepares = (
-        launches.first(routed, end, *replay_thresholds().categories_before_dispatch) if phase == FORWARD else None
-    )
+    prepares = launches.first(routed, end, *replay_thresholds.CATEGORIES_BEFORE_DISPATCH) if phase == FORWARD else None
     for place in range(begin, end):
         is_side = shared is not None and launches.streams[place] == shared.stream
         if is_side or place in in_shared:

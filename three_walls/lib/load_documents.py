@@ -1,8 +1,9 @@
 """Loads reviewed YAML into typed rows and reports every error of a file as ``file:line:column: sentence``.
 
-The type of a table is its reader: a :class:`Row` whose fields are the keys of the file. One message lists the errors of
-form and type, the contradictions within each row whose fields are sound, and the contradictions between the rows that
-are sound (:func:`raise_contradictions`). ``lib/yaml.py`` refuses what YAML makes ambiguous.
+The type of a table is its reader: a dataclass whose fields are the keys of the file, read by pydantic without silent
+conversions and without undeclared keys. One message lists the errors of form and type, the contradictions within each
+row whose fields are sound (``__post_init__``), and the contradictions between the rows that are sound
+(:func:`raise_contradictions`). ``yaml_document.py`` refuses what YAML makes ambiguous.
 """
 
 from __future__ import annotations
@@ -11,36 +12,45 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_type_hints
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    PlainValidator,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from three_walls.lib.errors import RuleBaseError
-from three_walls.lib.parsed_documents import keep_parsed, own_name, read_parsed
+from three_walls.lib.parsed_documents import keep_parsed, read_parsed
 from three_walls.lib.plain_data import ConfigData, ConfigScalar
 from three_walls.lib.problems import Loc, Problem, describe
-from three_walls.tables.checked_documents import recall
-from three_walls.tables.rows import AfterValidator, BeforeValidator, NamedRow, NotBlank, PlainValidator, Row
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "NOT_STATED",
     "ByName",
     "Loc",
     "NamedRow",
     "Pattern",
     "Problem",
-    "Row",
     "Scalar",
     "Text",
     "Texts",
     "Value",
     "between",
-    "check_value",
     "compilable",
     "compiled",
     "describe",
@@ -69,26 +79,16 @@ _EXPECTED = {
     "list_type": "a list",
     "frozen_set_type": "a list",
     "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
     "dataclass_type": "a mapping",
 }
 """pydantic's type of an error -> what the file should hold there."""
 
 
-def load_table(path: Path, kind: type[T], context: Callable[[], Mapping[str, Any]] = dict) -> T:
+def load_table(path: Path, kind: type[T], context: Mapping[str, Any] | None = None) -> T:
     """The file at ``path`` as ``kind``; RuleBaseError lists everything wrong with it.
 
-    Validators of ``kind`` find what ``context`` gives in ``info.context``: for example the names that the file may
-    refer to. It is not called for a file that was checked before.
+    Validators of ``kind`` find ``context`` in ``info.context``: for example the names that the file may refer to.
     """
-    name = own_name(path)
-    if name is None or not path.is_file():
-        return _load(path, kind, context())
-    return recall(f"{name}.{kind.__qualname__}", path.read_bytes(), lambda: _load(path, kind, context()))
-
-
-def _load(path: Path, kind: type[T], context: Mapping[str, Any]) -> T:
     problems: list[Problem] = []
     table = read_table(path, kind, problems, context)
     raise_problems(problems)
@@ -101,11 +101,9 @@ def read_table(
 ) -> T | None:
     """As :func:`load_table`, for several files: adds errors to ``problems`` and then returns None."""
 
-    def validate(text: str | bytes) -> T:
-        table: T = _adapter(cast("Any", kind)).validate_json(text, strict=True, context=context)
-        return table
-
-    from pydantic import ValidationError
+    def validate(text: bytes) -> T:
+        listed: tuple[T] = _adapter(cast("Any", kind)).validate_json(b"[" + text + b"]", strict=True, context=context)
+        return listed[0]
 
     if (parsed := read_parsed(path)) is not None:
         with suppress(ValidationError):  # the places of errors are in the YAML
@@ -120,14 +118,14 @@ def read_table(
     if len(problems) == before:
         keep_parsed(path, text)
     try:
-        return validate(text)
+        return validate(text.encode())
     except ValidationError as error:
-        details = error.errors()
+        details = _errors_of(error)
     refused = {problem.place for problem in problems}  # a value of refused form is no second problem
     known = set(_field_names(kind))
     contradictions = _contradictions_of_sound_rows(document.value, details, validate)
     for detail in islice(chain(details, contradictions), _MOST_PROBLEMS):
-        loc, is_about_key = detail["loc"], detail["type"] == "extra_forbidden"
+        loc, is_about_key = detail["loc"], detail["type"] == "unexpected_keyword_argument"
         if loc[-1:] == (KEY,):
             loc, is_about_key = loc[:-1], True
         place = document.place_of(loc, is_about_key)
@@ -137,7 +135,7 @@ def read_table(
 
 
 def _contradictions_of_sound_rows(
-    table: object, details: Sequence[ErrorDetails], validate: Callable[[str], object]
+    table: object, details: Sequence[ErrorDetails], validate: Callable[[bytes], object]
 ) -> Iterator[ErrorDetails]:
     """The contradictions that are left when the rows with an error (``details``) are taken out of ``table``.
 
@@ -145,8 +143,6 @@ def _contradictions_of_sound_rows(
     is wrong, nothing can be checked. A contradiction that names a row with an error may only follow from that error, so
     it is left out.
     """
-    from pydantic import ValidationError
-
     broken = {detail["loc"][:2] for detail in details}
     if not isinstance(table, dict) or any(len(loc) < 2 for loc in broken):
         return
@@ -161,10 +157,10 @@ def _contradictions_of_sound_rows(
         else:
             sound[section] = rows
     try:
-        validate(json.dumps(sound))
+        validate(json.dumps(sound).encode())
     except ValidationError as error:
         names = {name for _, name in broken}
-        for detail in error.errors():
+        for detail in _errors_of(error):
             section, *rest = detail["loc"] or ("",)
             if detail["type"] != "contradiction" or not names.isdisjoint(_NAME.findall(detail["msg"])):
                 continue
@@ -175,16 +171,16 @@ def _contradictions_of_sound_rows(
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Cached: building one takes as long as reading a small file, and there are many files of rules."""
-    from pydantic import TypeAdapter
+    """Reads a list of one ``kind``: only around a dataclass does pydantic let its treatment of other keys be set.
 
-    return TypeAdapter(kind)
+    Cached: building one takes as long as reading a small file, and there are many files of rules.
+    """
+    return TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid"))
 
 
-def check_value(value: object, kind: type[T]) -> T:
-    """For validators: ``value``, a part of a file, as ``kind``."""
-    checked: T = _adapter(cast("Any", kind)).validate_python(value, strict=True)
-    return checked
+def _errors_of(error: ValidationError) -> list[ErrorDetails]:
+    """The errors of a table that :func:`_adapter` read, by their places in it."""
+    return [{**detail, "loc": detail["loc"][1:]} for detail in error.errors()]
 
 
 def raise_problems(problems: Collection[Problem]) -> None:
@@ -197,8 +193,6 @@ def raise_problems(problems: Collection[Problem]) -> None:
 
 def raise_contradictions(contradictions: Iterable[tuple[Loc, str]]) -> None:
     """For validators: reports several problems at once, each at its path below the validated value."""
-    from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
-
     errors = [
         InitErrorDetails(type=PydanticCustomError("contradiction", "{text}", {"text": text}), loc=loc, input=None)
         for loc, text in contradictions
@@ -272,16 +266,27 @@ def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+@dataclass(frozen=True, slots=True)
+class NamedRow:
+    """A row of a mapping; its key in the mapping is its name. Declare the mapping as ``ByName``."""
+
+    name: str = field(default="", kw_only=True)
+    """No key of the row."""
+
+
 def _name_rows(rows: dict[str, Named]) -> dict[str, Named]:
+    raise_contradictions(((name, "name", KEY), "unknown key name") for name, row in rows.items() if row.name)
     for name, row in rows.items():
-        vars(row)["_name"] = name
+        object.__setattr__(row, "name", name)  # nobody has seen it yet
     return rows
 
 
+NOT_STATED: Any = object()
+"""Default of a field for which null in the file is not the same as no entry."""
 Named = TypeVar("Named", bound=NamedRow)
 ByName = Annotated[dict[str, Named], AfterValidator(_name_rows)]
 """Rows by name."""
-Text = Annotated[str, NotBlank()]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """Text that is not blank."""
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)]
 """A list of texts; a single text is a list of one."""
@@ -303,7 +308,7 @@ def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
             return (
                 f"the list is too short: element {int(key) + 1} is missing" if is_element else f"key {key} is missing"
             )
-        case "extra_forbidden":
+        case "unexpected_keyword_argument":
             return f"unknown key {key}{suggest(key, known)}"
         case "literal_error" | "enum":
             words = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
@@ -322,9 +327,13 @@ def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
 
 def _field_names(kind: Any) -> Iterator[str]:
     """Every key that a row of the table may have, for suggestions."""
-    if isinstance(kind, type) and issubclass(kind, Row):
-        for key, (_, hint) in kind.hints().items():
-            yield key
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        if issubclass(kind, NamedRow):
+            del hints["name"]
+        for name, hint in hints.items():
+            aliases = (part.alias for part in get_args(hint) if isinstance(part, FieldInfo) and part.alias)
+            yield next(aliases, name)
             yield from _field_names(hint)
     for part in get_args(kind):
         yield from _field_names(part)

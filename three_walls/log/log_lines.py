@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Annotated, Literal, get_args
 
-from three_walls.lib.load_documents import Loc, Pattern, Row, Text, load_table, raise_contradictions
+from pydantic import BeforeValidator
+
+from three_walls.lib.load_documents import Loc, Pattern, Text, load_table, raise_contradictions
 from three_walls.lib.resources import TABLES_DIR
 from three_walls.log.training_log import TimerKind
-from three_walls.tables.rows import BeforeValidator, Field, checked
 
 Unit = Literal["ms", "s", "MiB", "GB", "size", "billions", "count", "number", "text"]
 """Unit in the log. ms and s are read as ns, MiB, GB and size ("1.54 GiB") as bytes, billions as a count."""
@@ -59,7 +61,8 @@ Anchor = Annotated[bytes, BeforeValidator(_encode)]
 """Text that every line of a row contains; only lines with an anchor are parsed."""
 
 
-class Prefix(Row):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
     """What launchers and loggers put before a line."""
 
     pattern: Pattern
@@ -69,14 +72,16 @@ class Prefix(Row):
     reason: Text
 
 
-class ListedValue(Row):
+@dataclass(frozen=True, slots=True)
+class ListedValue:
     """A value of a list "label: value | label: value |"."""
 
     label: Text
     unit: Unit
 
 
-class LinePart(Row):
+@dataclass(frozen=True, slots=True)
+class LinePart:
     """A value with a pattern of its own, which is searched in the line."""
 
     pattern: Pattern
@@ -84,20 +89,21 @@ class LinePart(Row):
     unit: Unit
 
 
-class LineRow(Row):
+@dataclass(frozen=True, kw_only=True)
+class LineRow:
     """One kind of line. ``values``, ``fields`` and ``parts`` name its values and state their units."""
 
     kind: LineKind
     anchor: Anchor
     pattern: Pattern
     """Searched in the line without its prefixes."""
-    values: Mapping[str, Unit] = Field(default={})
+    values: Mapping[str, Unit] = field(default_factory=dict)
     """Named group of the pattern -> unit."""
-    fields: Mapping[str, ListedValue] = Field(default={})
+    fields: Mapping[str, ListedValue] = field(default_factory=dict)
     """Name -> value of the list in the pattern's group ``fields``."""
     is_closed: bool = False
     """Whether a listed value counts only if another ``|`` follows, so that no truncated value is read."""
-    parts: Mapping[str, LinePart] = Field(default={})
+    parts: Mapping[str, LinePart] = field(default_factory=dict)
     ends_line: bool = False
     """Whether the last value ends the line, so that a truncated line would look complete."""
     required: frozenset[Text] = frozenset()
@@ -111,8 +117,7 @@ class LineRow(Row):
         """Label of a listed value -> (name, unit)."""
         return {listed.label: (name, listed.unit) for name, listed in self.fields.items()}
 
-    @checked
-    def check_names(self) -> LineRow:
+    def __post_init__(self) -> None:
         named = {*self.values, *self.fields, *self.parts}
         wrong: list[tuple[Loc, str]] = [
             (("values", name), f"value {name} is no group of the pattern")
@@ -124,10 +129,10 @@ class LineRow(Row):
             for name in sorted(self.required - named)
         ]
         raise_contradictions(wrong)
-        return self
 
 
-class BlockRow(Row):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRow:
     """Several lines of one process that belong together."""
 
     kind: BlockKind
@@ -150,7 +155,8 @@ class BlockRow(Row):
     source: Text | None = None
 
 
-class LogGrammar(Row):
+@dataclass(frozen=True)
+class LogGrammar:
     """``log-lines.yaml``."""
 
     prefixes: tuple[Prefix, ...]
@@ -168,7 +174,8 @@ class LogGrammar(Row):
         return tuple(dict.fromkeys([*(row.anchor for row in self.lines), *(row.anchor for row in self.blocks)]))
 
 
-class TimerRow(Row):
+@dataclass(frozen=True, slots=True)
+class TimerRow:
     """Timers whose whole name matches ``pattern`` measure ``kind``."""
 
     pattern: Pattern
@@ -177,7 +184,8 @@ class TimerRow(Row):
     source: Text
 
 
-class LogTimers(Row):
+@dataclass(frozen=True, slots=True)
+class LogTimers:
     """``log-timers.yaml``."""
 
     timers: tuple[TimerRow, ...]

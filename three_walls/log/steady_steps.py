@@ -8,8 +8,8 @@ from enum import StrEnum
 from itertools import pairwise
 from statistics import median
 
+from three_walls.log import log_thresholds
 from three_walls.log.training_log import LogEvent, LogIteration
-from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 
 
 class Role(StrEnum):
@@ -41,7 +41,6 @@ def classify_iterations(
     iterations: Sequence[LogIteration],
     events: Iterable[LogEvent],
     profiled: ProfiledRange | None,
-    thresholds: LogThresholds | None = None,
 ) -> tuple[Role, ...]:
     """The role of each line, in the order given. ``profiled`` None: no iteration is known to be profiled.
 
@@ -50,11 +49,10 @@ def classify_iterations(
     Lines above it at the start of a run are warm-up; a run starts with another file or process, and where training
     continues from a checkpoint. Later lines that are off the plateau are outliers.
     """
-    limits = thresholds or default_log_thresholds()
     disturbed = {
         event.iteration + 1
         for event in events
-        if event.kind in limits.disturbing_events and event.iteration is not None
+        if event.kind in log_thresholds.DISTURBING_EVENTS and event.iteration is not None
     }
     batch = _batch_size(iterations, profiled)
     roles: list[Role] = []
@@ -65,7 +63,7 @@ def classify_iterations(
     candidates = [line.elapsed_ns for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY]
     if not candidates:
         return tuple(roles)
-    low, high = _plateau(candidates, limits)
+    low, high = _plateau(candidates)
     is_warming_up, last, run = True, 0, 0
     for position, line in enumerate(iterations):
         if line.iteration <= last or line.run != run:
@@ -82,17 +80,14 @@ def classify_iterations(
     return tuple(roles)
 
 
-def match_captured_steps(
-    iterations: Sequence[LogIteration], lengths: Sequence[int | None], thresholds: LogThresholds | None = None
-) -> ProfiledRange | None:
+def match_captured_steps(iterations: Sequence[LogIteration], lengths: Sequence[int | None]) -> ProfiledRange | None:
     """The iterations that a capture holds, found by their lengths; None where not exactly one place of the log fits.
 
     ``lengths``: of every step of one captured rank in order, in ns; None for a step that the capture cuts off, whose
     length cannot be compared. Profiled iterations are usually longer than the others, so that few places fit.
     """
-    limits = thresholds or default_log_thresholds()
     compared = [offset for offset, length in enumerate(lengths) if length is not None]
-    if len(compared) < limits.minimum_steady_count:
+    if len(compared) < log_thresholds.MINIMUM_STEADY_COUNT:
         return None
     by_number = {(line.run, line.iteration): line.elapsed_ns for line in iterations}
     fitting = []
@@ -100,7 +95,7 @@ def match_captured_steps(
         logged = [by_number.get((run, number + offset - compared[0])) for offset in compared]
         pairs = zip(logged, (lengths[offset] for offset in compared), strict=True)
         if all(
-            elapsed and length and abs(elapsed - length) <= limits.captured_step_tolerance_fraction * length
+            elapsed and length and abs(elapsed - length) <= log_thresholds.CAPTURED_STEP_TOLERANCE_FRACTION * length
             for elapsed, length in pairs
         ):
             fitting.append(number - compared[0])
@@ -149,10 +144,12 @@ def _batch_size(iterations: Sequence[LogIteration], profiled: ProfiledRange | No
     return max(set(sizes), key=lambda size: (sizes.count(size), size or 0), default=None)
 
 
-def _plateau(lengths: Sequence[int], limits: LogThresholds) -> tuple[float, float]:
+def _plateau(lengths: Sequence[int]) -> tuple[float, float]:
     """The shortest and the longest a steady iteration may be, in ns."""
-    later = lengths[int(len(lengths) * (1 - limits.plateau_fraction)) :]
+    later = lengths[int(len(lengths) * (1 - log_thresholds.PLATEAU_FRACTION)) :]
     middle = median(later)
     deviation = median(abs(length - middle) for length in later)
-    tolerance = max(limits.minimum_step_tolerance_fraction * middle, limits.tolerance_in_deviations * deviation)
+    tolerance = max(
+        log_thresholds.MINIMUM_STEP_TOLERANCE_FRACTION * middle, log_thresholds.TOLERANCE_IN_DEVIATIONS * deviation
+    )
     return middle - tolerance, middle + tolerance

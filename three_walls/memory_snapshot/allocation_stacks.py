@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Annotated
 
-from three_walls.lib.load_documents import Pattern, Row, Text, load_table, one_of
+from three_walls.lib.load_documents import Pattern, Text, load_table, one_of
 from three_walls.lib.resources import TABLES_DIR
 from three_walls.memory_snapshot.snapshot import BEFORE_RECORDING, CATEGORIES, NO_STACK, OTHER
 
 _OF_STACKS = tuple(name for name in CATEGORIES if name not in (NO_STACK, OTHER, BEFORE_RECORDING))
 
 
-class StackPattern(Row):
+@dataclass(frozen=True, slots=True)
+class StackPattern:
     """Allocations with a frame in which ``pattern`` is found are of ``category``."""
 
     category: Annotated[Text, one_of(_OF_STACKS)]
@@ -22,7 +24,8 @@ class StackPattern(Row):
     """What allocates there."""
 
 
-class AllocationStacks(Row):
+@dataclass(frozen=True)
+class AllocationStacks:
     """``allocation-stacks.yaml``. Frames are written ``<directory>/<file>:<function>``, innermost first."""
 
     stacks: tuple[StackPattern, ...]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.schemas import Int64Array
 
 _STREAM, _EVENT, _COPY, _DEVICE = "Stream", "Event", "Mem", "device"
@@ -28,8 +28,8 @@ def find_awaited(
     - A copy from or to the host that ends before its call returns: the copy.
     - The device, or a long allocation (cudaFree synchronizes): the last operation to end before the return.
     """
-    longest_tail_ns = replay_thresholds().longest_allocation_tail_ns
-    took_long = pl.col("end_ns") - pl.col("start_ns") > replay_thresholds().long_allocation_ns
+    longest_tail_ns = replay_thresholds.LONGEST_ALLOCATION_TAIL_NS
+    took_long = pl.col("end_ns") - pl.col("start_ns") > replay_thresholds.LONG_ALLOCATION_NS
     allocates, name = pl.col("kind") == "allocate", pl.col("name").cast(pl.String)
     waited_on = waits.drop_nulls("correlation").unique("correlation", keep="last", maintain_order=True)
     blocking = (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from three_walls.replay import replay_thresholds
 from three_walls.replay.awaited_operations import find_awaited
 from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams
 from three_walls.replay.host_chains import find_first_calls, find_hand_overs, list_calls
@@ -17,7 +18,6 @@ from three_walls.step.build_timeline import Timeline, find_between, take_rank
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.stream_edges import EventCalls, list_event_calls
 from three_walls.step.transfer import estimate_ready_durations
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 
@@ -269,7 +269,7 @@ def _join_ranks(
         [np.where(part.free_ns == NONE, NONE, part.free_ns + shift[place]) for place, part in enumerate(parts)]
     )
     # A call that "waited" for an operation that ended after its return did not wait for it.
-    shortest_wait_ns = replay_thresholds().shortest_wait_ns
+    shortest_wait_ns = replay_thresholds.SHORTEST_WAIT_NS
     in_time = end[awaited] <= call_end[waiting] + shortest_wait_ns
     waiting, awaited = waiting[in_time], awaited[in_time]
     member, meeting = _list_rendezvous(operations, arrivals, [part.rank_index for part in parts])
@@ -348,7 +348,7 @@ def _join_ranks(
         free_at_ns = np.zeros(len(captured_ns), dtype=np.int64)
         np.maximum.at(free_at_ns, finished.target, captured_ns[finished.source] + lengths_ns)
         late_ns = start - free_at_ns[start_node]
-        held_ns = np.where(is_shared & (late_ns > replay_thresholds().least_held_ns), late_ns, 0)
+        held_ns = np.where(is_shared & (late_ns > replay_thresholds.LEAST_HELD_NS), late_ns, 0)
         finished = finished.delay(start_node, held_ns)
     return StepGraph(
         operations=operations,
@@ -515,7 +515,6 @@ def _add_operation_edges(
     free_ns: Int64Array,
 ) -> None:
     """Edges to the starts of operations."""
-    limits = replay_thresholds()
     start, end = device.start, device.end
     gap_ns = np.where(previous != NONE, start - end[previous], 0)
 
@@ -531,8 +530,11 @@ def _add_operation_edges(
         is_idle = (free_since <= call_start[call_of[launched]]) & ~waits_for_event[launched]
         # Where the host is ahead of the device, the latency of most launches is a wait in their stream.
         unhindered_ns = observed_ns[is_idle] if is_idle.any() else observed_ns
-        least_ns = max(limits.least_launch_latency_ns, int(np.quantile(unhindered_ns, limits.launch_latency_quantile)))
-        longest_ns = np.where(is_idle, least_ns * round(limits.longest_latency_ratio), least_ns)
+        least_ns = max(
+            replay_thresholds.LEAST_LAUNCH_LATENCY_NS,
+            int(np.quantile(unhindered_ns, replay_thresholds.LAUNCH_LATENCY_QUANTILE)),
+        )
+        longest_ns = np.where(is_idle, least_ns * replay_thresholds.LONGEST_LATENCY_RATIO, least_ns)
         edges.add(
             Kind.LAUNCH,
             device.start_node[launched],
@@ -541,7 +543,7 @@ def _add_operation_edges(
         )
     following = np.flatnonzero((previous != NONE) & (gap_ns >= 0))
     usual = gap_ns[following]
-    kept = np.where(usual < limits.usual_stream_gap_ns, usual, limits.least_stream_gap_ns)
+    kept = np.where(usual < replay_thresholds.USUAL_STREAM_GAP_NS, usual, replay_thresholds.LEAST_STREAM_GAP_NS)
     kept = np.where(call_of[following] == NONE, usual, kept)
     before = previous[following]
     edges.add(
@@ -558,7 +560,7 @@ def _add_operation_edges(
     edges.add(
         Kind.EVENT,
         device.start_node[op],
-        np.clip(start[op] - end[producer], 0, limits.longest_event_gap_ns),
+        np.clip(start[op] - end[producer], 0, replay_thresholds.LONGEST_EVENT_GAP_NS),
         source=device.end_node[producer],
         operation=producer,
         share=1.0,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE
 from three_walls.step.stream_edges import EventCalls, find_edges
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.schemas import BoolArray, Int64Array
 
 
@@ -75,13 +75,14 @@ def find_resource_waits(
     ``launch_ns``: start of its launch call, NONE where unknown. ``previous``: follow_streams. ``events``:
     find_producers.
     """
-    limits = replay_thresholds()
     start, end = operations["start_ns"].to_numpy(), operations["end_ns"].to_numpy()
     stream = operations["stream"].to_numpy()
-    ready = launch_ns + limits.late_after_launch_ns
+    ready = launch_ns + replay_thresholds.LATE_AFTER_LAUNCH_NS
     has_previous = previous != NONE
-    ready[has_previous] = np.maximum(ready[has_previous], end[previous[has_previous]] + limits.late_after_stream_ns)
-    np.maximum.at(ready, events[0], end[events[1]] + limits.late_after_event_ns)
+    ready[has_previous] = np.maximum(
+        ready[has_previous], end[previous[has_previous]] + replay_thresholds.LATE_AFTER_STREAM_NS
+    )
+    np.maximum.at(ready, events[0], end[events[1]] + replay_thresholds.LATE_AFTER_EVENT_NS)
     late = np.flatnonzero((launch_ns != NONE) & (start > ready))
     found = np.full(len(start), NONE, dtype=np.int64)
     nearest = np.full(len(start), np.iinfo(np.int64).max, dtype=np.int64)
@@ -90,14 +91,15 @@ def find_resource_waits(
         candidate, is_found = _last_started(start[places], start[late])
         other = places[candidate]
         left = end[other] - start[late]
-        reach = limits.resource_last_wave_fraction * (end[other] - start[other]) + limits.resource_last_wave_ns
+        last_wave_ns = replay_thresholds.RESOURCE_LAST_WAVE_FRACTION * (end[other] - start[other])
+        reach = last_wave_ns + replay_thresholds.RESOURCE_LAST_WAVE_NS
         fits: BoolArray = (
             is_found
             & (stream[late] != number)
             & (other < late)
             & (end[other] > ready[late])
-            & (left <= np.maximum(limits.late_after_event_ns, reach))
-            & (left > -limits.resource_reach_ns)
+            & (left <= np.maximum(replay_thresholds.LATE_AFTER_EVENT_NS, reach))
+            & (left > -replay_thresholds.RESOURCE_REACH_NS)
             & (np.abs(left) < nearest[late])
         )
         found[late[fits]] = other[fits]

@@ -26,10 +26,10 @@ from three_walls.facts.fact_rows import (
 from three_walls.facts.fact_rows import (
     CriticalPathSegment as ShownCriticalPathSegment,
 )
+from three_walls.replay import replay_thresholds
 from three_walls.replay.longest_path import find_longest_paths_once
 from three_walls.replay.step_graph import NONE, ORIGIN, Edges, Kind, StepGraph, Times, Work
 from three_walls.tables.buckets import BUCKET_BY_NAME
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.schemas import Int64Array
 
 OPERATION, HOST, GAP = "operation", "host", "gap"
@@ -393,7 +393,7 @@ def _join_neighbours(path: CriticalPath) -> pl.DataFrame:
     length = pl.col("end_ns") - pl.col("start_ns")
     alike = path.segments.with_columns(run=pl.struct(kind).rle_id())
     joined = alike.with_columns(ns=length).with_columns(of_run_ns=pl.col("ns").sum().over("run"))
-    is_short = pl.col("of_run_ns") < int(path.step_ns * replay_thresholds().shortest_segment_fraction)
+    is_short = pl.col("of_run_ns") < int(path.step_ns * replay_thresholds.SHORTEST_SEGMENT_FRACTION)
     runs = joined.with_columns(run=pl.when(is_short).then(-1).otherwise(pl.col("run").cast(pl.Int64)).rle_id())
     spans = runs.group_by("run", maintain_order=True).agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     largest = (

@@ -13,10 +13,10 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
+from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.host_activity import kind_of
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.schemas import Int64Array
 
 _NAME: pl.DataType = pl.Categorical()
@@ -103,7 +103,7 @@ def find_hand_overs(calls: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     is_first = np.zeros(len(start), dtype=bool)
     is_first[find_first_calls(calls)] = True
-    silent = np.flatnonzero(is_first | (start - np.roll(end, 1) > replay_thresholds().silent_thread_ns))
+    silent = np.flatnonzero(is_first | (start - np.roll(end, 1) > replay_thresholds.SILENT_THREAD_NS))
     latest_end = np.where(is_first[silent], _BEFORE_ALL, end[silent - 1])
     followed = np.full(len(silent), NONE, dtype=np.int64)
     for begin, until in _bound_runs(calls["thread"].to_numpy()):

@@ -25,11 +25,11 @@ from three_walls.layers.layer_order import (
 from three_walls.layers.moe_passes import COMBINE, DISPATCH, EXCHANGES, EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import StepGraph
 from three_walls.step.operators import EVALUATES, Operators, read_operators
 from three_walls.tables.buckets import GEMM_CATEGORIES
 from three_walls.tables.nvtx_ranges import WGRAD_ACCUMULATION, torch_operators
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.read_trace import Trace
 
 LABELS = pl.Schema(
@@ -68,7 +68,7 @@ def label_operations(
     and layer follow from the order of the launches of one direction (``layer_order``).
     """
     place_of = {rank.rank_index: (trace, rank) for trace in traces for rank in trace.ranks}
-    read_all = len(graph.ranks) <= replay_thresholds().most_ranks_read
+    read_all = len(graph.ranks) <= replay_thresholds.MOST_RANKS_READ
     reference = graph.ranks[0]
     rows = graph.operations.with_row_index("row")
     labelled: dict[int, pl.DataFrame] = {}
@@ -150,7 +150,7 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     in_layers = [
         place
         for place, category in enumerate(categories)
-        if category not in replay_thresholds().categories_outside_layers and not contexts.is_delayed[place]
+        if category not in replay_thresholds.CATEGORIES_OUTSIDE_LAYERS and not contexts.is_delayed[place]
     ]
     forward = [place for place in in_layers if directions[place] == FORWARD]
     replays: dict[int, list[int]] = defaultdict(list)
@@ -188,7 +188,7 @@ def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfi
     _follow_accumulation(operations, work, labels)
     _label_delayed(categories, contexts, labels)
     for place, category in enumerate(categories):
-        if category in replay_thresholds().categories_outside_layers:
+        if category in replay_thresholds.CATEGORIES_OUTSIDE_LAYERS:
             labels.module[place] = OUTSIDE
             if not category.startswith("pipeline"):
                 labels.work[place] = OPTIMIZER if category == OPTIMIZER else GRADIENT_REDUCTION
@@ -442,7 +442,7 @@ def _place_outside(categories: Sequence[str], places: Sequence[int], breaks: fro
     layered = [position for position, place in enumerate(places) if place in labels.module or place in labels.layer]
     if not layered:
         return
-    first_categories = replay_thresholds().categories_before_micro_batch
+    first_categories = replay_thresholds.CATEGORIES_BEFORE_MICRO_BATCH
     runs = zip([-1, *layered], [*layered, len(places)], strict=True)
     for before, after in runs:
         positions = range(before + 1, after)
@@ -518,8 +518,7 @@ def _fill_between(source: Sequence[int | None], parts: Sequence[object]) -> list
 
 def _align(keys: Sequence[str], reference: Sequence[str]) -> list[int | None]:
     """Per key its place in ``reference``, both read in order; None where they differ."""
-    limits = replay_thresholds()
-    length = limits.agreeing_launches
+    length = replay_thresholds.AGREEING_LAUNCHES
 
     def agrees(place: int, other: int) -> bool:
         return bool(keys[place : place + length]) and keys[place : place + length] == reference[other : other + length]
@@ -534,7 +533,7 @@ def _align(keys: Sequence[str], reference: Sequence[str]) -> list[int | None]:
         skipped = next(
             (
                 (ahead, total - ahead)
-                for total in range(1, limits.resynchronize_launches)
+                for total in range(1, replay_thresholds.RESYNCHRONIZE_LAUNCHES)
                 for ahead in range(total + 1)
                 if agrees(here + ahead, there + total - ahead)
             ),

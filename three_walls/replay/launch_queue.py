@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 import polars as pl
 
+from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE
-from three_walls.tables.thresholds import replay_thresholds
+from three_walls.step import timeline_thresholds
 from three_walls.trace.schemas import BoolArray, Int64Array
 
 
@@ -42,10 +43,9 @@ def find_queue_waits(
     ``calls``: CALLS of one rank. ``operations``: of that rank's step in the order of their starts; ``earlier``: of the
     steps before. ``call_of``: per operation the call that launched it, or NONE.
     """
-    limits = replay_thresholds()
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     launched = np.flatnonzero(call_of != NONE)
-    took_long = end[call_of[launched]] - start[call_of[launched]] > limits.long_launch_ns
+    took_long = end[call_of[launched]] - start[call_of[launched]] > replay_thresholds.LONG_LAUNCH_NS
     stream = operations["stream"].to_numpy()
     found: list[tuple[int, int, bool, int]] = []
     for number in np.unique(stream[launched[took_long]]).tolist():
@@ -58,11 +58,11 @@ def find_queue_waits(
         ends = np.concatenate([before["end_ns"], operations["end_ns"][places]])
         ended_ns = np.maximum.accumulate(ends)
         for place, call in enumerate(call_of[places].tolist()):
-            if end[call] - start[call] <= limits.long_launch_ns:
+            if end[call] - start[call] <= replay_thresholds.LONG_LAUNCH_NS:
                 continue
             ended = int(np.searchsorted(ended_ns, end[call], side="right"))
             queued, awaited = before.height + place - ended, ended - 1 - before.height
-            if queued < limits.full_queue_operations or ended == 0 or awaited < -len(places):
+            if queued < timeline_thresholds.FULL_QUEUE_OPERATIONS or ended == 0 or awaited < -len(places):
                 continue
             found.append((call, int(places[awaited]), awaited < 0, int(end[call] - ended_ns[ended - 1])))
     by_call = {wait[0]: wait for wait in reversed(found)}  # a graph has several operations; its first one counts

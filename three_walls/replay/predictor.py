@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from three_walls.facts.fact_rows import Prediction
+from three_walls.replay import replay_thresholds
 from three_walls.replay.find_critical_path import CriticalPath, find_critical_path
 from three_walls.replay.replayed_budget import measure_replayed_budget
 from three_walls.replay.step_graph import StepGraph, Times, Work, find_steady, replay, replay_steady
 from three_walls.replay.transform_graph import knows_passes, select_operations, transform
 from three_walls.replay.transformation import Action, Level, Levels, Transformation
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.schemas import Float64Array
 
 
@@ -69,7 +69,7 @@ class StepReplay:
         likely = self._step_after((), Level.LIKELY, self.cost.likely)
         if self.log_step_ns is not None:
             return Prediction(self.log_step_ns, self.log_step_ns, self.log_step_ns)
-        drift = replay_thresholds().host_drift_fraction
+        drift = replay_thresholds.HOST_DRIFT_FRACTION
         low, high = (
             [
                 self._step_after((), Level.LIKELY, cost),
@@ -77,7 +77,7 @@ class StepReplay:
             ]
             for cost, pace in ((self.cost.most, 1 - drift), (self.cost.least, 1 + drift))
         )
-        error_ns = round((self.error_fraction + replay_thresholds().step_drift_fraction) * likely)
+        error_ns = round((self.error_fraction + replay_thresholds.STEP_DRIFT_FRACTION) * likely)
         return Prediction(min(*low, likely) - error_ns, likely, max(*high, likely) + error_ns)
 
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:
@@ -156,11 +156,10 @@ class StepReplay:
         work = transform(self.graph, self._unprofiled[cost][0], changes, level)
         if work.wait_ns.any():
             before_ns = self._step_after((), Level.LIKELY, cost) - self.tail_ns
-            limits = replay_thresholds()
             shrinking = {
-                Level.LOW: limits.least_shrinking_wait_fraction,
-                Level.LIKELY: limits.likely_shrinking_wait_fraction,
-                Level.HIGH: limits.most_shrinking_wait_fraction,
+                Level.LOW: replay_thresholds.LEAST_SHRINKING_WAIT_FRACTION,
+                Level.LIKELY: replay_thresholds.LIKELY_SHRINKING_WAIT_FRACTION,
+                Level.HIGH: replay_thresholds.MOST_SHRINKING_WAIT_FRACTION,
             }
             work = settle_waits(self.graph, work, before_ns, shrinking[level])
         return find_steady(self.graph, work)
@@ -172,7 +171,7 @@ def _scale_host(factor: float) -> tuple[Transformation, ...]:
 
 def without_profiler(graph: StepGraph, added_ns: Float64Array, cost: float) -> Work:
     """The captured work less ``cost`` times what the profiler is taken to have added to every host piece."""
-    left = np.maximum(graph.piece_ns * replay_thresholds().least_host_fraction, graph.piece_ns - added_ns * cost)
+    left = np.maximum(graph.piece_ns * replay_thresholds.LEAST_HOST_FRACTION, graph.piece_ns - added_ns * cost)
     piece_ns = np.minimum(graph.piece_ns, np.rint(left)).astype(np.int64)
     return settle_waits(graph, replace(graph.work, piece_ns=piece_ns), int(graph.measured_ns.max()), 1.0)
 
@@ -184,7 +183,7 @@ def settle_waits(graph: StepGraph, work: Work, before_ns: int, share: float) -> 
     all. How much of the waiting comes from that is not known: ``share`` of it shrinks, the rest stays.
     """
     transfer_ns, captured_ns = work.duration_ns - work.wait_ns, work.wait_ns
-    for _ in range(replay_thresholds().wait_replays if share and captured_ns.any() else 0):
+    for _ in range(replay_thresholds.WAIT_REPLAYS if share and captured_ns.any() else 0):
         shrunk = min(1.0, replay(graph, work).longest_ns / max(1, before_ns))
         wait_ns = np.rint(captured_ns * (1 - share * (1 - shrunk))).astype(np.int64)
         work = replace(work, duration_ns=transfer_ns + wait_ns, wait_ns=wait_ns)
@@ -198,17 +197,18 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Float64Array, tail_ns: int, lo
     upper and lower quartile. Where the device decides, many costs give the same step: of these it is the nearest to
     what other runs have shown.
     """
-    limits = replay_thresholds()
     usual = ProfilerCost(
-        limits.least_profiler_cost_ratio, limits.likely_profiler_cost_ratio, limits.most_profiler_cost_ratio
+        replay_thresholds.LEAST_PROFILER_COST_RATIO,
+        replay_thresholds.LIKELY_PROFILER_COST_RATIO,
+        replay_thresholds.MOST_PROFILER_COST_RATIO,
     )
     if log is None:
         return usual
-    costs = np.linspace(0, 2 * usual.most, limits.profiler_costs_count)
+    costs = np.linspace(0, 2 * usual.most, replay_thresholds.PROFILER_COSTS_COUNT)
     steps_ns = np.minimum.accumulate(
         [replay_steady(graph, without_profiler(graph, added_ns, cost)).longest_ns + tail_ns for cost in costs]
     )
-    tolerance_ns = limits.same_step_fraction * log.median_ns
+    tolerance_ns = replay_thresholds.SAME_STEP_FRACTION * log.median_ns
 
     def find_cost(step_ns: int, usual_cost: float) -> float:
         reached_ns = min(max(step_ns, steps_ns[-1]), steps_ns[0])

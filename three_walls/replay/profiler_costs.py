@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
-from three_walls.lib.load_documents import Pattern, Row, Text, load_table
+from three_walls.lib.load_documents import Pattern, Text, load_table
 from three_walls.lib.resources import TABLES_DIR
 
 
-class CallCost(Row):
+@dataclass(frozen=True, slots=True)
+class CallCost:
     """Host time that the profiler adds to calls whose name matches."""
 
     pattern: Pattern
@@ -17,7 +19,8 @@ class CallCost(Row):
     reason: Text
 
 
-class ProfilerCosts(Row):
+@dataclass(frozen=True, slots=True)
+class ProfilerCosts:
     """The table."""
 
     source: Text

@@ -14,6 +14,7 @@ from three_walls.facts.unfused_ops import UnfusedWork
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.text import in_ms
+from three_walls.replay import replay_thresholds
 from three_walls.replay.build_graph import RunCalls, build_graphs
 from three_walls.replay.find_critical_path import summarize_critical_path
 from three_walls.replay.labels import label_operations
@@ -28,7 +29,6 @@ from three_walls.step.operators import read_range_times
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_view import StepView, find_shared_gpus
 from three_walls.step.transfer import estimate_ready_durations
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.read_inputs import Inputs, Progress
 from three_walls.trace.read_trace import Trace
 from three_walls.trace.schemas import Float64Array
@@ -138,7 +138,7 @@ def run_replay(
     if not graph.calls.height:
         return _withhold(_NO_LAUNCHES.format(missing=1.0))
     error = max(map(_measure_error, chain([graph], graphs)))  # one graph after the other, so that each leaves memory
-    limit = replay_thresholds().maximum_replay_error_fraction
+    limit = replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION
     started = unfused_work.started_in(step.window)
     graph = with_operations(graph, label_operations(graph, traces, step.config, {step.rank_index: started}))
     place = graph.ranks.index(step.rank_index)
@@ -164,17 +164,16 @@ def _withhold(reason: str) -> RunReplay:
 
 def _find_lack(step: StepView, envelope_fraction: float | None) -> str:
     """What the capture lacks for a replay; empty where it lacks nothing."""
-    if step.step_ns < replay_thresholds().least_step_ns:
+    if step.step_ns < replay_thresholds.LEAST_STEP_NS:
         return f"the step takes only {in_ms(step.step_ns, '.3f')}"
     started = step.started
     launched = started["launch_start_ns"].is_not_null().mean()
-    limits = replay_thresholds()
-    if not isinstance(launched, float) or launched < limits.minimum_launched_fraction:
+    if not isinstance(launched, float) or launched < replay_thresholds.MINIMUM_LAUNCHED_FRACTION:
         return _NO_LAUNCHES.format(missing=1.0 if not isinstance(launched, float) else 1 - launched)
     too_late = started.select((pl.col("launch_start_ns") > pl.col("start_ns")).mean()).item()
-    if isinstance(too_late, float) and too_late > 1 - limits.minimum_launched_fraction:
+    if isinstance(too_late, float) and too_late > 1 - replay_thresholds.MINIMUM_LAUNCHED_FRACTION:
         return _LATE_LAUNCHES.format(share=too_late)
-    if envelope_fraction is not None and envelope_fraction > limits.maximum_envelope_fraction:
+    if envelope_fraction is not None and envelope_fraction > replay_thresholds.MAXIMUM_ENVELOPE_FRACTION:
         return _ENVELOPES.format(share=envelope_fraction)
     return ""
 
@@ -186,7 +185,7 @@ def _choose_compared(steps: pl.DataFrame, representative: int) -> list[int]:
     """
     others = steps.filter(pl.col("kept") & (pl.col("step") != representative))
     lengths = others.group_by("step").agg(length_ns=DURATION.max()).sort("length_ns", "step")
-    most = replay_thresholds().most_compared_steps - 1
+    most = replay_thresholds.MOST_COMPARED_STEPS - 1
     places = np.linspace(0, lengths.height - 1, min(most, lengths.height)).round().astype(np.int64)
     return sorted(lengths["step"].gather(places).to_list())
 

@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 
+from three_walls.replay import replay_thresholds
 from three_walls.replay.longest_path import find_longest_paths
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 Found = TypeVar("Found")
@@ -254,7 +254,6 @@ def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None 
     """
     work = work or graph.work
     times = times or replay(graph, work)
-    limits = replay_thresholds()
     carried = graph.carried
     host_ratio = int(work.piece_ns.sum()) / max(1, int(graph.piece_ns.sum()))
     is_thread = carried.last_point != NONE
@@ -263,7 +262,7 @@ def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None 
     carried_at[carried.node] = np.arange(len(carried.node), dtype=np.int64)
     given = np.flatnonzero((work.edges.kind == Kind.GIVEN) & (carried_at[work.edges.target] != NONE))
     place = carried_at[work.edges.target[given]]
-    for _ in range(limits.most_steady_replays):
+    for _ in range(replay_thresholds.MOST_STEADY_REPLAYS):
         host_end_ns = times.node_ns[last_join] + graph.points.offsets_ns(work.piece_ns, carried.last_point)
         pause_ns = np.rint(carried.pause_ns * host_ratio).astype(np.int64)
         operation_end_ns = times.end_ns[carried.last_operation] + carried.pause_ns
@@ -272,13 +271,13 @@ def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None 
         later_ns = begin_ns[place] - work.edges.fixed_ns[given]
         # A stream that is free earlier than it was holds nothing back.
         moved_ns = int(np.where(carried.holds_host[place], np.abs(later_ns), later_ns).max(initial=0))
-        if moved_ns <= limits.steady_fraction * times.longest_ns:
+        if moved_ns <= replay_thresholds.STEADY_FRACTION * times.longest_ns:
             break
         fixed_ns = work.edges.fixed_ns.copy()
         fixed_ns[given] = begin_ns[place]
         work = replace(work, edges=replace(work.edges, fixed_ns=fixed_ns))
         following = replay(graph, work)
-        is_steady = abs(following.longest_ns - times.longest_ns) <= limits.steady_fraction * times.longest_ns
+        is_steady = abs(following.longest_ns - times.longest_ns) <= replay_thresholds.STEADY_FRACTION * times.longest_ns
         times = following
         if is_steady:
             break

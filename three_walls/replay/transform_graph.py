@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, Edges, Kind, StepGraph, Work, replay
 from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -75,8 +75,7 @@ def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     kernels, share = _at(change.added_kernels, level), _at(change.added_time, level)
     if not kernels and not share:
         return scaled
-    limits = replay_thresholds()
-    least_ns = kernels * (limits.least_kernel_ns + limits.least_stream_gap_ns)
+    least_ns = kernels * (replay_thresholds.LEAST_KERNEL_NS + replay_thresholds.LEAST_STREAM_GAP_NS)
     added_ns = np.rint(np.maximum(share * (work.duration_ns - work.wait_ns), least_ns)).astype(np.int64)
     piece_ns = scaled.piece_ns.copy()
     # A graph launches what is added to it, too.
@@ -317,7 +316,7 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     at_start = np.zeros(graph.nodes_count, dtype=bool)
     at_start[graph.start_node[runs.is_removed]] = True
     spaced = at_start[edges.target] & (edges.kind == Kind.STREAM)
-    node_gap_ns = replay_thresholds().least_stream_gap_ns
+    node_gap_ns = replay_thresholds.LEAST_STREAM_GAP_NS
     edges = replace(edges, fixed_ns=np.where(spaced, np.minimum(edges.fixed_ns, node_gap_ns), edges.fixed_ns))
     piece_ns = np.where(runs.within, 0, work.piece_ns)
     # The first launch of a run becomes the launch of the graph.

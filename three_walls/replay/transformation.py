@@ -1,4 +1,7 @@
-"""What an edit changes in a step: read from the rules, applied to the step's dependency graph by ``replay/``."""
+"""What an edit changes in a step, in numbers: applied to the step's dependency graph by ``replay/``.
+
+``advice/format/replay_entries.py`` makes it of what a rule states and of the facts of a run.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from enum import StrEnum
 from typing import Protocol
 
 from three_walls.facts.fact_rows import Prediction
-from three_walls.lib.expressions import Clause
 from three_walls.tables.buckets import (
     COMMUNICATION_CATEGORIES,
     COMPUTE_CATEGORIES,
@@ -128,22 +130,6 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FromFact:
-    """A parameter that a fact gives once the rule is judged: the fact, one minus it, or its ratio to ``over``."""
-
-    parameter: str
-    """Field of the transformation, or ``ranks`` of its selection."""
-    fact: str
-    level: Level | None = None
-    """The end of the range that it gives; None: all of them."""
-    one_minus: bool = False
-    over: str | float | None = None
-    """Another fact, or a number, by which the fact is divided."""
-    at_most: float = 1.0
-    """A larger number counts as this. Above 1 the fact may show that an edit costs time. No bound for a factor."""
-
-
-@dataclass(frozen=True, slots=True)
 class Transformation:
     """One change of a step."""
 
@@ -170,10 +156,6 @@ class Transformation:
     reason: str = ""
     """Where the parameters come from."""
     source: str = ""
-    only_if: tuple[Clause, ...] = ()
-    """It is left out where these are known not to hold. Empty once the rule is judged."""
-    from_facts: tuple[FromFact, ...] = ()
-    """Parameters that facts give. Empty once the rule is judged: a predictor sees numbers alone."""
 
 
 class Predictor(Protocol):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from three_walls.advice.finding import Gain
-from three_walls.advice.format.rule import FREES_MEMORY, UPPER_BOUND
+from three_walls.advice.finding import FREES_MEMORY, UPPER_BOUND, Gain
 from three_walls.facts.fact_rows import GemmShape
 from three_walls.lib.fact import Fact
 from three_walls.lib.text import (

@@ -11,15 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from three_walls.lib.errors import UsageError
 from three_walls.lib.fact import Fact, FactDefinition, FactSheet, FactValue
 from three_walls.lib.text import escape_in_json
 from three_walls.report.report import SCHEMA_VERSION, Report
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 Json = dict[str, Any]
 
@@ -111,8 +110,6 @@ def load_report(path: str | Path) -> Report:
 
 def parse_report(text: str, path: str | Path) -> Report:
     """The report in ``text``, which stands at ``path``; the rest is as for :func:`load_report`."""
-    from pydantic import TypeAdapter, ValidationError  # of no use to a run that only writes a report
-
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -144,8 +141,6 @@ def _restore(name: str, fact: DefinedFact) -> Fact:
 
 def report_schema() -> Json:
     """JSON Schema (draft 2020-12) of report.json. It allows unknown fields: a newer minor version may add some."""
-    from pydantic import TypeAdapter
-
     schema = _report_type().json_schema(mode="serialization")
     facts = TypeAdapter(dict[str, DefinedFact]).json_schema(mode="serialization", ref_template="#/$defs/{model}")
     definitions: Json = {**schema.pop("$defs"), **facts.pop("$defs")}
@@ -160,8 +155,6 @@ def report_schema() -> Json:
 
 @cache
 def _report_type() -> TypeAdapter[Report]:
-    from pydantic import TypeAdapter
-
     return TypeAdapter(Report)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from three_walls.advice.finding import Finding, Gain, PlannedEdit, PlanStep
-from three_walls.advice.format.rule import FREES_MEMORY
+from three_walls.advice.finding import FREES_MEMORY, Finding, Gain, PlannedEdit, PlanStep
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.report.report import Report
 from three_walls.report.tuning_rows import Judgement, Trial, TriedEntry

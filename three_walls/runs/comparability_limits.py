@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 
-from three_walls.lib.load_documents import Pattern, Row, Text, load_table, raise_contradictions, suggest
+from three_walls.lib.load_documents import Pattern, Text, load_table, raise_contradictions, suggest
 from three_walls.lib.resources import TABLES_DIR
 from three_walls.tables.config_keys import config_keys
-from three_walls.tables.rows import checked
 
 
-class ComparisonRules(Row):
+@dataclass(frozen=True, slots=True)
+class ComparisonRules:
     """``comparison.yaml``."""
 
     model: tuple[Text, ...]
@@ -21,8 +22,7 @@ class ComparisonRules(Row):
     capture: Mapping[Text, Text]
     ignored: tuple[Pattern, ...]
 
-    @checked
-    def check_keys(self) -> ComparisonRules:
+    def __post_init__(self) -> None:
         known = config_keys().keys
         raise_contradictions(
             ((section, place), f"{key} is not in config-keys.yaml{suggest(key, known)}")
@@ -30,7 +30,6 @@ class ComparisonRules(Row):
             for place, key in enumerate(keys)
             if key not in known
         )
-        return self
 
     def ignores(self, name: str) -> bool:
         """Whether the setting or variable ``name`` says nothing about the work of a step."""

@@ -18,7 +18,7 @@ from three_walls.facts.sheet import make_sheet
 from three_walls.lib.artifacts import Artifacts
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.given_files import is_directory
-from three_walls.lib.load_documents import Row, Texts, load_table
+from three_walls.lib.load_documents import Texts, load_table
 from three_walls.lib.measurement import known_or_missing, missing
 from three_walls.lib.version import VERSION
 from three_walls.log.read_log import COMPRESSED_SUFFIXES, LOG_SUFFIXES, read_logs
@@ -216,7 +216,8 @@ def _read_tried(path: Path, progress: Progress) -> TriedWith:
     return TriedWith(read_run(GivenRun(path, name=stated.label), progress), stated.entries)
 
 
-class _Label(Row):
+@dataclass(frozen=True, slots=True)
+class _Label:
     """``tried.yaml``."""
 
     label: str = ""

@@ -12,9 +12,9 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
+from three_walls.step import timeline_thresholds
 from three_walls.tables.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
 from three_walls.tables.kernel_names import KernelPattern, load_kernel_patterns
-from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.trace.schemas import ROWS_AT_ONCE, distinct_rows
 
 CATEGORY = pl.Enum(CATEGORIES)
@@ -166,7 +166,7 @@ def mark_unfused_attention(operations: pl.DataFrame) -> pl.DataFrame:
         opens[0] = True
         starts = np.flatnonzero(opens)
         lengths = np.diff(np.append(starts, len(row)))
-        is_short = lengths <= attribution_thresholds().maximum_operations_between_gemms
+        is_short = lengths <= timeline_thresholds.MAXIMUM_OPERATIONS_BETWEEN_GEMMS
         has_softmax = np.logical_or.reduceat(category == CATEGORIES.index(UNFUSED_ATTENTION), starts)
         is_generic = np.isin(category, [CATEGORIES.index(name) for name in _GENERIC_CATEGORIES])
         is_within = np.repeat(is_short & has_softmax, lengths)

@@ -31,6 +31,7 @@ from enum import StrEnum
 
 import polars as pl
 
+from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.host_activity import THREAD, name_activities
@@ -40,7 +41,6 @@ from three_walls.step.parts_of_run import Part
 from three_walls.step.step_rows import GapCause
 from three_walls.step.stream_edges import EventCalls, find_blocking, find_edges
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
-from three_walls.tables.thresholds import attribution_thresholds
 
 
 class Cause(StrEnum):
@@ -283,7 +283,7 @@ def _cap_latency(split: pl.DataFrame) -> pl.DataFrame:
 
     The launch call itself is latency whatever its length: it blocks while the launch queue is full.
     """
-    capped_ns = pl.col("start_ns") + attribution_thresholds().maximum_launch_latency_ns
+    capped_ns = pl.col("start_ns") + attribution_thresholds.MAXIMUM_LAUNCH_LATENCY_NS
     excess = (pl.col("end_ns") > capped_ns) & pl.col("number").is_in([_LATENCY, _GRAPH_LATENCY])
     beyond = split.filter(excess).with_columns(
         start_ns=capped_ns,

@@ -25,8 +25,8 @@ from types import MappingProxyType
 import polars as pl
 
 from three_walls.lib import limits
+from three_walls.step import timeline_thresholds
 from three_walls.step.intervals import DURATION
-from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.trace.spans import StepsToRead
 
 STEP = ("rank_index", "step")
@@ -288,7 +288,7 @@ def _end_before(following_ns: int, start_ns: int, end_ns: int) -> int:
     Host work between two ranges (logging, data) counts to the earlier step. A pause far longer than the step
     (evaluation, a checkpoint) does not.
     """
-    longest_pause = attribution_thresholds().maximum_pause_fraction
+    longest_pause = timeline_thresholds.MAXIMUM_PAUSE_FRACTION
     return following_ns if following_ns - end_ns <= longest_pause * (end_ns - start_ns) else end_ns
 
 
@@ -337,7 +337,7 @@ def _optimizer_phase_ends(operations: pl.DataFrame) -> list[int]:
     # Model work between update kernels, before the first and after the last one.
     between = done["work_ns"].diff().fill_null(0).to_list()
     longest = max([*between, done["work_ns"][0], total - done["work_ns"][-1]])
-    least = attribution_thresholds().same_optimizer_phase_fraction * longest
+    least = timeline_thresholds.SAME_OPTIMIZER_PHASE_FRACTION * longest
     opens_phase = [order == 0 or between[order] > least for order in range(done.height)]
     phases = done.with_columns(phase=pl.Series(opens_phase).cast(pl.Int64).cum_sum())
     ends = phases.group_by("phase", maintain_order=True).agg(pl.col("end_ns").max())

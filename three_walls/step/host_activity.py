@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import polars as pl
 
+from three_walls.step import attribution_thresholds
 from three_walls.step.intervals import intersect
 from three_walls.tables.kernel_names import load_api_patterns
-from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.trace.api_calls import ApiCalls
 
 THREAD = ("capture_id", "thread")
@@ -94,5 +94,5 @@ def _name_releaser(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFram
         check_sortedness=False,
     )
     named = pl.format(" until {} on stream {}", pl.col("category").cast(pl.String), pl.col("stream"))
-    earliest = pl.max_horizontal("begun_ns", pl.col("returned_ns") - attribution_thresholds().maximum_return_ns)
+    earliest = pl.max_horizontal("begun_ns", pl.col("returned_ns") - attribution_thresholds.MAXIMUM_RETURN_NS)
     return found.with_columns(released_by=pl.when(pl.col("released_ns") > earliest).then(named).otherwise(pl.lit("")))

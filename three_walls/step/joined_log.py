@@ -9,12 +9,12 @@ from statistics import quantiles
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known_or_missing
 from three_walls.lib.text import in_ms
+from three_walls.log import log_thresholds
 from three_walls.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
 from three_walls.log.training_log import LogIteration, TrainingLog
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.intervals import DURATION
-from three_walls.tables.thresholds import LogThresholds, default_log_thresholds
 from three_walls.trace.read_inputs import Inputs, find_other_sizes
 
 NO_LOG = "no training log was given (--log)"
@@ -41,11 +41,11 @@ class JoinedLog:
 
     def find_mismatch(self, traced_step_ns: int | None) -> str:
         """Why the log is of another run than the traced step; empty if it is not known to be."""
-        quartiles, limits = self.quartiles_ns, default_log_thresholds()
+        quartiles = self.quartiles_ns
         if self.other_sizes or not quartiles or not quartiles[1] or not traced_step_ns:
             return self.other_sizes
         ratio = traced_step_ns / quartiles[1]
-        if limits.minimum_step_ratio <= ratio <= limits.maximum_step_ratio:
+        if log_thresholds.MINIMUM_STEP_RATIO <= ratio <= log_thresholds.MAXIMUM_STEP_RATIO:
             return ""
         return f"its steps take {in_ms(quartiles[1])}, the traced step {ratio:.2f} times that"
 
@@ -60,7 +60,7 @@ def measure_excess_ns(traced_step_ns: int, unprofiled_step_ns: int) -> int | Non
     """How much longer the traced step is, where that is more than iterations differ by themselves; None for no step."""
     if not traced_step_ns or not unprofiled_step_ns:
         return None
-    is_perturbed = traced_step_ns / unprofiled_step_ns >= default_log_thresholds().minimum_perturbation_ratio
+    is_perturbed = traced_step_ns / unprofiled_step_ns >= log_thresholds.MINIMUM_PERTURBATION_RATIO
     return traced_step_ns - unprofiled_step_ns if is_perturbed else 0
 
 
@@ -101,13 +101,13 @@ def joined_log(
     captured_lengths: tuple[int | None, ...],
 ) -> JoinedLog:
     """The log with the roles of its iterations."""
-    limits, iterations = default_log_thresholds(), training_log.iterations
+    iterations = training_log.iterations
     profiled, is_known = find_profiled_range(training_log, config_without_log, config)
-    if not is_known and (matched := match_captured_steps(iterations, captured_lengths, limits)):
+    if not is_known and (matched := match_captured_steps(iterations, captured_lengths)):
         profiled, is_known = matched, True
-    roles = classify_iterations(iterations, training_log.events, profiled, limits)
+    roles = classify_iterations(iterations, training_log.events, profiled)
     steady = tuple(line for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY)
-    reason = _why_no_median(training_log, len(steady), is_known, len(captured_lengths), limits)
+    reason = _why_no_median(training_log, len(steady), is_known, len(captured_lengths))
     lengths = [line.elapsed_ns for line in steady]
     quartiles = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else lengths * 3
     return JoinedLog(
@@ -154,15 +154,13 @@ def _profiled_steps(config: RunConfig) -> tuple[str | None, str | None]:
     return start, end
 
 
-def _why_no_median(
-    log: TrainingLog, steady_count: int, is_known: bool, captured_steps: int, limits: LogThresholds
-) -> str:
+def _why_no_median(log: TrainingLog, steady_count: int, is_known: bool, captured_steps: int) -> str:
     if log.is_empty:
         return EMPTY_LOG
     if not log.iterations:
         return NO_ITERATION_LINE
-    if steady_count < limits.minimum_steady_count:
+    if steady_count < log_thresholds.MINIMUM_STEADY_COUNT:
         return f"only {steady_count} of the log's {len(log.iterations)} iteration lines are unprofiled and steady"
-    if not is_known and steady_count < limits.minimum_iterations_per_captured_step * captured_steps:
+    if not is_known and steady_count < log_thresholds.MINIMUM_ITERATIONS_PER_CAPTURED_STEP * captured_steps:
         return "neither log nor trace states which iterations were profiled (profile_step_start, profile_step_end)"
     return ""

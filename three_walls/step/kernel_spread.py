@@ -16,10 +16,10 @@ from enum import StrEnum
 
 import polars as pl
 
+from three_walls.step import attribution_thresholds
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, find_window
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
-from three_walls.tables.thresholds import default_rank_thresholds
 
 ROUTED_CATEGORIES = ("grouped_gemm", "permute")
 """Compute whose work follows the routing of tokens, also where name and grid are the same."""
@@ -58,10 +58,10 @@ def suspect_gpu(spread: float | None, peers_spread: float | None) -> GpuSuspicio
     """
     if spread is None or peers_spread is None:
         return GpuSuspicion.NONE
-    ratio, thresholds = spread / peers_spread, default_rank_thresholds()
-    if ratio >= thresholds.shared_gpu_spread_ratio:
+    ratio = spread / peers_spread
+    if ratio >= attribution_thresholds.SHARED_GPU_SPREAD_RATIO:
         return GpuSuspicion.SHARED_GPU
-    return GpuSuspicion.LOWER_CLOCKS if ratio <= thresholds.even_spread_ratio else GpuSuspicion.NONE
+    return GpuSuspicion.LOWER_CLOCKS if ratio <= attribution_thresholds.EVEN_SPREAD_RATIO else GpuSuspicion.NONE
 
 
 def measure_kernel_spread(spreads: pl.DataFrame) -> Mapping[int, float]:
@@ -78,7 +78,6 @@ def measure_step_spreads(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.Da
 
     Half of their time is in kernels that spread more than that. Steps without enough repeated kernels are left out.
     """
-    thresholds = default_rank_thresholds()
     calls = list_calls(operations, steps)
     compute_ns = calls.group_by(STEP).agg(compute_ns=pl.col("ns").sum())
     kinds = (
@@ -88,9 +87,9 @@ def measure_step_spreads(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.Da
         .group_by(*STEP, *_KIND)
         .agg(calls=pl.len(), total_ns=pl.col("ns").sum(), mean_ns=pl.col("ns").mean(), fastest_ns=pl.col("ns").min())
         .filter(
-            (pl.col("calls") >= thresholds.minimum_repeated_calls)
+            (pl.col("calls") >= attribution_thresholds.MINIMUM_REPEATED_CALLS)
             & (pl.col("fastest_ns") > 0)
-            & (pl.col("mean_ns") >= thresholds.minimum_repeated_kernel_ms * 1e6)
+            & (pl.col("mean_ns") >= attribution_thresholds.MINIMUM_REPEATED_KERNEL_NS)
         )
         .with_columns(spread=pl.col("mean_ns") / pl.col("fastest_ns"))
         .sort(*STEP, "spread")
@@ -101,7 +100,7 @@ def measure_step_spreads(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.Da
         .group_by(STEP)
         .agg(pl.col("spread").min(), pl.col("repeated_ns").first())
         .join(compute_ns, on=STEP)
-        .filter(pl.col("repeated_ns") >= thresholds.minimum_repeated_fraction * pl.col("compute_ns"))
+        .filter(pl.col("repeated_ns") >= attribution_thresholds.MINIMUM_REPEATED_FRACTION * pl.col("compute_ns"))
         .select(*STEP, "spread")
     )
 

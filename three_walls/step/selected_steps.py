@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from three_walls.step import timeline_thresholds
 from three_walls.step.build_timeline import Timeline, find_between
 from three_walls.step.intervals import DURATION
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
-from three_walls.tables.thresholds import replay_thresholds
 from three_walls.trace.read_trace import Trace
 from three_walls.trace.schemas import OPERATIONS, Int64Array, share_constants
 
@@ -30,7 +30,7 @@ class RankRows:
     def __init__(self, operations: pl.DataFrame) -> None:
         """``operations``: those of a rank among Timeline.operations."""
         self._start_ns, self._end_ns = operations["start_ns"], operations["end_ns"]
-        held = replay_thresholds().full_queue_operations * operations["stream"].n_unique()
+        held = timeline_thresholds.FULL_QUEUE_OPERATIONS * operations["stream"].n_unique()
         self._margin = min(LARGEST_MARGIN, 2 * held)
         ends_gap = pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0)
         computes = operations.select("category", "start_ns", "end_ns").select(ends_gap.arg_true())

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.kernel_spread import ROUTED_CATEGORIES, list_calls
 from three_walls.step.ranks.rank_groups import Pipeline
-from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.trace.read_trace import Trace
 
 LEAST_RANKS = 4
@@ -33,7 +33,7 @@ def find_slow_ranks(paces: pl.DataFrame) -> Mapping[int, float]:
     """
     slow = (
         paces.with_columns(ratio=pl.col("pace") / _lower_median("pace").over("stage"))
-        .filter(pl.col("ratio") >= default_rank_thresholds().minimum_slow_kernels_ratio)
+        .filter(pl.col("ratio") >= attribution_thresholds.MINIMUM_SLOW_KERNELS_RATIO)
         .select("rank_index", "ratio")
     )
     return dict(slow.sort("rank_index").rows())
@@ -71,7 +71,6 @@ def measure_paces(paced: PacedCalls, rank_indices: Sequence[int], pipeline: Pipe
 
     Only stages of four captured ranks or more. Ranks on which too little can be compared are left out.
     """
-    thresholds = default_rank_thresholds()
     places = pipeline.places if pipeline else {}
     stages = (
         pl.DataFrame(
@@ -91,8 +90,8 @@ def measure_paces(paced: PacedCalls, rank_indices: Sequence[int], pipeline: Pipe
         # The median: the output layer's GEMM may have the name and grid of a layer's, on the last stage alone.
         .agg(calls=pl.len(), ns=pl.col("ns").median())
         .filter(
-            (pl.col("calls") >= thresholds.minimum_repeated_calls)
-            & (pl.col("ns") >= thresholds.minimum_repeated_kernel_ms * 1e6)
+            (pl.col("calls") >= attribution_thresholds.MINIMUM_REPEATED_CALLS)
+            & (pl.col("ns") >= attribution_thresholds.MINIMUM_REPEATED_KERNEL_NS)
         )
         .filter(pl.len().over(_KERNEL) == pl.col("ranks"))
         .with_columns(usual_ns=_lower_median("ns").over(_KERNEL))
@@ -104,7 +103,7 @@ def measure_paces(paced: PacedCalls, rank_indices: Sequence[int], pipeline: Pipe
             usual_ns=(pl.col("usual_ns") * pl.col("calls")).sum(),
         )
         .join(compute_ns, on="rank_index")
-        .filter(pl.col("compared_ns") >= thresholds.minimum_repeated_fraction * pl.col("compute_ns"))
+        .filter(pl.col("compared_ns") >= attribution_thresholds.MINIMUM_REPEATED_FRACTION * pl.col("compute_ns"))
         .select("rank_index", "stage", pace=pl.col("compared_ns") / pl.col("usual_ns"))
         .sort("rank_index")
     )

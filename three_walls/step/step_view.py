@@ -11,6 +11,7 @@ from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.megatron.parallel_layout import ParallelLayout, read_layout
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
+from three_walls.step import attribution_thresholds
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
 from three_walls.step.find_steps import STEP, median_steps
@@ -22,7 +23,6 @@ from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_rows import Straggler
 from three_walls.step.stragglers import SICK_CAUSES, StragglerCause
 from three_walls.tables.hardware import GpuModel, find_gpu
-from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.trace.capabilities import NONE_RECORDED, YES, common_capabilities
 from three_walls.trace.identity import Gpu, Rank
 from three_walls.trace.read_inputs import Inputs
@@ -296,13 +296,12 @@ def find_sick(
     Late launches count as far as the profiler does not explain them: it slows launches, and not on every rank alike.
     ``profiler_excess_ns``: what it added to the step by the log; None without one.
     """
-    thresholds = default_rank_thresholds()
     found = []
     for straggler in stragglers:
-        cost_ns, least = straggler.beyond_peers_ns, thresholds.minimum_late_fraction
+        cost_ns, least = straggler.beyond_peers_ns, attribution_thresholds.MINIMUM_LATE_FRACTION
         if straggler.cause == StragglerCause.LAUNCH_STARVED:
             cost_ns = max(0, cost_ns - (profiler_excess_ns or 0))
-            least = thresholds.minimum_late_launches_fraction if profiler_excess_ns is None else least
+            least = attribution_thresholds.MINIMUM_LATE_LAUNCHES_FRACTION if profiler_excess_ns is None else least
         if straggler.cause in SICK_CAUSES and cost_ns >= least * step_ns:
             found.append((straggler, cost_ns))
     return tuple(found)
@@ -356,7 +355,7 @@ def find_shared_gpus(kernel_spread: Mapping[int, float]) -> list[int]:
     return [
         index
         for index, spread in kernel_spread.items()
-        if spread >= default_rank_thresholds().minimum_shared_gpu_spread_ratio
+        if spread >= attribution_thresholds.MINIMUM_SHARED_GPU_SPREAD_RATIO
         and suspect_gpu(spread, peers.without(spread)) is GpuSuspicion.SHARED_GPU
     ]
 

@@ -14,6 +14,7 @@ from itertools import groupby
 import polars as pl
 
 from three_walls.lib.text import in_ms, in_percent, plural, write_times
+from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
@@ -25,7 +26,6 @@ from three_walls.step.ranks.rank_groups import PAIRWISE, Pipeline
 from three_walls.step.slow_ranks import leave_out, name_kernels
 from three_walls.step.step_rows import Straggler
 from three_walls.tables.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
-from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.trace.read_trace import Trace
 
 ATTENTION = ("attention", "attention_unfused")
@@ -98,7 +98,7 @@ def find_late_ranks(
     """
     slow = frozenset(slow_ranks if len(slow_ranks) > 1 else ())
     slowest = sorted(slow, key=lambda rank_index: (-slow_ranks[rank_index], rank_index))
-    slowest = slowest[: default_rank_thresholds().most_slow_ranks_compared]
+    slowest = slowest[: attribution_thresholds.MOST_SLOW_RANKS_COMPARED]
     late_ranks = []
     # Ranks that are slow together hide each other: each is compared with those that are not slow.
     for left_out in [slow, *(slow - {rank_index} for rank_index in sorted(slowest))]:
@@ -191,7 +191,7 @@ def _list_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame, kernel_spread:
     lateness, spreads = PeerMedians(late_ns for _, late_ns, _, _ in rows), PeerMedians(kernel_spread.values())
     for rank_index, late_ns, step_ns, count in rows:
         peers_ns = lateness.without(late_ns)
-        if peers_ns is not None and late_ns - peers_ns >= default_rank_thresholds().minimum_late_fraction * step_ns:
+        if peers_ns is not None and late_ns - peers_ns >= attribution_thresholds.MINIMUM_LATE_FRACTION * step_ns:
             spread = kernel_spread.get(rank_index)
             peers_spread = spreads.without(spread)
             late_ranks.append(LateRank(rank_index, round(late_ns), round(peers_ns), count, spread, peers_spread))
@@ -252,7 +252,7 @@ def _find_cause(
     }
     cause = max(candidates, key=lambda candidate: candidates[candidate])
     more_ms = f"{in_ms(candidates[cause])} more"
-    if candidates[cause] <= default_rank_thresholds().minimum_cause_fraction * late.late_ns:
+    if candidates[cause] <= attribution_thresholds.MINIMUM_CAUSE_FRACTION * late.late_ns:
         return StragglerCause.UNKNOWN, f"nothing recorded explains it (at most {more_ms} of {cause.words})"
     match cause:
         case StragglerCause.SLOW_COMPUTE:
@@ -369,7 +369,7 @@ def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tup
         .row(0, named=True)
     )
     elsewhere = 1 - sums["experts_ns"] / sums["all_ns"] if sums["all_ns"] > 0 else 1.0
-    is_imbalance = elsewhere < default_rank_thresholds().minimum_slow_outside_fraction and sums["experts_differ"]
+    is_imbalance = elsewhere < attribution_thresholds.MINIMUM_SLOW_OUTSIDE_FRACTION and sums["experts_differ"]
     is_shared = late.gpu_suspicion is GpuSuspicion.SHARED_GPU
     if is_imbalance and not is_shared:
         return StragglerCause.EXPERT_IMBALANCE, (

@@ -23,9 +23,9 @@ from typing import Literal
 
 import polars as pl
 
+from three_walls.step import attribution_thresholds
 from three_walls.step.host_activity import kind_of
 from three_walls.step.intervals import DURATION, intersect
-from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.trace.api_calls import ApiCalls
 from three_walls.trace.schemas import share_constants
 
@@ -203,7 +203,7 @@ def _eliminate(waits: pl.DataFrame, unlisted: pl.DataFrame, operations: pl.DataF
             "producer",
             "producer_end_ns",
             "producer_stream",
-            resolved=gap_ns.is_between(0, attribution_thresholds().maximum_event_latency_ns).fill_null(value=False),
+            resolved=gap_ns.is_between(0, attribution_thresholds.MAXIMUM_EVENT_LATENCY_NS).fill_null(value=False),
         )
     )
 
@@ -261,7 +261,7 @@ def find_blocking(
     # First what the stream itself ran in the gap, then from event to event what other streams ran.
     found = [_running(gaps.select(*_NEED), operations)]
     followed = [ends_of_gaps]
-    for _ in range(attribution_thresholds().followed_events):
+    for _ in range(attribution_thresholds.FOLLOWED_EVENTS):
         waiting = edges.join(found[-1].select("op", "rank_index", "gap").unique(), on="op").join(bounds, on="gap")
         followed.append(waiting)
         needs = _needs(pl.concat([ends_of_gaps, waiting]) if len(found) == 1 else waiting)

@@ -29,13 +29,13 @@ from __future__ import annotations
 
 import polars as pl
 
+from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES
-from three_walls.tables.thresholds import attribution_thresholds
 
 _KIND = ("rank_index", "category", "stream", "name_id", "small")
 """Identifies calls that are comparable in size. ``small``: see _mark_small."""
@@ -173,8 +173,8 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
     fastest_ns_per_byte: of the call that moves its bytes fastest; null where no sizes were recorded.
     """
     per_byte = pl.col("duration_ns") / pl.when(pl.col("message_bytes") > 0).then("message_bytes")
-    thresholds = attribution_thresholds()
-    quantile = pl.col("duration_ns").quantile(thresholds.ready_quantile, interpolation="lower").cast(pl.Int64)
+    lowest = pl.col("duration_ns").quantile(attribution_thresholds.READY_QUANTILE, interpolation="lower")
+    quantile = lowest.cast(pl.Int64)
     return (
         calls.filter("kept")
         .group_by(_KIND)
@@ -188,8 +188,8 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
             *_KIND,
             "fastest_ns_per_byte",
             ready_ns=pl.when(pl.col("category") == "ep_control")
-            .then(pl.min_horizontal("shortest_ns", pl.lit(thresholds.maximum_control_ns)))
-            .when(pl.col("calls") >= thresholds.minimum_calls)
+            .then(pl.min_horizontal("shortest_ns", pl.lit(attribution_thresholds.MAXIMUM_CONTROL_NS)))
+            .when(pl.col("calls") >= attribution_thresholds.MINIMUM_CALLS)
             .then(pl.when(_IS_TOKEN_EXCHANGE).then("shortest_ns").otherwise("quantile_ns")),
         )
     )
@@ -211,17 +211,16 @@ def _mark_small(calls: pl.DataFrame) -> pl.DataFrame:
 
     These are the calls below the largest jump in duration within the shorter half of the stream's exchanges.
     """
-    thresholds = attribution_thresholds()
     stream = ["rank_index", "category", "stream", "name_id"]
     before = pl.col("duration_ns").shift(1).over(stream)
     in_shorter_half = pl.int_range(pl.len()).over(stream) <= pl.len().over(stream) // 2
-    may_be_small = in_shorter_half & (before <= thresholds.maximum_small_exchange_ns)
+    may_be_small = in_shorter_half & (before <= attribution_thresholds.MAXIMUM_SMALL_EXCHANGE_NS)
     jump = pl.when(may_be_small).then(pl.col("duration_ns") / before.clip(1))
     largest = (
         calls.filter(pl.col("category").is_in(list(_EXCHANGES)))
         .sort(*stream, "duration_ns")
         .with_columns(jump=jump)
-        .filter(pl.col("jump") >= thresholds.minimum_small_exchange_ratio)
+        .filter(pl.col("jump") >= attribution_thresholds.MINIMUM_SMALL_EXCHANGE_RATIO)
         .sort(*stream, "jump", "duration_ns")
         .group_by(stream, maintain_order=True)
         .agg(carries_tokens_ns=pl.col("duration_ns").last())

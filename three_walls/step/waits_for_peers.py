@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import polars as pl
 
 from three_walls.lib.text import in_percent
+from three_walls.step import attribution_thresholds
 from three_walls.step.find_steps import STEP, list_median_steps
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.ranks.rank_groups import PAIRWISE
 from three_walls.step.step_rows import Wait
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES
-from three_walls.tables.thresholds import default_rank_thresholds
 
 LATEST_ARRIVAL = "latest arrival"
 SHORTEST_PARTICIPANT = "shortest participant"
@@ -48,7 +48,7 @@ def _find_awaited(arrivals: pl.DataFrame) -> pl.DataFrame:
         .agg(pl.col("wait_ns").sum())
         .with_columns(fraction=pl.col("wait_ns") / pl.col("wait_ns").sum().over(STEP_AND_CLASS))
     )
-    is_most = pl.col("fraction") > default_rank_thresholds().minimum_blame_fraction
+    is_most = pl.col("fraction") > attribution_thresholds.MINIMUM_BLAME_FRACTION
     return waited_for.filter(pl.col("last").is_not_null() & is_most).select(*STEP_AND_CLASS, awaited="last")
 
 

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Annotated, Literal
 
+from pydantic import AfterValidator, Field
+
 from three_walls.lib.errors import UsageError
-from three_walls.lib.load_documents import ByName, NamedRow, Row, Scalar, Text, Texts, Value, load_table
+from three_walls.lib.load_documents import NOT_STATED, ByName, NamedRow, Scalar, Text, Texts, Value, load_table
 from three_walls.lib.resources import GENERATED_DIR, TABLES_DIR
-from three_walls.tables.rows import AfterValidator, Field
 
 BRIDGE_DIR = GENERATED_DIR / "bridge"
 MAIN = "main"
@@ -37,43 +39,47 @@ def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
     return kinds
 
 
-class FieldType(Row):
+@dataclass(frozen=True, slots=True)
+class FieldType:
     """The type of one field of a configuration."""
 
-    kinds: Annotated[Texts, AfterValidator(_check_kinds)] = Field(alias="type")
+    kinds: Annotated[Texts, AfterValidator(_check_kinds), Field(alias="type")]
     """Kinds of values: ``bool``, ``list[str]``, ``enum:AttnBackend``."""
     values: tuple[Scalar, ...] = ()
     """Allowed texts or numbers; empty: any."""
-    default: Value = None
+    default: Value = NOT_STATED
 
     @property
     def has_default(self) -> bool:
-        return "default" in self.fields_stated
+        return self.default is not NOT_STATED
 
 
-class Section(Row):
+@dataclass(frozen=True, slots=True)
+class Section:
     """One part of the configuration, ``model`` for example."""
 
     itself: FieldType
     fields: Mapping[str, FieldType]
 
 
-class EnumType(Row):
+@dataclass(frozen=True, slots=True)
+class EnumType:
     """An enum whose members an override spells by class and number."""
 
     module: Text
     members: Mapping[str, int]
 
 
-class BridgeSchema(Row):
+@dataclass(frozen=True)
+class BridgeSchema:
     """What a configuration of one release may hold."""
 
-    release: Text = Field(alias="bridge")
+    release: Annotated[Text, Field(alias="bridge")]
     core: Text
     """The Megatron Core that the release ships with."""
     enums: Mapping[str, EnumType]
     sections: Mapping[str, Section]
-    precision_recipes: Mapping[str, Mapping[str, Value]] = Field(default={})
+    precision_recipes: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     """What each named precision recipe sets of MixedPrecisionConfig; empty where the schema was made without them."""
 
     def find(self, path: str) -> FieldType | None:
@@ -89,8 +95,8 @@ class BridgeSchema(Row):
         """Name of a field -> its paths in the sections of the model, DDP and the optimizer, in this order."""
         paths: dict[str, tuple[str, ...]] = {}
         for section in ("model", "ddp", "optimizer"):
-            for field in self.sections[section].fields if section in self.sections else ():
-                paths[field] = (*paths.get(field, ()), f"{section}.{field}")
+            for name in self.sections[section].fields if section in self.sections else ():
+                paths[name] = (*paths.get(name, ()), f"{section}.{name}")
         return paths
 
     def paths(self) -> tuple[str, ...]:
@@ -98,6 +104,7 @@ class BridgeSchema(Row):
         return tuple(f"{name}.{field}" for name, section in self.sections.items() for field in section.fields)
 
 
+@dataclass(frozen=True, slots=True)
 class BridgeRelease(NamedRow):
     """Keys (or sections) that are new in a release, and keys that the next release no longer has."""
 
@@ -105,7 +112,8 @@ class BridgeRelease(NamedRow):
     last_with: Texts = ()
 
 
-class ReleaseTable(Row):
+@dataclass(frozen=True, slots=True)
+class ReleaseTable:
     """``bridge-releases.yaml``, oldest release first."""
 
     releases: ByName[BridgeRelease]
@@ -117,7 +125,8 @@ MismatchKind = Literal["word", "text", "integer", "fraction", "flag", "list", "e
 of another kind."""
 
 
-class MeasuredMismatches(Row):
+@dataclass(frozen=True, slots=True)
+class MeasuredMismatches:
     """What one release refuses, by path, measured by running its own checks."""
 
     bridge: Text
@@ -142,7 +151,8 @@ def _check_path(path: str) -> str:
     return path
 
 
-class OverlapGroup(Row):
+@dataclass(frozen=True, slots=True)
+class OverlapGroup:
     """Recipes with the same comm_overlap section."""
 
     section: Mapping[str, Value] | None
@@ -150,14 +160,16 @@ class OverlapGroup(Row):
     recipes: Texts
 
 
-class RecipeOverlaps(Row):
+@dataclass(frozen=True, slots=True)
+class RecipeOverlaps:
     """``recipe-overlaps/<release>.yaml``."""
 
     bridge: Text
     groups: tuple[OverlapGroup, ...]
 
 
-class AcceptedValue(Row):
+@dataclass(frozen=True, slots=True)
+class AcceptedValue:
     """What happens to values that Bridge accepts although they do not fit, and where upstream decides it."""
 
     kinds: tuple[MismatchKind, ...]

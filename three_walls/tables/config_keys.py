@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from three_walls.lib.load_documents import (
+    NOT_STATED,
     ByName,
     Loc,
     NamedRow,
-    Row,
     Scalar,
     Text,
     Texts,
@@ -31,7 +34,6 @@ from three_walls.lib.resources import TABLES_DIR
 from three_walls.tables.bridge_releases import release_number
 from three_walls.tables.buckets import Wall
 from three_walls.tables.config_values import LONGEST_VALUE, is_of_type
-from three_walls.tables.rows import Field, checked
 
 CONFIG_KEYS_FILE = TABLES_DIR / "config-keys.yaml"
 KeyType = Literal["bool", "int", "float", "str", "list", "int_list", "str_or_list", "float_or_list", "any"]
@@ -46,19 +48,20 @@ _TYPE_NAMES = {
 }
 
 
-class FlagSpelling(Row):
+@dataclass(frozen=True, slots=True)
+class FlagSpelling:
     """How a key is written on a Megatron-LM command line. Of a bool, ``flag`` means true, ``negated_flag`` false."""
 
     flag: Text | None = None
     negated_flag: Text | None = None
     aliases: Texts = ()
     """Other names of the flag, for a key with a single flag."""
-    default: Value = None
+    default: Value = NOT_STATED
     """What an absent flag means in every release; see :attr:`has_default`."""
     since: Text | None = None
     """Megatron Core release, as is ``until``."""
     until: Text | None = None
-    value_since: Mapping[str, Text] = Field(default={})
+    value_since: Mapping[str, Text] = field(default_factory=dict)
     """First release that knows a value, where that is later than the flag's."""
 
     def is_in(self, core: tuple[int, int]) -> bool:
@@ -69,44 +72,42 @@ class FlagSpelling(Row):
     @property
     def has_default(self) -> bool:
         """Whether an absent flag means :attr:`default` in every release."""
-        return "default" in self.fields_stated
+        return self.default is not NOT_STATED
 
-    @checked
-    def check_flags(self) -> FlagSpelling:
+    def __post_init__(self) -> None:
         if self.flag is None and self.negated_flag is None:
             raise ValueError("megatron_lm needs flag or negated_flag")
         if self.flag is not None and self.negated_flag is not None and self.aliases:
             raise ValueError("aliases of a key with two flags: it is unclear which of the two they stand for")
-        return self
 
 
-class PathSpelling(Row):
+@dataclass(frozen=True, slots=True)
+class PathSpelling:
     """Where Megatron-Bridge's configuration holds a key. All ``paths`` are written, any is read; none: read only."""
 
-    paths: Texts = Field(default=(), alias="path")
+    paths: Annotated[Texts, Field(alias="path")] = ()
     also_read: Texts = ()
     since: Text | None = None
     """Megatron-Bridge release, as is ``until``."""
     until: Text | None = None
-    value_since: Mapping[str, Text] = Field(default={})
+    value_since: Mapping[str, Text] = field(default_factory=dict)
     """Value -> first release that knows it, where that is later than the first release of the key."""
     in_force: Texts = ()
     """Where a saved config holds the value in force. Such a path does nothing on a command line."""
-    core_default: Value = None
+    core_default: Value = NOT_STATED
     """The default of Megatron Core's class in every release; see :attr:`has_core_default`."""
 
     @property
     def has_core_default(self) -> bool:
         """Whether Megatron Core's class has :attr:`core_default` in every release."""
-        return "core_default" in self.fields_stated
+        return self.core_default is not NOT_STATED
 
-    @checked
-    def check_paths(self) -> PathSpelling:
+    def __post_init__(self) -> None:
         if not self.paths and not self.in_force:
             raise ValueError("bridge needs path, or in_force for a key that is only read")
-        return self
 
 
+@dataclass(frozen=True, slots=True)
 class ConfigKey(NamedRow):
     """One setting; its name is the field's Megatron Core name."""
 
@@ -119,45 +120,46 @@ class ConfigKey(NamedRow):
     """The wall that the key affects, if any."""
     enum: Text | None = None
     """Class of the enum member that an override must construct, where Bridge would ignore a word."""
-    read_as: Mapping[str, Value] = Field(default={})
+    read_as: Mapping[str, Value] = field(default_factory=dict)
     """Word of an older release -> the value that it means."""
     note: Text = ""
     megatron_lm: FlagSpelling | None = None
     bridge: PathSpelling | None = None
 
-    @checked
-    def check(self) -> ConfigKey:
+    def __post_init__(self) -> None:
         wrong: list[tuple[Loc, str]] = []
         if self.type in _TEXT_TYPES and not self.values and self.pattern is None:
             wrong.append(((), "the key may be any text, even a secret: give it values or a pattern"))
         if self.megatron_lm is None and self.bridge is None:
             wrong.append(((), "the key has no spelling: give it megatron_lm or bridge"))
-        if self.megatron_lm is not None and not is_allowed(self, self.megatron_lm.default):
+        flag, path = self.megatron_lm, self.bridge
+        if flag is not None and flag.has_default and not is_allowed(self, flag.default):
             text = f"the default is not of type {self.type} or not among the values of the key"
             wrong.append((("megatron_lm", "default"), text))
-        if self.bridge is not None and not is_allowed(self, self.bridge.core_default):
+        if path is not None and path.has_core_default and not is_allowed(self, path.core_default):
             text = f"the core_default is not of type {self.type} or not among the values of the key"
             wrong.append((("bridge", "core_default"), text))
         raise_contradictions(wrong)
-        return self
 
 
 Settings = Mapping[str, Value]
 """Config key -> value."""
 
 
-class BridgeScripts(Row):
+@dataclass(frozen=True, slots=True)
+class BridgeScripts:
     """Options of Megatron-Bridge's own scripts."""
 
     recipe: frozenset[Text] = frozenset()
     """Options that name the recipe."""
-    options: Mapping[str, tuple[Text, ...]] = Field(default={})
+    options: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
     """Option -> the keys it sets."""
-    implied: Mapping[str, Settings] = Field(default={})
+    implied: Mapping[str, Settings] = field(default_factory=dict)
     """Option -> values of further keys that it sets when it turns something on."""
 
 
-class ConfigKeyTable(Row):
+@dataclass(frozen=True, slots=True)
+class ConfigKeyTable:
     """``config-keys.yaml``: every key, and other words by which launchers set keys."""
 
     shorthands: Mapping[str, Settings]
@@ -166,17 +168,15 @@ class ConfigKeyTable(Row):
     """Flags that read settings from a file, so that an absent flag does not mean its default."""
     bridge_scripts: BridgeScripts
     keys: ByName[ConfigKey]
-    argument_names: Mapping[str, tuple[Text, ...]] = Field(default={})
+    argument_names: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
     """Name in Megatron-LM's arguments block that is neither a key nor a flag of one -> the keys it sets."""
-    enums: Mapping[str, Mapping[str, int]] = Field(default={})
+    enums: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Enum class, with its module -> number by member."""
-    dtypes: Mapping[str, Text] = Field(default={})
+    dtypes: Mapping[str, Text] = field(default_factory=dict)
     """torch dtype -> its name in Megatron-LM's flags."""
 
-    @checked
-    def check(self) -> ConfigKeyTable:
+    def __post_init__(self) -> None:
         raise_contradictions([*self._wrong_settings(), *self._unknown_keys(), *self._wrong_spellings()])
-        return self
 
     def _wrong_settings(self) -> Iterator[tuple[Loc, str]]:
         """Settings for which other words stand: their keys must exist and allow the values."""

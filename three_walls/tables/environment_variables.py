@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Annotated
 
@@ -12,7 +13,6 @@ from three_walls.lib.load_documents import (
     Loc,
     NamedRow,
     Pattern,
-    Row,
     Text,
     Texts,
     compilable,
@@ -23,7 +23,6 @@ from three_walls.lib.load_documents import (
 )
 from three_walls.lib.resources import TABLES_DIR
 from three_walls.tables.config_values import LONGEST_VALUE
-from three_walls.tables.rows import checked
 
 _SEPARATORS = re.compile(r"[,;|]")
 _FLAGS = re.IGNORECASE | re.ASCII | re.VERBOSE
@@ -32,6 +31,7 @@ Expression = Annotated[str, compilable(_FLAGS)]
 """A regular expression that ignores case; spaces in it are only for readability."""
 
 
+@dataclass(frozen=True)
 class ValueForm(NamedRow):
     """What a value may look like: exactly one of these three is given, or none if no value may be shown."""
 
@@ -47,13 +47,11 @@ class ValueForm(NamedRow):
         """Which of the three the entry states."""
         return [name for name in ("words", "pattern", "list_of") if getattr(self, name) is not None]
 
-    @checked
-    def check_stated(self) -> ValueForm:
+    def __post_init__(self) -> None:
         extra = self.stated[1:]
         raise_contradictions(
             ((name,), f"{self.stated[0]} and {name} exclude each other: a value has one form") for name in extra
         )
-        return self
 
     @property
     def description(self) -> str:
@@ -80,6 +78,7 @@ class ValueForm(NamedRow):
         return all(self.expression.fullmatch(element.strip()) for element in elements)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Variable(ValueForm):
     """A variable, or a pattern of names, that a report may show."""
 
@@ -88,18 +87,18 @@ class Variable(ValueForm):
     reason: Text
     """What the variable affects, or why it is hidden."""
 
-    @checked
-    def check_form(self) -> Variable:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.form is None and not self.stated:
             raise ValueError("the variable has no form: give it form, words, pattern or list_of")
         if self.form is not None:
             raise_contradictions(
                 ((name,), f"form and {name} exclude each other: a value has one form") for name in self.stated
             )
-        return self
 
 
-class AllowedVariables(Row):
+@dataclass(frozen=True, slots=True)
+class AllowedVariables:
     """``environment-variables.yaml``. A name that looks like a secret is denied, whatever allows it."""
 
     forms: ByName[ValueForm]
@@ -109,8 +108,7 @@ class AllowedVariables(Row):
     secrets: tuple[Annotated[re.Pattern[str], compiled(re.IGNORECASE)], ...]
     """Searched in the names of variables."""
 
-    @checked
-    def check_forms(self) -> AllowedVariables:
+    def __post_init__(self) -> None:
         wrong: list[tuple[Loc, str]] = []
         for part, variables in (("names", self.names), ("patterns", self.patterns)):
             for name, variable in variables.items():
@@ -119,7 +117,6 @@ class AllowedVariables(Row):
                     text = f"no form is called {variable.form}{suggest(variable.form, self.forms)}"
                     wrong.append(((part, key, "form"), text))
         raise_contradictions(wrong)
-        return self
 
     def looks_secret(self, name: str) -> bool:
         return any(pattern.search(name) for pattern in self.secrets)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated
 
-from three_walls.lib.load_documents import ByName, NamedRow, Row, Text, compiled, load_table
+from three_walls.lib.load_documents import ByName, NamedRow, Text, compiled, load_table
 from three_walls.lib.resources import TABLES_DIR
 
 BF16, FP8, NVFP4 = "bf16", "fp8", "nvfp4"
 
 
+@dataclass(frozen=True, slots=True)
 class GpuModel(NamedRow):
     """A GPU model. Numbers are the vendor's, per GPU. None means unknown, or that the model has no such part."""
 
@@ -53,7 +55,8 @@ class GpuModel(NamedRow):
         return {BF16: self.bf16_dense_flops, FP8: self.fp8_dense_flops, NVFP4: self.nvfp4_dense_flops}[precision]
 
 
-class HardwareTable(Row):
+@dataclass(frozen=True, slots=True)
+class HardwareTable:
     """``hardware.yaml``."""
 
     gpus: ByName[GpuModel]

@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
-from three_walls.lib.load_documents import Pattern, Row, Text, load_table, one_of
+from three_walls.lib.load_documents import Pattern, Text, load_table, one_of
 from three_walls.lib.resources import TABLES_DIR
 from three_walls.tables.buckets import CATEGORIES, SEND_RECV
 from three_walls.tables.hardware import BF16, FP8, NVFP4, GpuModel
@@ -21,7 +22,8 @@ _RATE_OF = {BF16: BF16, FP16: BF16, FP8: FP8, NVFP4: NVFP4}
 """Number format -> the format whose peak in the hardware table applies; FP16 runs as fast as BF16."""
 
 
-class KernelPattern(Row):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPattern:
     """A row of ``kernel-categories.yaml``."""
 
     category: Annotated[Text, one_of((*CATEGORIES, SEND_RECV))]
@@ -39,7 +41,8 @@ class KernelPattern(Row):
     """What the kernel is, or why the row stands here."""
 
 
-class ApiPattern(Row):
+@dataclass(frozen=True, slots=True)
+class ApiPattern:
     """A row of ``api-calls.yaml``."""
 
     kind: Literal[
@@ -50,7 +53,8 @@ class ApiPattern(Row):
     reason: Text
 
 
-class PrecisionPattern(Row):
+@dataclass(frozen=True, slots=True)
+class PrecisionPattern:
     """A row of ``gemm-precisions.yaml``."""
 
     pattern: Pattern
@@ -61,7 +65,8 @@ class PrecisionPattern(Row):
     """Where the name comes from."""
 
 
-class ShownSetting(Row):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSetting:
     """A row of ``kernel-settings.yaml``: kernels or ranges that run only with this value of a setting."""
 
     key: Text
@@ -74,25 +79,29 @@ class ShownSetting(Row):
     """Why only this value of the setting runs them."""
 
 
-class ShownSettings(Row):
+@dataclass(frozen=True, slots=True)
+class ShownSettings:
     """``kernel-settings.yaml``."""
 
     settings: tuple[ShownSetting, ...]
 
 
-class KernelTable(Row):
+@dataclass(frozen=True, slots=True)
+class KernelTable:
     """``kernel-categories.yaml``."""
 
     patterns: tuple[KernelPattern, ...]
 
 
-class ApiTable(Row):
+@dataclass(frozen=True, slots=True)
+class ApiTable:
     """``api-calls.yaml``."""
 
     patterns: tuple[ApiPattern, ...]
 
 
-class PrecisionTable(Row):
+@dataclass(frozen=True, slots=True)
+class PrecisionTable:
     """``gemm-precisions.yaml``."""
 
     precisions: tuple[PrecisionPattern, ...]

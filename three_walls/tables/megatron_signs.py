@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
-from three_walls.lib.load_documents import Pattern, Row, Text, load_table
+from three_walls.lib.load_documents import Pattern, Text, load_table
 from three_walls.lib.resources import TABLES_DIR
 
 
-class Sign(Row):
+@dataclass(frozen=True, slots=True)
+class Sign:
     """A name of a kernel or a program, and where it comes from."""
 
     pattern: Pattern
@@ -17,7 +19,8 @@ class Sign(Row):
     """Where the name comes from."""
 
 
-class RangeSign(Row):
+@dataclass(frozen=True, slots=True)
+class RangeSign:
     """Texts of NVTX ranges, and where they come from."""
 
     texts: tuple[Text, ...]
@@ -26,7 +29,8 @@ class RangeSign(Row):
     reason: Text
 
 
-class MegatronSigns(Row):
+@dataclass(frozen=True, slots=True)
+class MegatronSigns:
     """The table."""
 
     kernels: tuple[Sign, ...]

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
-from three_walls.lib.load_documents import ByName, NamedRow, Pattern, Row, Text, between, compiled, load_table
+from pydantic import BeforeValidator
+
+from three_walls.lib.load_documents import ByName, NamedRow, Pattern, Text, between, compiled, load_table
 from three_walls.lib.resources import TABLES_DIR
-from three_walls.tables.rows import BeforeValidator
-from three_walls.tables.thresholds import Fraction
 
 DATA_PARALLEL, TENSOR_PARALLEL, TOKENS = "data_parallel", "tensor_parallel", "tokens"
 LOSS, WGRAD_ACCUMULATION, BARRIER = "loss", "wgrad_accumulation", "barrier"
 
 
-class OwnerTexts(Row):
+@dataclass(frozen=True, slots=True)
+class OwnerTexts:
     """Ranges that contain one of ``texts`` surround collectives of ``owner``."""
 
     owner: Literal["data_parallel", "tensor_parallel", "tokens"]
@@ -29,13 +31,12 @@ class OwnerTexts(Row):
     """Who calls the collective."""
 
 
-class CollectiveOwners(Row):
+@dataclass(frozen=True, slots=True)
+class CollectiveOwners:
     """``collective-owners.yaml``."""
 
     owners: tuple[OwnerTexts, ...]
     """In order of precedence."""
-    maximum_open_fraction: Fraction
-    """Of the step: with more time in collectives of unknown owner, no data- or tensor-parallel time is stated."""
 
 
 Position = Annotated[int, between(0, 99)]
@@ -46,6 +47,7 @@ def _read_weight(position: object) -> object:
     return None if position == "after_input" else position
 
 
+@dataclass(frozen=True, slots=True)
 class LinearLayer(NamedRow):
     """An autograd function that multiplies activations by a weight; its name is the function's."""
 
@@ -58,7 +60,8 @@ class LinearLayer(NamedRow):
     """Whose function it is."""
 
 
-class UnfusedOps(Row):
+@dataclass(frozen=True, slots=True)
+class UnfusedOps:
     """Work that a fused kernel would take over, by the ranges around its launch."""
 
     work: Literal["loss", "wgrad_accumulation", "barrier"]
@@ -68,7 +71,8 @@ class UnfusedOps(Row):
     """What runs there."""
 
 
-class Pace(Row):
+@dataclass(frozen=True, slots=True)
+class Pace:
     """The fastest that a fused kernel can be: the time of ``operator`` in the sequence, times ``fraction``."""
 
     operator: Text
@@ -76,7 +80,8 @@ class Pace(Row):
     reason: Text
 
 
-class OperatorSequence(Row):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSequence:
     """Unfused work as the operators that it calls one after the other."""
 
     work: Literal["rope", "router_topk"]
@@ -92,7 +97,8 @@ class OperatorSequence(Row):
     source: Text
 
 
-class TorchOperators(Row):
+@dataclass(frozen=True, slots=True)
+class TorchOperators:
     """``torch-operators.yaml``."""
 
     gemms: Mapping[str, tuple[Position, Position]]

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Annotated, Literal
 
-from three_walls.lib.load_documents import Loc, Pattern, Row, Text, Texts, compiled, load_table, raise_contradictions
+from pydantic import AfterValidator
+
+from three_walls.lib.load_documents import Loc, Pattern, Text, Texts, compiled, load_table, raise_contradictions
 from three_walls.lib.resources import TABLES_DIR
-from three_walls.tables.rows import AfterValidator
 
 _TOKEN = re.compile(r"[^\s'\"<>|;,()\[\]]+")
 """What a path or an address inside of a text consists of: everything between spaces, quotes and brackets."""
@@ -70,14 +72,16 @@ def _check_columns(columns: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple
     return columns
 
 
-class RangePattern(Row):
+@dataclass(frozen=True, slots=True)
+class RangePattern:
     """NVTX texts that may stay."""
 
     pattern: AsciiPattern
     reason: Text
 
 
-class ScrubRules(Row):
+@dataclass(frozen=True)
+class ScrubRules:
     """``scrub.yaml``."""
 
     tables: Mapping[str, Annotated[Mapping[ColumnKind, Texts], AfterValidator(_check_columns)]]
@@ -104,14 +108,16 @@ class ScrubRules(Row):
         return re.compile("|".join(part.pattern for part in self.parts))
 
 
-class KeyShape(Row):
+@dataclass(frozen=True, slots=True)
+class KeyShape:
     """The form of the keys (secrets) of one issuer."""
 
     pattern: Pattern
     reason: Text
 
 
-class KeyShapes(Row):
+@dataclass(frozen=True)
+class KeyShapes:
     """``key-shapes.yaml``."""
 
     shapes: tuple[KeyShape, ...]
@@ -128,20 +134,23 @@ def _check_word(word: str) -> str:
     return word
 
 
-class SafeWords(Row):
+@dataclass(frozen=True, slots=True)
+class SafeWords:
     """``safe-words.yaml``."""
 
     words: frozenset[Annotated[Text, AfterValidator(_check_word)]]
 
 
-class NameForm(Row):
+@dataclass(frozen=True, slots=True)
+class NameForm:
     """What a part of a name may look like besides words."""
 
     pattern: AsciiPattern
     reason: Text
 
 
-class ScrubWords(Row):
+@dataclass(frozen=True)
+class ScrubWords:
     """``scrub-words.yaml``."""
 
     forms: tuple[NameForm, ...]

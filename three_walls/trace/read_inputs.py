@@ -10,6 +10,7 @@ from pathlib import Path
 from three_walls.lib.errors import InputError, NothingToAnalyzeError
 from three_walls.lib.report_warning import UNREADABLE, ReportWarning
 from three_walls.lib.threads import read_each
+from three_walls.log import log_thresholds
 from three_walls.log.training_log import ProgressJob, TrainingLog
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.log_settings import read_log_settings
@@ -20,7 +21,6 @@ from three_walls.megatron.settings.saved_config import CONFIG_NAME, read_config_
 from three_walls.megatron.settings.setting_sources import CONFIG_FILE, KERNELS, USER, SettingsBuilder, SourceSettings
 from three_walls.memory_snapshot.snapshot import MemorySnapshot
 from three_walls.tables.kernel_names import shown_settings
-from three_walls.tables.thresholds import default_log_thresholds, default_rank_thresholds
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_tables import WantedRanges
 from three_walls.trace.read_trace import Capture, Trace, read_trace
@@ -35,6 +35,10 @@ ChooseSteps = Callable[[Sequence[Path], int], Mapping[Path, Mapping[Device, Step
 """For those of some captures, of a run with so many, of which not every step is read: which are of their ranks."""
 
 BATCH_SIZE = "global_batch_size"
+MOST_RANKS_IN_FULL = 32
+"""Captures of a run that are all read in full; of more, all are surveyed and some are read in full. 32 are four hosts
+of eight. In full a rank takes 7 MB for every 6 MB of its capture, surveyed about 0.1 MB; and a table of more ranks is
+not read row by row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Inputs:
     @property
     def is_to_be_surveyed(self) -> bool:
         """Whether there are more captures than are all read in full."""
-        return len(self.paths) > default_rank_thresholds().most_ranks_in_full
+        return len(self.paths) > MOST_RANKS_IN_FULL
 
     def without_log_settings(self, bridge_version: str | None) -> Inputs:
         """The same without the settings in the log: the lengths of its steps may show that it is of another run."""
@@ -199,17 +203,18 @@ def _settings_in(log: TrainingLog | None, config_without_log: RunConfig) -> list
 def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
     """A size that differs between ``log`` and ``config``, as a sentence with both values; empty if none does.
 
-    ``config`` holds the settings of the trace and of a saved configuration. ``tables/log.yaml`` lists the sizes to
+    ``config`` holds the settings of the trace and of a saved configuration. ``log_thresholds`` lists the sizes to
     compare. A log with a different one is of another run.
     """
     if log.contradictions:
         return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"
-    compared = default_log_thresholds()
     world = config.environment.get("WORLD_SIZE")
     sizes: list[tuple[str, object, ConfigValue | None]] = [("world_size", log.layout.world_size, world)]
-    sizes += [(name, getattr(log.layout, name), config.values.get(name)) for name in compared.compared_layout_sizes]
+    sizes += [
+        (name, getattr(log.layout, name), config.values.get(name)) for name in log_thresholds.COMPARED_LAYOUT_SIZES
+    ]
     stated = [settings.values for settings in read_log_settings(log, None)]
-    for name in (*compared.compared_layout_sizes, *compared.compared_arguments):
+    for name in (*log_thresholds.COMPARED_LAYOUT_SIZES, *log_thresholds.COMPARED_ARGUMENTS):
         logged = next((values[name] for values in stated if name in values), None)
         sizes.append((name, None if logged is None else logged.value, config.values.get(name)))
     sizes.append((BATCH_SIZE, _find_batch_size(log, config), config.values.get(BATCH_SIZE)))
@@ -248,7 +253,7 @@ def _read_traces(
     InputError where no trace can be read, and NothingToAnalyzeError where none has kernels.
     """
 
-    is_surveyed = len(paths) > default_rank_thresholds().most_ranks_in_full
+    is_surveyed = len(paths) > MOST_RANKS_IN_FULL
     of_all = {} if is_surveyed else choose_steps(paths, len(paths))
 
     def read(capture_id: int) -> Trace | InputError:

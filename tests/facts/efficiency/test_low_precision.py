@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.changed_rows import change
 from tests.facts import views
 from tests.facts.model_runs import toy, without
 from tests.facts.views import run_view, step_view
@@ -17,7 +18,7 @@ from three_walls.tables.hardware import GpuModel, find_gpu
 
 H200 = find_gpu("NVIDIA H200")
 assert H200 is not None
-ROUND = change(H200, memory_bytes_per_s=1000, bf16_dense_flops=30_000)
+ROUND = replace(H200, memory_bytes_per_s=1000, bf16_dense_flops=30_000)
 
 
 def measure(config: RunConfig, gpu: GpuModel | None = ROUND, efficiency: float | None = 0.5) -> dict[str, FactValue]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from tests.changed_rows import change
 from tests.facts.views import run_view, step_view
 from three_walls.facts.token_exchange import (
     ExchangeRates,
@@ -70,7 +69,7 @@ def test_a_rack_is_one_domain_however_many_hosts() -> None:
     ("found", "reason"),
     [
         (link(16, model=None), "GPU is not in tables/hardware.yaml"),
-        (link(16, model=change(H200, nic_bytes_per_s_one_way=None)), "network of a H200 server"),
+        (link(16, model=replace(H200, nic_bytes_per_s_one_way=None)), "network of a H200 server"),
         (link(16, moe_token_dispatcher_type="flex"), "alltoall dispatcher only"),
         (link(16, expert_tensor_parallel_size=2), "expert tensor parallelism 1"),
     ],

@@ -7,15 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.changed_rows import change
 from tests.step.test_run_in_parts import STEPS, attribute, busy_steps
 from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
 from three_walls.report.report import Report
 from three_walls.report.sections.verdict import count_complete
 from three_walls.step import selected_steps
-from three_walls.step.ranks import attributed_steps
-from three_walls.tables.thresholds import attribution_thresholds
+from three_walls.step.ranks import attributed_steps, rank_thresholds
 
 pytestmark = pytest.mark.slow
 
@@ -24,14 +22,10 @@ STEP_NS = 1_000
 
 def attribute_few(monkeypatch: pytest.MonkeyPatch, operations: int, fewest: int = 4) -> None:
     """Makes every capture of more than ``operations`` a long one, of which two stretches are attributed."""
-    few = change(
-        attribution_thresholds(),
-        most_attributed_operations=operations,
-        fewest_attributed_steps=fewest,
-        attributed_stretches=2,
-        longest_attributed_steps=1,
-    )
-    monkeypatch.setattr(attributed_steps, "attribution_thresholds", lambda: few)
+    monkeypatch.setattr(rank_thresholds, "MOST_ATTRIBUTED_OPERATIONS", operations)
+    monkeypatch.setattr(rank_thresholds, "FEWEST_ATTRIBUTED_STEPS", fewest)
+    monkeypatch.setattr(rank_thresholds, "ATTRIBUTED_STRETCHES", 2)
+    monkeypatch.setattr(rank_thresholds, "LONGEST_ATTRIBUTED_STEPS", 1)
     monkeypatch.setattr(selected_steps, "LARGEST_MARGIN", 60)
 
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep import MS, Behaviour, simulate
 
-from tests.changed_rows import change
 from three_walls import analyze
 from three_walls.step.ranks.align_clocks import (
     FITTED,
@@ -21,7 +20,6 @@ from three_walls.step.ranks.align_clocks import (
     align_clocks,
 )
 from three_walls.step.ranks.match_calls import MatchedCalls
-from three_walls.tables.thresholds import attribution_thresholds
 
 pytestmark = pytest.mark.slow
 
@@ -115,8 +113,7 @@ def test_other_hosts_give_the_same_waits(tmp_path: Path, odd: dict[str, float]) 
 
 
 def test_clocks_that_cannot_be_aligned_resolve_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = change(attribution_thresholds(), minimum_common_ends=1_000)
-    monkeypatch.setattr("three_walls.step.ranks.align_clocks.attribution_thresholds", lambda: many)
+    monkeypatch.setattr("three_walls.step.ranks.rank_thresholds.MINIMUM_COMMON_ENDS", 1_000)
     report = analyze(simulate([USUAL, Behaviour(slow=1.4, host="node1")]).write(tmp_path))
     assert report.alignment is not None
     assert report.alignment.method == NOT_RESOLVABLE

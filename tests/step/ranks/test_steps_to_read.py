@@ -25,7 +25,7 @@ from three_walls.lib.report_warning import UNREADABLE
 from three_walls.report.json_report import render_json
 from three_walls.report.report import Report
 from three_walls.step import selected_steps
-from three_walls.step.ranks import attributed_steps, steps_to_read
+from three_walls.step.ranks import steps_to_read
 from three_walls.trace import api_calls, nsys_export
 from three_walls.trace.read_tables import WantedRanges
 from three_walls.trace.read_trace import Trace, read_trace
@@ -37,7 +37,6 @@ STEPS = 20
 def make_long(monkeypatch: pytest.MonkeyPatch, operations: int) -> None:
     """Makes captures of more than twice so many operations long ones, which are read in small parts."""
     attribute_few(monkeypatch, operations)
-    monkeypatch.setattr(steps_to_read, "attribution_thresholds", attributed_steps.attribution_thresholds)
     monkeypatch.setattr(nsys_export, "_ROWS_AT_ONCE", 8)
     monkeypatch.setattr(selected_steps, "LARGEST_MARGIN", 1)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.changed_rows import change
 from tests.lockstep import MS, Behaviour, Run, simulate
 from tests.step.ranks.test_attributed_steps import STEP_NS
 from tests.step.ranks.test_capture_start import cut
@@ -15,8 +14,7 @@ from tests.step.ranks.test_steps_to_read import analyze_whole, make_long, marked
 from three_walls import analyze
 from three_walls.report.report import Report
 from three_walls.step.build_timeline import Timeline
-from three_walls.step.survey import choose_ranks, rank_survey
-from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.step.survey import rank_survey, survey_thresholds
 from three_walls.trace import read_inputs
 
 pytestmark = pytest.mark.slow
@@ -30,9 +28,8 @@ def survey_few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 
     def prepare(operations: int) -> list[int]:
         heights: list[int] = []
-        limits = change(default_rank_thresholds(), most_ranks_in_full=2, most_ranks_per_task=4)
-        for module in (read_inputs, choose_ranks, rank_survey):
-            monkeypatch.setattr(module, "default_rank_thresholds", lambda: limits)
+        monkeypatch.setattr(read_inputs, "MOST_RANKS_IN_FULL", 2)
+        monkeypatch.setattr(survey_thresholds, "MOST_RANKS_PER_TASK", 4)
         make_long(monkeypatch, operations)
         build: Callable[..., Timeline] = rank_survey.build_timeline
 

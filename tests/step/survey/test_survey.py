@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lockstep import MS, Behaviour, simulate
 
-from tests.changed_rows import change
 from three_walls.pipeline import analyze, export_step
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json
@@ -17,8 +15,7 @@ from three_walls.report.markdown_report import render_markdown
 from three_walls.report.report import Report
 from three_walls.report.sections.ranks import ranks
 from three_walls.report.sections.verdict import describe_run
-from three_walls.step.survey import choose_ranks, rank_survey
-from three_walls.tables.thresholds import RankThresholds, default_rank_thresholds
+from three_walls.step.survey import survey_thresholds
 from three_walls.trace import read_inputs
 from three_walls.trace.run_request import RunRequest
 
@@ -49,12 +46,10 @@ def in_full(run: list[Path]) -> Report:
 
 
 @pytest.fixture
-def few_in_full(monkeypatch: pytest.MonkeyPatch) -> Iterator[RankThresholds]:
+def few_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Surveys runs of more than 4 ranks, 3 in a task."""
-    limits = change(default_rank_thresholds(), most_ranks_in_full=4, most_ranks_per_task=3)
-    for module in (read_inputs, choose_ranks, rank_survey):
-        monkeypatch.setattr(module, "default_rank_thresholds", lambda: limits)
-    yield limits
+    monkeypatch.setattr(read_inputs, "MOST_RANKS_IN_FULL", 4)
+    monkeypatch.setattr(survey_thresholds, "MOST_RANKS_PER_TASK", 3)
 
 
 @pytest.mark.usefixtures("few_in_full")

@@ -3,13 +3,14 @@
 A condition holds, fails, or is unknown because its fact is missing. A setting that is known to be unset (value
 ``None``) is not missing: it is None, and every comparison with a number or with a list without None fails.
 
-:data:`Conditions` is a type for fields of the rows that read YAML. The names that conditions may compare come from the
-loader's validation context::
+:data:`Conditions` is a type for fields of the dataclasses that read YAML. The names that conditions may compare come
+from the loader's validation context::
 
-    class Constraint(Row):
+    @dataclass(frozen=True, slots=True)
+    class Constraint:
         needs: Conditions = ()
 
-    load_table(path, Constraints, lambda: {"facts": KnownFacts.of(definitions)})
+    load_table(path, Constraints, {"facts": KnownFacts.of(definitions)})
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import PlainValidator, ValidationInfo
 
 from three_walls.lib.expressions import (
     CONTAINING,
@@ -37,7 +40,6 @@ from three_walls.lib.fact import FactDefinition, FactSheet
 from three_walls.lib.load_documents import Loc, describe, raise_contradictions, suggest
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.units import NUMERIC
-from three_walls.tables.rows import PlainValidator
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo

@@ -1,4 +1,4 @@
-"""The list ``gain.replay`` of a rule file: what its edits change in a replay of the step.
+"""The list ``gain.replay`` of a rule file: what its edits change in a replay of the step, before facts give numbers.
 
 An entry names one action with the work that it selects, and what remains of that work:
 
@@ -14,14 +14,17 @@ An entry with ``host`` and without an action scales all host time. ``replay/tran
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Tag
+from pydantic import AfterValidator, Discriminator, Tag
 
 from three_walls.advice.format.conditions import Conditions
 from three_walls.advice.format.rule_fields import AnyFact, OneMinusFact, Prose
 from three_walls.advice.format.rule_sources import Pointer
-from three_walls.lib.load_documents import Row, Text, Texts, between, suggest
+from three_walls.lib.fact import FactSheet
+from three_walls.lib.load_documents import Text, Texts, between, suggest
 from three_walls.replay.transformation import (
     ALL,
     CATEGORY_GROUPS,
@@ -30,14 +33,11 @@ from three_walls.replay.transformation import (
     NOTHING,
     WORK,
     Action,
-    FromFact,
-    Level,
     Levels,
     Selection,
     Transformation,
 )
 from three_walls.tables.buckets import CATEGORIES
-from three_walls.tables.rows import AfterValidator, checked
 
 _LEVELLED = {
     "time": ALL,
@@ -65,18 +65,29 @@ _AT_MOST = 10_000.0
 """Of a parameter."""
 
 
-class FactNumber(Row):
+@dataclass(frozen=True, slots=True)
+class FactNumber:
     """A fact, or its ratio to another one or to a number; no more than ``at_most``."""
 
     fact: AnyFact
     over: AnyFact | float | None = None
     at_most: Annotated[float, between(0, _AT_MOST)] = 1.0
+    """A larger number counts as this. Above 1 the fact may show that an edit costs time. No bound for a factor."""
 
-    @checked
-    def _check(self) -> FactNumber:
+    def __post_init__(self) -> None:
         if isinstance(self.over, float) and self.over <= 0:
             raise ValueError(f"expected a number above 0, found {self.over:g}")
-        return self
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The facts that it needs."""
+        return (self.fact, self.over) if isinstance(self.over, str) else (self.fact,)
+
+    def read(self, facts: FactSheet) -> float:
+        """The number, whatever ``at_most`` is; 0 where a fact is missing."""
+        value = facts.number(self.fact) or 0.0
+        over = facts.number(self.over) if isinstance(self.over, str) else self.over
+        return value if over is None else value / over if over else 0.0
 
 
 def _kind_of_end(value: Any) -> str:
@@ -99,23 +110,22 @@ End = Annotated[_Ends, Discriminator(_kind_of_end)]
 """One end of the range of a parameter."""
 
 
-class Range(Row):
+@dataclass(frozen=True, slots=True)
+class ParameterRange:
     """A parameter at the smallest gain (``low``), the likely one, and the largest (``high``)."""
 
     low: End
     likely: End
     high: End
 
-    @checked
-    def _check(self) -> Range:
+    def __post_init__(self) -> None:
         numbers = [end for end in (self.low, self.likely, self.high) if isinstance(end, float)]
         if numbers not in (sorted(numbers), sorted(numbers, reverse=True)):
             listed = ", ".join(f"{number:g}" for number in numbers)
             raise ValueError(f"likely lies between low (the smallest gain) and high (the largest), found {listed}")
-        return self
 
 
-Parameter = Annotated[_Ends | Annotated[Range, Tag("range")], Discriminator(_kind_of_levels)]
+Parameter = Annotated[_Ends | Annotated[ParameterRange, Tag("range")], Discriminator(_kind_of_levels)]
 
 
 def _check_pattern(pattern: str) -> str:
@@ -143,37 +153,44 @@ def _each_of(allowed: tuple[str, ...]) -> AfterValidator:
     return AfterValidator(check)
 
 
-class RanksFact(Row):
+@dataclass(frozen=True, slots=True)
+class RanksFact:
     """The rank whose number a fact gives."""
 
     fact: AnyFact
 
 
-class SelectionEntry(Row):
+@dataclass(frozen=True, slots=True)
+class SelectionEntry:
     """The work that is meant: what matches every key that is given."""
 
-    categories: Annotated[Texts, _each_of((*CATEGORIES, *CATEGORY_GROUPS))] | None = None
-    work: Annotated[Texts, _each_of(WORK)] | None = None
-    modules: Annotated[Texts, _each_of(MODULES)] | None = None
-    directions: Annotated[Texts, _each_of(DIRECTIONS)] | None = None
-    kernels: Regex | None = None
-    calls: Regex | None = None
+    categories: Annotated[Texts, _each_of((*CATEGORIES, *CATEGORY_GROUPS))] = ()
+    work: Annotated[Texts, _each_of(WORK)] = ()
+    modules: Annotated[Texts, _each_of(MODULES)] = ()
+    directions: Annotated[Texts, _each_of(DIRECTIONS)] = ()
+    kernels: Regex = ""
+    calls: Regex = ""
     ranks: RanksFact | None = None
     inner_layers: bool = False
 
-    def to_selection(self) -> Selection:
+    def fill(self, facts: FactSheet) -> Selection:
+        """The same with the numbers of ranks."""
         return Selection(
-            categories=self.categories or (),
-            work=self.work or (),
-            modules=self.modules or (),
-            directions=self.directions or (),
-            kernels=self.kernels or "",
-            calls=self.calls or "",
+            categories=self.categories,
+            work=self.work,
+            modules=self.modules,
+            directions=self.directions,
+            kernels=self.kernels,
+            ranks=() if self.ranks is None else (round(facts.number(self.ranks.fact) or 0),),
             inner_layers=self.inner_layers,
+            calls=self.calls,
         )
 
 
-class ReplayEntry(Row):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayEntry:
+    """One change of the step: an action with the work that it selects, and its parameters."""
+
     scale: SelectionEntry | None = None
     fuse: SelectionEntry | None = None
     graph: SelectionEntry | None = None
@@ -194,68 +211,78 @@ class ReplayEntry(Row):
     added_time: Parameter | None = None
     added_kernels: Parameter | None = None
     only_if: Conditions = ()
+    """It is left out where these are known not to hold."""
     reason: Prose
-    source: Pointer | None = None
+    """Where the parameters come from."""
+    source: Pointer = ""
 
-    @checked
-    def _check(self) -> ReplayEntry:
-        named = [action.value for action in Action if action is not Action.HOST and self._selected(action) is not None]
+    def __post_init__(self) -> None:
+        named = [action.value for action in _SELECTING if getattr(self, action.value) is not None]
         if len(named) > 1 or (not named and self.host is None):
-            actions = ", ".join(action.value for action in Action if action is not Action.HOST)
+            actions = ", ".join(action.value for action in _SELECTING)
             raise ValueError(f"an entry has one of {actions}, or host alone: found {' and '.join(named) or 'none'}")
-        action = self._action
+        action = self.action
         for name, actions_with_it in _USED_BY.items():
             if getattr(self, name) is not None and action not in actions_with_it:
                 raise ValueError(f"{action.value} has no {name}")
-        if action is Action.MICRO_BATCH and (self.factor is None or isinstance(self.factor, Range)):
+        if action is Action.MICRO_BATCH and (self.factor is None or isinstance(self.factor, ParameterRange)):
             raise ValueError("micro_batch has a factor: one number or fact")
-        return self
-
-    def _selected(self, action: Action) -> SelectionEntry | None:
-        entry: SelectionEntry | None = getattr(self, action.value)
-        return entry
 
     @property
-    def _action(self) -> Action:
-        actions = (action for action in Action if action is not Action.HOST and self._selected(action) is not None)
-        return next(actions, Action.HOST)
+    def action(self) -> Action:
+        """What is done to the work."""
+        return next((action for action in _SELECTING if getattr(self, action.value) is not None), Action.HOST)
 
-    def to_transformation(self) -> Transformation:
-        selected = None if self._action is Action.HOST else self._selected(self._action)
-        from_facts: list[FromFact] = []
-        if selected is not None and selected.ranks is not None:
-            from_facts.append(FromFact("ranks", selected.ranks.fact))
-        levels = {
-            name: _read_levels(name, getattr(self, name), from_facts, default) for name, default in _LEVELLED.items()
-        }
+    @property
+    def selection(self) -> SelectionEntry:
+        """The work; all of it for the action ``host``."""
+        action = self.action
+        selected: SelectionEntry = SelectionEntry() if action is Action.HOST else getattr(self, action.value)
+        return selected
+
+    def list_facts(self) -> Iterator[str]:
+        """The facts that give its numbers."""
+        if self.selection.ranks is not None:
+            yield self.selection.ranks.fact
+        for name in (*_LEVELLED, "factor"):
+            for end in _list_ends(getattr(self, name)):
+                yield from () if isinstance(end, float) else end.facts
+
+    def fill(self, facts: FactSheet) -> Transformation:
+        """The change in numbers alone."""
+        levels = {name: _read_levels(getattr(self, name), default, facts) for name, default in _LEVELLED.items()}
+        factor = next(iter(_list_ends(self.factor)), 1.0)
         return Transformation(
-            action=self._action,
-            select=selected.to_selection() if selected else Selection(),
+            action=self.action,
+            select=self.selection.fill(facts),
             **levels,
+            factor=factor if isinstance(factor, float) else factor.read(facts),
             launches=self.launches or 1,
-            factor=_read_levels("factor", self.factor, from_facts).likely,
             reason=self.reason,
-            source=self.source or "",
-            only_if=self.only_if,
-            from_facts=tuple(from_facts),
+            source=self.source,
         )
 
 
-def _read_levels(name: str, parameter: object, from_facts: list[FromFact], default: Levels = ALL) -> Levels:
-    """The numbers of a parameter; what facts give is 1 here and added to ``from_facts``."""
+_SELECTING = tuple(action for action in Action if action is not Action.HOST)
+"""Actions that select work."""
+
+
+def _list_ends(parameter: Parameter | None) -> tuple[End, ...]:
     if parameter is None:
+        return ()
+    if isinstance(parameter, ParameterRange):
+        return (parameter.low, parameter.likely, parameter.high)
+    return (parameter,)
+
+
+def _read_levels(parameter: Parameter | None, default: Levels, facts: FactSheet) -> Levels:
+    numbers = [
+        end if isinstance(end, float) else min(_most(end), max(0.0, end.read(facts))) for end in _list_ends(parameter)
+    ]
+    if not numbers:
         return default
-    if not isinstance(parameter, Range):
-        number = _read_end(name, None, parameter, from_facts)
-        return Levels(number, number, number)
-    return Levels(*(_read_end(name, level, getattr(parameter, level.value), from_facts) for level in Level))
+    return Levels(*numbers) if len(numbers) > 1 else Levels(*numbers * 3)
 
 
-def _read_end(name: str, level: Level | None, end: object, from_facts: list[FromFact]) -> float:
-    if isinstance(end, float):
-        return end
-    if isinstance(end, OneMinusFact):
-        from_facts.append(FromFact(name, end.one_minus_fact, level, one_minus=True))
-    elif isinstance(end, FactNumber):
-        from_facts.append(FromFact(name, end.fact, level, over=end.over, at_most=end.at_most))
-    return 1.0
+def _most(end: FactNumber | OneMinusFact) -> float:
+    return end.at_most if isinstance(end, FactNumber) else 1.0

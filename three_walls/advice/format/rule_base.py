@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from three_walls.advice.format.rule import Rule, WarningRule
+from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.format.rule import Rule
+from three_walls.advice.judge_warnings import WarningRule, load_warnings
 from three_walls.lib.fact import FactDefinition
 from three_walls.lib.resources import RULES_DIR
-from three_walls.tables.checked_documents import recall
 
 Definitions = Callable[[], Sequence[FactDefinition]]
-"""Gives the facts that rules may compare. Importing them takes long, and rules that were checked before need none."""
+"""Gives the facts that rules may compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,9 @@ def load_rule_base(definitions: Definitions, additional: Path | None = None) -> 
 @cache
 def _load_own(definitions: Definitions) -> RuleBase:
     """What ships with the program never changes while it runs."""
-    return recall("rule-base", b"", lambda: _read(definitions, RULES_DIR))
+    return _read(definitions, RULES_DIR)
 
 
 def _read(definitions: Definitions, *directories: Path) -> RuleBase:
-    from three_walls.advice.format.load_rules import load_rules
-    from three_walls.advice.judge_warnings import load_warnings
-
     rules = load_rules(*directories, definitions=definitions())
     return RuleBase(rules, load_warnings(*directories, definitions=definitions()))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator, ValidationInfo
 
 from three_walls.advice.format.conditions import KnownFacts
-from three_walls.lib.load_documents import Row, Text, between
-from three_walls.tables.rows import AfterValidator
-
-if TYPE_CHECKING:
-    from pydantic import ValidationInfo
+from three_walls.lib.fact import FactSheet
+from three_walls.lib.load_documents import Text, between
 
 
 def _check_fact(unit: str) -> AfterValidator:
@@ -36,7 +36,17 @@ FractionFact = Annotated[Text, _check_fact("fraction")]
 Fraction = Annotated[float, between(0, 1)]
 
 
-class OneMinusFact(Row):
+@dataclass(frozen=True, slots=True)
+class OneMinusFact:
     """One minus a measured fraction."""
 
     one_minus_fact: FractionFact
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The facts that it needs."""
+        return (self.one_minus_fact,)
+
+    def read(self, facts: FactSheet) -> float:
+        """The number; 1 where the fact is missing."""
+        return 1 - (facts.number(self.one_minus_fact) or 0.0)

@@ -1,26 +1,26 @@
 """The sources that rules cite: the prefixes of ``rules/sources.yaml``, and pointers such as ``mcore:path:12-14``.
 
 :data:`Pointer` is a type for fields of the rows that read YAML. The sources that pointers may name come
-from the loader's validation context: ``load_table(path, kind, lambda: {"sources": load_sources(...)})``.
+from the loader's validation context: ``load_table(path, kind, {"sources": load_sources(...)})``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from three_walls.lib.load_documents import Problem, Row, Text, raise_problems, read_table, suggest
-from three_walls.tables.rows import AfterValidator, checked
+from pydantic import AfterValidator, ValidationInfo
 
-if TYPE_CHECKING:
-    from pydantic import ValidationInfo
+from three_walls.lib.load_documents import Problem, Text, raise_problems, read_table, suggest
 
 _LINES_OF_FILE = re.compile(r"[\w./-]+:\d+(-\d+)?")
 
 
-class Source(Row):
+@dataclass(frozen=True, slots=True)
+class Source:
     """What one prefix stands for: a repository at a commit, or a closed list of names."""
 
     what: Text
@@ -30,13 +30,11 @@ class Source(Row):
     """Folder of the repository that pointers start from; the root where it is left out."""
     names: tuple[Text, ...] = ()
 
-    @checked
-    def _check(self) -> Source:
+    def __post_init__(self) -> None:
         if (self.repository is not None) == bool(self.names):
             raise ValueError("a source has either repository and commit, or names: give one of them")
         if (self.repository is None) != (self.commit is None):
             raise ValueError("a source with a repository has its commit: give both or neither")
-        return self
 
     def check(self, pointer: str) -> str:
         """Why ``pointer`` (the part after the prefix) does not point into this source; empty if it does."""

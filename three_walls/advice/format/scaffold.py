@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from three_walls.advice.format.load_rules import cases_file, folder_of
+from three_walls.advice.format.load_rules import cases_file
+from three_walls.advice.format.rule import folder_of
 from three_walls.lib.errors import UsageError
 from three_walls.tables.buckets import SubWall, Wall
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from three_walls.advice import verdict_thresholds
 from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.finding import Bounds, Finding, Gain, Outcome, PlannedEdit, PlanStep
 from three_walls.advice.format.conditions import same
@@ -17,10 +18,10 @@ from three_walls.advice.judge import (
     is_threshold,
     judge_safely,
 )
-from three_walls.advice.plan.gain import Level, apply_gain, estimate
+from three_walls.advice.plan.gain import apply_gain, estimate
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import in_ms
-from three_walls.tables.thresholds import VerdictThresholds
+from three_walls.replay.transformation import Level
 
 NOT_YET = (Outcome.NOT_APPLICABLE, Outcome.NOT_NEEDED)
 """What a rule that continues another one is until that is in the plan."""
@@ -39,7 +40,6 @@ class Draft:
     findings: Mapping[str, Finding]
     """On the original facts as traced."""
     original: FactSheet
-    limits: VerdictThresholds
     minimum_ns: float
     applicabilities: frozenset[str]
     """Those of the rules that may enter."""
@@ -95,8 +95,8 @@ class Draft:
         if fitting and not self._fits():
             return min(fitting, key=self._rank)
         best = min(candidates, key=self._rank)
-        wall = decide_verdict(self.facts[Level.LIKELY], self.limits).wall
-        enough_ns = self.limits.comparable_gain_fraction * (best.gain_ns.likely or 0)
+        wall = decide_verdict(self.facts[Level.LIKELY]).wall
+        enough_ns = verdict_thresholds.COMPARABLE_GAIN_FRACTION * (best.gain_ns.likely or 0)
         comparable = [finding for finding in candidates if (finding.gain_ns.likely or 0) >= enough_ns]
         against_wall = [finding for finding in comparable if finding.wall is wall]
         return min(against_wall if best.gain_ns.likely and against_wall else [best], key=self._rank)

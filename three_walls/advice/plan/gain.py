@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 
 from three_walls.advice.edits import fact_of
 from three_walls.advice.finding import Gain, PlannedEdit
 from three_walls.advice.format.rule import GainModel, GainTerm, Rule
+from three_walls.advice.format.rule_fields import OneMinusFact
 from three_walls.advice.wording import list_labels
 from three_walls.lib.fact import Fact, FactSheet, Pool
+from three_walls.replay.transformation import Level
 
 CULPRIT_RULE = "late-rank"
 """The rule of the rank to fix first."""
@@ -23,14 +24,6 @@ _WAITS = ("ep_wait_exposed_ns", "collective_wait_exposed_ns")
 _NO_POOL = Pool(is_device_busy=False)
 
 
-class Level(StrEnum):
-    """Which end of a gain is meant."""
-
-    LOW = "low"
-    LIKELY = "likely"
-    HIGH = "high"
-
-
 def estimate(model: GainModel, facts: FactSheet) -> Gain:
     """Sum over the terms of fraction x pool, at most ``hidden_under``, ``at_most`` and the step, less ``added``.
 
@@ -38,7 +31,7 @@ def estimate(model: GainModel, facts: FactSheet) -> Gain:
     """
     if not model.terms:
         return no_estimate(model, model.explanation)
-    pools = (name for term in model.terms for name in (term.pool, term.high_one_minus_fact) if name)
+    pools = (name for term in model.terms for name in term.facts)
     limits = tuple(name for name in (model.hidden_under, model.at_most) if name)
     unknown_pools, unknown_limits = _unknown(pools, facts), _unknown(limits, facts)
     if lacking := [*unknown_pools, *([] if model.is_upper_bound else unknown_limits)]:
@@ -66,11 +59,10 @@ def _unknown(names: Iterable[str], facts: FactSheet) -> list[str]:
 def _saved_ns(term: GainTerm, facts: FactSheet) -> dict[Level, float]:
     """The time of its pool that a term saves at each level. An upper bound has only a high end."""
     pool_ns = facts.number(term.pool) or 0
-    likely, high = term.likely or 0.0, term.high
-    if term.high_one_minus_fact:
-        high = max(term.low, 1 - (facts.number(term.high_one_minus_fact) or 0))
-        likely = 0.0 if term.likely is None else (term.low + high) / 2
-    return {Level.LOW: pool_ns * term.low, Level.LIKELY: pool_ns * likely, Level.HIGH: pool_ns * high}
+    low = 0.0 if term.is_upper_bound else term.low
+    high = max(low, term.high.read(facts)) if isinstance(term.high, OneMinusFact) else term.high
+    likely = 0.0 if term.is_upper_bound else (low + high) / 2 if term.likely is None else term.likely
+    return {Level.LOW: pool_ns * low, Level.LIKELY: pool_ns * likely, Level.HIGH: pool_ns * high}
 
 
 def apply_gain(

@@ -22,8 +22,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from three_walls.advice.finding import Bounds, Finding, FirstTrial, Note, Outcome, PlannedEdit, PlanStep
-from three_walls.advice.format.rule import EXECUTION_ONLY, Rule
+from three_walls.advice.finding import (
+    EXECUTION_ONLY,
+    Bounds,
+    Finding,
+    FirstTrial,
+    Note,
+    Outcome,
+    PlannedEdit,
+    PlanStep,
+)
+from three_walls.advice.format.rule import Rule
 from three_walls.advice.judge import drop_small, is_small, judge_all, judge_safely, minimum_gain_ns
 from three_walls.advice.plan.draft import Draft
 from three_walls.advice.plan.gain import CULPRIT_COST, CULPRIT_RULE, without_culprit
@@ -31,7 +40,6 @@ from three_walls.advice.plan.replayed_draft import ReplayedDraft, predict_gain
 from three_walls.advice.plan.replays import Replays
 from three_walls.lib.fact import FactSheet
 from three_walls.replay.transformation import Predictor
-from three_walls.tables.thresholds import VerdictThresholds, default_thresholds
 
 Validate = Callable[[Sequence[PlannedEdit]], tuple[Note, ...]]
 """Why a launcher refuses edits that are made together; empty if it accepts them."""
@@ -71,7 +79,6 @@ def make_validated_plan(
 def make_plan(
     rules: Iterable[Rule],
     facts: FactSheet,
-    thresholds: VerdictThresholds | None = None,
     allowed: Collection[str] = (),
     replays: Replays | None = None,
     *,
@@ -96,24 +103,23 @@ def make_plan(
     step_ns = left.number("step_ns")
     if not step_ns:
         return findings, ()
-    limits = thresholds or default_thresholds()
-    minimum_ns = minimum_gain_ns(step_ns, limits)
+    minimum_ns = minimum_gain_ns(step_ns)
     traced = left.as_traced()
     first: tuple[PlanStep, ...] = ()
     if culprit_rule and culprit and culprit.outcome is Outcome.FOUND:
         first = (_fix_first(culprit, facts, step_ns),)
         if replays:
-            replays, first = _heal(replays, culprit_rule, facts, first[0], limits)
+            replays, first = _heal(replays, culprit_rule, facts, first[0])
     applicabilities = frozenset((EXECUTION_ONLY, *allowed))
     if replays:
         findings = [predict_gain(finding, by_id[finding.rule], traced, replays) for finding in findings]
         replayed_ns = replays.step().likely_ns
-        minimum_ns = max(minimum_gain_ns(replayed_ns, limits), replays.error_fraction * replayed_ns)
+        minimum_ns = max(minimum_gain_ns(replayed_ns), replays.error_fraction * replayed_ns)
         by_rule = {finding.rule: finding for finding in findings}
-        draft: Draft = ReplayedDraft(by_id, by_rule, left, limits, minimum_ns, applicabilities, replays=replays)
+        draft: Draft = ReplayedDraft(by_id, by_rule, left, minimum_ns, applicabilities, replays=replays)
     else:
         sized = {finding.rule: drop_small(finding, by_id[finding.rule], traced, minimum_ns) for finding in findings}
-        draft = Draft(by_id, sized, left, limits, minimum_ns, applicabilities)
+        draft = Draft(by_id, sized, left, minimum_ns, applicabilities)
     while draft.take_best():
         pass
     draft.check_conservation(step_ns)
@@ -150,15 +156,13 @@ def _fix_first(culprit: Finding, facts: FactSheet, step_without_ns: float) -> Pl
     )
 
 
-def _heal(
-    replays: Replays, rule: Rule, facts: FactSheet, entry: PlanStep, limits: VerdictThresholds
-) -> tuple[Replays, tuple[PlanStep, ...]]:
+def _heal(replays: Replays, rule: Rule, facts: FactSheet, entry: PlanStep) -> tuple[Replays, tuple[PlanStep, ...]]:
     """Replays of the step in which the rank to fix first is as fast as its peers, and entry 0 by them.
 
     Both stay as they are where no replay tells what the rank costs, or one finds next to nothing.
     """
     gain, healed = replays.gain_of(rule, facts)
-    if gain is None or is_small(gain, minimum_gain_ns(replays.step().likely_ns, limits)):
+    if gain is None or is_small(gain, minimum_gain_ns(replays.step().likely_ns)):
         return replays, (entry,)
     after = replays.step(healed)
     bounds = Bounds(after.low_ns, after.high_ns)

@@ -57,7 +57,9 @@ def change_recomputed_layers(
     how_many = f"{shown}: {after} of {layers} layers of each stage are recomputed, now {before}"
     if before == after:
         return Changes(notes=(f"{how_many}. The step keeps its time; what memory it takes is not predicted.",))
-    changes = _recompute_fewer(after / before) if after < before else _recompute_more((after - before) / layers, rules)
+    changes = (
+        _recompute_fewer(after / before) if after < before else _recompute_more((after - before) / layers, rules, facts)
+    )
     return Changes(changes, notes=(f"{how_many}. Whether they fit into memory is not predicted.",)) if changes else None
 
 
@@ -90,15 +92,17 @@ def _recompute_fewer(kept: float) -> tuple[Transformation, ...]:
     )
 
 
-def _recompute_more(added: float, rules: Sequence[Rule]) -> tuple[Transformation, ...]:
+def _recompute_more(added: float, rules: Sequence[Rule], facts: FactSheet) -> tuple[Transformation, ...]:
     """What the rule that recomputes all layers says they cost, for the ``added`` share of them."""
     proposing = (
-        rule for rule in rules if any(f"config.{edit.key}" == GRANULARITY and edit.to == "full" for edit in rule.edits)
+        rule
+        for rule in rules
+        if any(f"config.{edit.key}" == GRANULARITY and edit.literal == "full" for edit in rule.edits)
     )
     return tuple(
         replace(part, time=_times(part.time, added), host=_times(part.host, added))
         for rule in proposing
-        for part in rule.gain.replay
+        for part in (entry.fill(facts) for entry in rule.gain.replay)
         if part.action is Action.REPEAT
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from three_walls.advice.format.rule import Rule
 from three_walls.advice.plan.recomputed_layers import GRANULARITY, LAYERS, METHOD
 from three_walls.lib.fact import FactSheet
+from three_walls.lib.load_documents import NOT_STATED
 from three_walls.lib.plain_data import ConfigData
 
 MODULES = "config.recompute_modules"
@@ -35,14 +36,14 @@ def find_module_rules(
         for module in modules
     ]
     known = [rule for rule in found if rule is not None]
-    return tuple(dict.fromkeys(known)) if len(known) == len(found) else ()
+    return tuple({rule.id: rule for rule in known}.values()) if len(known) == len(found) else ()
 
 
 def _recomputes(rule: Rule, module: ConfigData) -> bool:
     return any(
         f"config.{edit.key}" == MODULES
-        and edit.operation != "remove"
-        and isinstance(edit.to, tuple)
-        and module in edit.to
+        and edit.remove is NOT_STATED
+        and isinstance(edit.literal, tuple)
+        and module in edit.literal
         for edit in rule.edits
     )

@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from three_walls.advice import verdict_thresholds
 from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.edits import fact_of
-from three_walls.advice.finding import Bounds, Finding, Gain, Outcome, PlanStep
-from three_walls.advice.format.rule import REPLAYED, Rule
+from three_walls.advice.finding import REPLAYED, Bounds, Finding, Gain, Outcome, PlanStep
+from three_walls.advice.format.rule import Rule
 from three_walls.advice.judge import describe_small, drop_small, is_small, judge_safely
 from three_walls.advice.plan.draft import NOT_YET, Draft
-from three_walls.advice.plan.gain import CULPRIT_RULE, Level, apply_gain, estimate
+from three_walls.advice.plan.gain import CULPRIT_RULE, apply_gain, estimate
 from three_walls.advice.plan.replays import Replays, Transformations, as_ceiling, describe_gain
 from three_walls.lib.fact import FactSheet
-from three_walls.replay.transformation import Action, Selection
+from three_walls.replay.transformation import Action, Level, Selection
 from three_walls.tables.buckets import Wall
 
 
@@ -59,7 +60,7 @@ class ReplayedDraft(Draft):
     def __post_init__(self) -> None:
         Draft.__post_init__(self)
         self.settled = self.original.as_traced()
-        self.wall = decide_verdict(self.original.as_traced(), self.limits).wall
+        self.wall = decide_verdict(self.original.as_traced()).wall
         gains = {name: finding.gain_ns for name, finding in self.findings.items()}
         self.last_gain = {name: (gain.likely or 0, 0) for name, gain in gains.items() if gain.basis == REPLAYED}
 
@@ -137,7 +138,7 @@ class ReplayedDraft(Draft):
             if found := self._replay(name):
                 replayed.append(found)
                 largest_ns = max(largest_ns, found[0].gain_ns.likely or 0)
-                enough_ns = self.limits.same_gain_fraction * largest_ns
+                enough_ns = verdict_thresholds.SAME_GAIN_FRACTION * largest_ns
         same = [found for found in replayed if (found[0].gain_ns.likely or 0) >= enough_ns]
         return min(same, key=lambda found: (found[0].wall is not self.wall, self._rank(found[0])), default=None)
 

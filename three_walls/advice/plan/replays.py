@@ -6,19 +6,19 @@ of the step that nobody profiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from three_walls.advice.finding import Gain
+from three_walls.advice.finding import FREES_MEMORY, REPLAYED, UPPER_BOUND, Gain
 from three_walls.advice.format.conditions import evaluate_all
-from three_walls.advice.format.rule import FREES_MEMORY, REPLAYED, UPPER_BOUND, GainModel, Rule
+from three_walls.advice.format.replay_entries import ReplayEntry, SelectionEntry
+from three_walls.advice.format.rule import GainModel, Rule
 from three_walls.advice.wording import list_labels
 from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.expressions import Truth, list_names
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize
-from three_walls.replay.transformation import ALL, Action, FromFact, Levels, Predictor, Selection, Transformation
+from three_walls.replay.transformation import Action, Predictor, Transformation
 
 Transformations = tuple[Transformation, ...]
 
@@ -132,58 +132,24 @@ def as_ceiling(gain: Gain, why: str) -> Gain:
     return replace(gain, low=0, likely=None, basis=UPPER_BOUND, explanation=explanation)
 
 
-def resolve(transformations: Sequence[Transformation], facts: FactSheet) -> tuple[Transformations, tuple[str, ...]]:
-    """The transformations that apply to the run, in numbers alone; else none, and the facts that are missing.
+def resolve(entries: Sequence[ReplayEntry], facts: FactSheet) -> tuple[Transformations, tuple[str, ...]]:
+    """The transformations of the entries that apply to the run; else none, and the facts that are missing.
 
     As with edits, of several for the same work whose conditions are not known the first one counts.
     """
     found: list[Transformation] = []
     lacking: list[str] = []
-    uncertain: set[tuple[Action, Selection]] = set()
-    for transformation in transformations:
-        answer = evaluate_all(transformation.only_if, facts)
-        work = (transformation.action, transformation.select)
+    uncertain: set[tuple[Action, SelectionEntry]] = set()
+    for entry in entries:
+        answer = evaluate_all(entry.only_if, facts)
+        work = (entry.action, entry.selection)
         if answer is Truth.FAILS or (answer is Truth.UNKNOWN and work in uncertain):
             continue
         if answer is Truth.UNKNOWN:
             uncertain.add(work)
-        numbers = {part: _read(part, facts) for part in transformation.from_facts}
-        lacking += [name for part in numbers for name in _names(part) if facts.number(name) is None]
-        found.append(_fill(transformation, numbers))
+        lacking += [name for name in entry.list_facts() if facts.number(name) is None]
+        found.append(entry.fill(facts))
     return ((), tuple(dict.fromkeys(lacking))) if lacking else (tuple(found), ())
-
-
-def _names(part: FromFact) -> tuple[str, ...]:
-    return (part.fact, part.over) if isinstance(part.over, str) else (part.fact,)
-
-
-def _read(part: FromFact, facts: FactSheet) -> float:
-    value = facts.number(part.fact) or 0.0
-    if part.one_minus:
-        return 1 - value
-    over = facts.number(part.over) if isinstance(part.over, str) else part.over
-    return value if over is None else value / over if over else 0.0
-
-
-def _fill(transformation: Transformation, numbers: Mapping[FromFact, float]) -> Transformation:
-    filled = replace(transformation, only_if=(), from_facts=())
-    for part, number in numbers.items():
-        if part.parameter == "ranks":
-            filled = replace(filled, select=replace(filled.select, ranks=(round(number),)))
-        elif part.parameter == "factor":
-            filled = replace(filled, factor=number)
-        else:
-            share = min(part.at_most, max(0.0, number))
-            levels: Levels = getattr(filled, part.parameter, ALL)
-            changed = Levels(share, share, share) if part.level is None else _at(levels, part, share)
-            values: dict[str, Any] = {part.parameter: changed}
-            filled = replace(filled, **values)
-    return filled
-
-
-def _at(levels: Levels, part: FromFact, number: float) -> Levels:
-    assert part.level is not None
-    return replace(levels, **{part.level.value: number})
 
 
 def _sentence(text: str) -> str:

@@ -83,8 +83,8 @@ def derive_cases(rule: Rule, cases: RuleCases) -> tuple[tuple[Case, ...], list[s
             gaps.append(f"no case shows that {mutant.name} matters: write a case in which it alone decides")
     alternatives = (
         requirement
-        for requirement in rule.requires
-        if rule.edits and not requirement.fix and any(isinstance(check, Junction) for check in requirement.checks)
+        for requirement in rule.requires.values()
+        if rule.edits and not requirement.fix and any(isinstance(check, Junction) for check in requirement.check)
     )
     derived += [blocked for requirement in alternatives if (blocked := search.block(requirement))]
     if small := _small_gain_case(rule, cases, search.bases[0]):
@@ -120,7 +120,7 @@ def _conditions_of(rule: Rule) -> Iterator[tuple[Condition, tuple[Condition, ...
     parts: list[tuple[tuple[Clause, ...], Outcome | None]] = [
         (rule.applies_to, Outcome.NOT_APPLICABLE),
         (rule.when, Outcome.NOT_NEEDED),
-        *((one.checks, Outcome.BLOCKED if rule.edits and not one.fix else None) for one in rule.requires),
+        *((one.check, Outcome.BLOCKED if rule.edits and not one.fix else None) for one in rule.requires.values()),
         *((edit.only_if, None) for edit in _edits_of(rule)),
     ]
     for clauses, outcome in parts:
@@ -140,7 +140,7 @@ def _with_alternatives(junction: Junction) -> Iterator[tuple[Condition, tuple[Co
 
 
 def _edits_of(rule: Rule) -> tuple[Edit, ...]:
-    return (*rule.edits, *(edit for requirement in rule.requires for edit in requirement.fix))
+    return (*rule.edits, *(edit for requirement in rule.requires.values() for edit in requirement.fix))
 
 
 def _nearby_limits(condition: Condition) -> tuple[int | float, ...]:
@@ -164,13 +164,13 @@ def _swap(rule: Rule, old: Condition, new: Condition | None) -> Rule:
         return tuple(replace(edit, only_if=swap(edit.only_if)) for edit in edits)
 
     def swap_requirement(requirement: Requirement) -> Requirement:
-        return replace(requirement, checks=swap(requirement.checks), fix=swap_edits(requirement.fix))
+        return replace(requirement, check=swap(requirement.check), fix=swap_edits(requirement.fix))
 
     return replace(
         rule,
         applies_to=swap(rule.applies_to),
         when=swap(rule.when),
-        requires=tuple(map(swap_requirement, rule.requires)),
+        requires={name: swap_requirement(requirement) for name, requirement in rule.requires.items()},
         edits=swap_edits(rule.edits),
     )
 
@@ -187,7 +187,7 @@ class _Search:
         """The first change of a positive case after which the rule and the mutant differ."""
         for base in self.bases:
             for changes in self._changes(mutant, base):
-                case = Case("", base.expect, {**base.given, **changes}, base.without, base.environment_is_known)
+                case = Case(base.expect, {**base.given, **changes}, base.without, base.environment_is_known)
                 facts = self.cases.facts_of(case)
                 finding = judge_with_size(self.rule, facts)
                 if finding.outcome is Outcome.ERROR or not _differ(finding, judge_with_size(mutant.rule, facts)):
@@ -201,7 +201,7 @@ class _Search:
     def block(self, requirement: Requirement) -> Case | None:
         """A positive case changed so that every alternative of ``requirement`` fails, which blocks the rule."""
         for base in self.bases:
-            conditions = tuple(list_conditions(requirement.checks))
+            conditions = tuple(list_conditions(requirement.check))
             for changes in _failing_together(conditions, {**self.cases.workload, **base.given}):
                 case = replace(base, given={**base.given, **changes})
                 finding = judge_with_size(self.rule, self.cases.facts_of(case))

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+from pydantic import AfterValidator, ValidationInfo
 
 from three_walls.advice.finding import Finding, Outcome
 from three_walls.advice.format.conditions import KnownFacts
 from three_walls.advice.format.load_rules import CASES_SUFFIX
 from three_walls.lib.fact import Fact, FactDefinition, FactSheet
-from three_walls.lib.load_documents import KEY, Row, Text, Value, load_table, raise_contradictions
+from three_walls.lib.load_documents import (
+    KEY,
+    NOT_STATED,
+    ByName,
+    NamedRow,
+    Text,
+    Value,
+    load_table,
+    raise_contradictions,
+)
 from three_walls.lib.plain_data import ConfigData
-from three_walls.tables.rows import AfterValidator, Field
-
-if TYPE_CHECKING:
-    from pydantic import ValidationInfo
 
 
 def _check_names(values: dict[str, ConfigData], info: ValidationInfo) -> dict[str, ConfigData]:
@@ -30,13 +36,17 @@ Facts = Annotated[dict[str, Value], AfterValidator(_check_names)]
 """Values of facts by name."""
 
 
-class ExpectedGain(Row):
-    low: int | None = None
-    likely: int | None = None
-    high: int | None = None
+@dataclass(frozen=True, slots=True)
+class ExpectedGain:
+    """Only the ends that are stated are compared; null is a gain that is not known."""
+
+    low: int | None = NOT_STATED
+    likely: int | None = NOT_STATED
+    high: int | None = NOT_STATED
 
 
-class Expectation(Row):
+@dataclass(frozen=True, slots=True)
+class Expectation:
     """What the finding must be. Only the named parts are compared."""
 
     outcome: Outcome
@@ -64,8 +74,12 @@ class Expectation(Row):
         for key, target in (self.edits or {}).items():
             compared.append((f"edit {key}", target, targets.get(key, "no such edit")))
         if self.gain_ns is not None:
-            ends = self.gain_ns.fields_stated
-            compared += [(f"gain_ns.{end}", getattr(self.gain_ns, end), getattr(finding.gain_ns, end)) for end in ends]
+            ends = ((end, getattr(self.gain_ns, end)) for end in ("low", "likely", "high"))
+            compared += [
+                (f"gain_ns.{end}", expected, getattr(finding.gain_ns, end))
+                for end, expected in ends
+                if expected is not NOT_STATED
+            ]
         if self.cost_fraction is not None:
             compared.append(("cost_fraction", self.cost_fraction, finding.gain_ns.cost_fraction))
         return wrong + [
@@ -75,13 +89,16 @@ class Expectation(Row):
         ]
 
 
-class CaseEntry(Row):
-    """One case of the file."""
+@dataclass(frozen=True, slots=True)
+class Case(NamedRow):
+    """One sentence about a rule: how the workload is changed, and what the finding must be."""
 
-    given: Facts = Field(default={})
-    without: tuple[Text, ...] = ()
-    environment_is_known: bool = False
     expect: Expectation
+    given: Facts = field(default_factory=dict)
+    without: tuple[Text, ...] = ()
+    """Facts that are missing."""
+    environment_is_known: bool = False
+    """Every variable that is not among the facts is unset."""
 
 
 def _check_rule(rule: str, info: ValidationInfo) -> str:
@@ -91,23 +108,11 @@ def _check_rule(rule: str, info: ValidationInfo) -> str:
     return rule
 
 
-class CasesFile(Row):
+@dataclass(frozen=True, slots=True)
+class CasesFile:
     rule: Annotated[Text, AfterValidator(_check_rule)]
     workload: Facts
-    cases: dict[Text, CaseEntry]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One sentence about a rule: how the workload is changed, and what the finding must be."""
-
-    name: str
-    expect: Expectation
-    given: Mapping[str, ConfigData] = field(default_factory=lambda: MappingProxyType({}))
-    without: tuple[str, ...] = ()
-    """Facts that are missing."""
-    environment_is_known: bool = False
-    """Every variable that is not among the facts is unset."""
+    cases: ByName[Case]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +135,8 @@ class RuleCases:
 def load_cases(path: Path, *, definitions: Iterable[FactDefinition]) -> RuleCases:
     """Cases of one file; RuleBaseError lists all its problems."""
     known = KnownFacts.of(definitions)
-    found = load_table(path, CasesFile, lambda: {"facts": known, "path": path})
-    cases = tuple(
-        Case(name, entry.expect, entry.given, entry.without, entry.environment_is_known)
-        for name, entry in found.cases.items()
-    )
-    return RuleCases(found.rule, found.workload, cases, known, path)
+    found = load_table(path, CasesFile, {"facts": known, "path": path})
+    return RuleCases(found.rule, found.workload, tuple(found.cases.values()), known, path)
 
 
 def sheet_of(values: Mapping[str, ConfigData], known: KnownFacts, environment_is_known: bool = False) -> FactSheet:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from three_walls.advice.finding import PlanStep
-from three_walls.advice.format.rule import FREES_MEMORY
+from three_walls.advice.finding import FREES_MEMORY, PlanStep
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.text import count_of, format_ms, format_ms_range, format_share, keep_sentences, plural
 from three_walls.report.formats import format_gain_bounds

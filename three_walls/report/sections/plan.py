@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from three_walls.advice.finding import Finding, FirstTrial, Gain, Note, PlannedEdit, PlanStep
-from three_walls.advice.format.rule import FREES_MEMORY, UPPER_BOUND
+from three_walls.advice.finding import (
+    FREES_MEMORY,
+    UPPER_BOUND,
+    Finding,
+    FirstTrial,
+    Gain,
+    Note,
+    PlannedEdit,
+    PlanStep,
+)
 from three_walls.lib.report_warning import SETTINGS_UNKNOWN
 from three_walls.lib.text import (
     UNKNOWN,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.match_calls import MatchedCalls
 from three_walls.step.step_rows import Alignment
-from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.trace.read_trace import Capture
 
 SESSION_CLOCKS = "session clocks"
@@ -107,7 +107,7 @@ def align_clocks(sources: Sequence[ClockSource], matched: MatchedCalls) -> Commo
         ends = next((tier for tier in tiers if tier.height), tiers[-1])
         by_session = _finish(session, rank_indices, ends, SESSION_CLOCKS, single=len(sources) == 1)
         # A single capture has a single clock: uneven ends in it are calls of different groups, which no fit removes.
-        plausible = by_session.error_ns <= attribution_thresholds().maximum_same_host_error_ns
+        plausible = by_session.error_ns <= rank_thresholds.MAXIMUM_SAME_HOST_ERROR_NS
         if rank_indices["capture_id"].n_unique() == 1 or plausible:
             return by_session
     by_ends = _fit_on_ends(tiers, rank_indices, sources[0].capture_id)
@@ -117,7 +117,7 @@ def align_clocks(sources: Sequence[ClockSource], matched: MatchedCalls) -> Commo
 
 
 def _is_clearly_better(clock: CommonClock, simpler: CommonClock) -> bool:
-    return clock.error_ns < attribution_thresholds().better_clock_fraction * simpler.error_ns
+    return clock.error_ns < rank_thresholds.BETTER_CLOCK_FRACTION * simpler.error_ns
 
 
 def _fit_on_ends(tiers: Sequence[pl.DataFrame], rank_indices: pl.DataFrame, reference: int) -> CommonClock:
@@ -192,7 +192,7 @@ def _clock_per_capture(differences: pl.DataFrame, *, with_drift: bool) -> pl.Dat
             ends=pl.len(),
         )
     )
-    minimum_ends = attribution_thresholds().minimum_common_ends
+    minimum_ends = rank_thresholds.MINIMUM_COMMON_ENDS
     drift = pl.when(pl.lit(with_drift) & (pl.col("run") > 0)).then(pl.col("rise") / pl.col("run")).otherwise(0.0)
     level = pl.col("difference_ns") - pl.col("drift") * (pl.col("end_ns") - pl.col("pivot_ns"))
     return (

@@ -15,9 +15,9 @@ import polars as pl
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION
+from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.selected_steps import select_steps
-from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.trace.schemas import Int64Array
 from three_walls.trace.spans import StepsToRead
 
@@ -63,10 +63,10 @@ def choose_steps(
 
 def leave_out(steps: pl.DataFrame, are_attributed: pl.Expr, all_count: int, attributed_count: int) -> pl.DataFrame:
     """``steps`` with only those kept that are attributed: ``attributed_count`` of ``all_count``."""
-    limits = attribution_thresholds()
     reason = (
-        f"{LEFT_OUT}: of {all_count:,} steps {attributed_count} are attributed, in {limits.attributed_stretches} "
-        f"stretches from all over the capture, and the {limits.longest_attributed_steps} longest"
+        f"{LEFT_OUT}: of {all_count:,} steps {attributed_count} are attributed, "
+        f"in {rank_thresholds.ATTRIBUTED_STRETCHES} stretches from all over the capture, "
+        f"and the {rank_thresholds.LONGEST_ATTRIBUTED_STEPS} longest"
     )
     is_left_out = pl.col("kept") & ~are_attributed
     return steps.with_columns(
@@ -76,12 +76,11 @@ def leave_out(steps: pl.DataFrame, are_attributed: pl.Expr, all_count: int, attr
 
 def choose_numbers(steps: pl.DataFrame, operations: int) -> frozenset[int] | None:
     """Numbers of the steps that are attributed of ``steps`` (STEPS) with so many ``operations``; None: all are."""
-    limits = attribution_thresholds()
-    if operations <= limits.most_attributed_operations:
+    if operations <= rank_thresholds.MOST_ATTRIBUTED_OPERATIONS:
         return None
     common = _list_common(steps)
     per_step = max(1, operations // steps["step"].n_unique())
-    count = max(limits.fewest_attributed_steps, limits.most_attributed_operations // per_step)
+    count = max(rank_thresholds.FEWEST_ATTRIBUTED_STEPS, rank_thresholds.MOST_ATTRIBUTED_OPERATIONS // per_step)
     if 2 * count >= common.height:  # leaving out fewer than half saves little
         return None
     return frozenset(common["step"].gather(_choose_places(common["longest_ns"].to_numpy(), count)).to_list())
@@ -116,11 +115,10 @@ def _choose_places(length_ns: Int64Array, count: int) -> Int64Array:
 
     The stretches of equal length and distance whose median is nearest to that of all.
     """
-    limits = attribution_thresholds()
-    of_stretch = np.arange(count // limits.attributed_stretches)
+    of_stretch = np.arange(count // rank_thresholds.ATTRIBUTED_STRETCHES)
     last = len(length_ns) - len(of_stretch)
-    begins = np.linspace(0, last, limits.attributed_stretches).round().astype(np.int64)
-    longest = np.argsort(-length_ns, kind="stable")[: limits.longest_attributed_steps]
+    begins = np.linspace(0, last, rank_thresholds.ATTRIBUTED_STRETCHES).round().astype(np.int64)
+    longest = np.argsort(-length_ns, kind="stable")[: rank_thresholds.LONGEST_ATTRIBUTED_STEPS]
     room = max(0, int(begins[1]) - len(of_stretch)) // 2
     median_ns = np.median(length_ns)
 

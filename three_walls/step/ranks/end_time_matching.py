@@ -21,9 +21,9 @@ from heapq import heapify, heappop, heappush
 
 import polars as pl
 
+from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import SIMULTANEOUS, CommonClock
 from three_walls.step.ranks.match_calls import MatchedCalls
-from three_walls.tables.thresholds import default_rank_thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,9 @@ def match_by_end_time(matched: MatchedCalls, groups: Sequence[frozenset[int]], c
 
 
 def _allowed_spread(clock: CommonClock) -> _Spread:
-    thresholds = default_rank_thresholds()
-    widest_ns = thresholds.maximum_end_spread_ns
-    even_ns = max(thresholds.maximum_even_end_spread_ns, 0 if clock.is_exact else clock.error_ns)
-    return _Spread(min(even_ns, widest_ns), thresholds.maximum_even_end_spread_fraction, widest_ns)
+    widest_ns = rank_thresholds.MAXIMUM_END_SPREAD_NS
+    even_ns = max(rank_thresholds.MAXIMUM_EVEN_END_SPREAD_NS, 0 if clock.is_exact else clock.error_ns)
+    return _Spread(min(even_ns, widest_ns), rank_thresholds.MAXIMUM_EVEN_END_SPREAD_FRACTION, widest_ns)
 
 
 def _find_collectives(

@@ -29,13 +29,13 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION
+from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import CommonClock, align_clocks, list_clock_sources
 from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.step.ranks.end_time_matching import match_by_end_time
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS, MatchedCalls, RankOutline, match_calls, outline_ranks
 from three_walls.step.ranks.pipeline_pairs import pair_by_order, pair_by_time
 from three_walls.step.ranks.rank_groups import Pipeline, captures_everyone, find_members, find_pipeline, list_groups
-from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_trace import Capture
 
@@ -136,7 +136,7 @@ def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> pl.DataFrame:
     )
     # No member leaves a collective before the last has arrived. Where the class can run in several groups, calls of
     # different groups may have been matched: only leaving together shows that they are the same collective.
-    maximum_spread_ns = default_rank_thresholds().maximum_end_spread_ns
+    maximum_spread_ns = rank_thresholds.MAXIMUM_END_SPREAD_NS
     overlaps = pl.col("first_end_ns") + min(clock.error_ns, maximum_spread_ns) >= pl.col("latest_ns")
     leave_together = pl.col("end_spread_ns") <= maximum_spread_ns
     fits = overlaps & (pl.col("sure") | leave_together)
@@ -173,7 +173,7 @@ def split_classes(matched: MatchedCalls, arrivals: pl.DataFrame) -> pl.DataFrame
         size=pl.col("size").first(),
         complete=pl.col("complete").first(),
     )
-    enough = default_rank_thresholds().minimum_resolved_fraction * pl.col("total_ns")
+    enough = rank_thresholds.MINIMUM_RESOLVED_FRACTION * pl.col("total_ns")
     return (
         total.join(split, on=STEP_AND_CLASS, how="left")
         .with_columns(pl.col("matched_ns", "resolved_ns").fill_null(0))

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import CommonClock
 from three_walls.step.ranks.match_calls import MatchedCalls
 from three_walls.step.ranks.rank_groups import Pipeline
-from three_walls.tables.thresholds import default_rank_thresholds
 
 EXCHANGE = "pipeline_p2p"
 
@@ -142,7 +142,7 @@ def _nearest(ends: pl.DataFrame, towards: int) -> pl.DataFrame:
             on="common_end_ns",
             by=["step", "lane", "stage"],
             strategy="nearest",
-            tolerance=default_rank_thresholds().maximum_end_spread_ns,
+            tolerance=rank_thresholds.MAXIMUM_END_SPREAD_NS,
             check_sortedness=False,
         )
         .drop_nulls("found")

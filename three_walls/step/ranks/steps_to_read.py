@@ -20,12 +20,12 @@ from three_walls.lib.threads import read_each
 from three_walls.step import selected_steps
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import StepSource
+from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import ClockSource, align_clocks
 from three_walls.step.ranks.attributed_steps import choose_numbers
 from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.step.ranks.match_calls import MatchedCalls, RankOutline, outline_ranks
 from three_walls.step.ranks.step_times import CaptureSteps, RankSteps, UnknownStepsError, find_step_times
-from three_walls.tables.thresholds import attribution_thresholds
 from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_tables import count_operations
 from three_walls.trace.read_trace import Trace, list_steps_to_read
@@ -44,7 +44,6 @@ def choose_steps_to_read(
     ``captures_count``: how many captures the run has; those not among ``paths`` are taken to be as large. ``jobs``: in
     how many threads captures are read.
     """
-    limits = attribution_thresholds()
     if any(path.suffix in COMPRESSED_SUFFIXES for path in paths):
         progress("unpacking traces")
     counts = dict(zip(paths, _read_each(_count_operations, paths, jobs), strict=True))
@@ -52,7 +51,7 @@ def choose_steps_to_read(
     operations = sum(filter(None, counts.values()))
     # As in choose_steps, leaving out fewer than half saves little. A survey attributes every step that it reads.
     least = 2 if captures_count == len(paths) else 1
-    if operations <= least * limits.most_attributed_operations:
+    if operations <= least * rank_thresholds.MOST_ATTRIBUTED_OPERATIONS:
         return {}
     progress("choosing the steps to read")
     try:

@@ -13,7 +13,7 @@ from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_rows import Straggler
 from three_walls.step.step_view import choose_rank
 from three_walls.step.stragglers import LateRank, StragglerCause
-from three_walls.tables.thresholds import default_rank_thresholds
+from three_walls.step.survey import survey_thresholds
 
 REPRESENTATIVE, LATE, PEER, SLOW, LEAST, MOST, STAGE, ASKED = (
     "represents the run",
@@ -41,7 +41,7 @@ def choose_ranks(
     medians = median_steps(attribution.steps)
     if not medians:
         return {}
-    limits, rank_of = default_rank_thresholds(), matched_ranks.rank_of
+    rank_of = matched_ranks.rank_of
     numbered = {rank.rank: rank.rank_index for rank in matched_ranks.ranks}
     chosen: dict[int, str] = {}
     # Which of the late ranks are late for a reason of their own is not known yet: none of them, or all.
@@ -53,12 +53,12 @@ def choose_ranks(
     representative = next(iter(chosen))
     slow = sorted(attribution.slow_ranks, key=lambda index: (-attribution.slow_ranks[index], rank_of[index]))
     unusual = late_indices | set(slow)
-    for late in late_ranks[: limits.most_late_ranks_in_full]:
+    for late in late_ranks[: survey_thresholds.MOST_LATE_RANKS_IN_FULL]:
         chosen.setdefault(late.rank_index, LATE)
-    for late in late_ranks[: limits.most_late_ranks_in_full]:
+    for late in late_ranks[: survey_thresholds.MOST_LATE_RANKS_IN_FULL]:
         for peer in _find_peers(late, matched_ranks, unusual):
             chosen.setdefault(peer, PEER)
-    for index in slow[: limits.most_late_ranks_in_full]:
+    for index in slow[: survey_thresholds.MOST_LATE_RANKS_IN_FULL]:
         chosen.setdefault(index, SLOW)
     compute_ns = {
         index: ns
@@ -84,7 +84,7 @@ def _find_peers(late: LateRank, matched_ranks: MatchedRanks, unusual: Collection
     instances = (last_at if last_at.height else own)["instance"].unique().implode()
     members = arrivals.filter(pl.col("instance").is_in(instances))["rank_index"]
     calls = Counter(index for index in members.to_list() if index != late.rank_index and index not in unusual)
-    return sorted(calls, key=lambda index: (-calls[index], index))[: default_rank_thresholds().peers_of_late_rank]
+    return sorted(calls, key=lambda index: (-calls[index], index))[: survey_thresholds.PEERS_OF_LATE_RANK]
 
 
 def _list_stages(matched_ranks: MatchedRanks, representative: int, medians: Collection[int]) -> list[int]:
@@ -97,7 +97,7 @@ def _list_stages(matched_ranks: MatchedRanks, representative: int, medians: Coll
         for index, (stage, other) in matched_ranks.pipeline.places.items()
         if other == lane and index in medians
     )
-    most = default_rank_thresholds().most_stages_in_full
+    most = survey_thresholds.MOST_STAGES_IN_FULL
     if len(in_lane) > most:
         in_lane = [in_lane[round(place * (len(in_lane) - 1) / (most - 1))] for place in range(most)]
     return [index for _, index in in_lane]

@@ -21,6 +21,7 @@ import polars as pl
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.threads import read_each
 from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.find_steps import NUMBERED_IN_ORDER, STEP, StepSource
 from three_walls.step.intervals import merge_overlapping
@@ -37,9 +38,9 @@ from three_walls.step.ranks.attributed_steps import UnreadStepError, check_are_k
 from three_walls.step.ranks.match_calls import RankOutline
 from three_walls.step.ranks.steps_to_read import outline_run, take_sampled
 from three_walls.step.slow_ranks import PacedCalls, list_paced_calls
+from three_walls.step.survey import survey_thresholds
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.tables.kernel_names import load_api_patterns, union_of
-from three_walls.tables.thresholds import default_rank_thresholds
 from three_walls.trace.api_calls import ApiCalls
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_inputs import Progress
@@ -162,14 +163,13 @@ def plan_tasks(
     paths: Sequence[Path], config: RunConfig, step_range: str | None, sample: SampledSteps | None = None
 ) -> list[SurveyTask]:
     """Tasks that read ``paths`` in order: a few small captures each, or a single large one."""
-    limits = default_rank_thresholds()
     tasks: list[SurveyTask] = []
     together: list[tuple[int, Path]] = []
     together_bytes = 0
     for capture_id, path in enumerate(paths):
         size_bytes = path.stat().st_size if path.is_file() else 0
-        is_full = len(together) == limits.most_ranks_per_task
-        if together and (is_full or together_bytes + size_bytes > limits.most_mib_per_task << 20):
+        is_full = len(together) == survey_thresholds.MOST_RANKS_PER_TASK
+        if together and (is_full or together_bytes + size_bytes > survey_thresholds.MOST_MIB_PER_TASK << 20):
             tasks.append(SurveyTask(tuple(together), config, step_range, sample))
             together, together_bytes = [], 0
         together.append((capture_id, path.absolute()))
@@ -285,7 +285,7 @@ def _drop_others(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead], sample
 def _condense(paced: PacedCalls) -> PacedCalls:
     """The calls of a kernel and grid as one row, without kernels whose median cannot be long enough to compare."""
     kernel = [name for name in paced.calls.columns if name not in ("step", "ns")]
-    least_ns = default_rank_thresholds().minimum_repeated_kernel_ms * 1e6
+    least_ns = attribution_thresholds.MINIMUM_REPEATED_KERNEL_NS
     # A name is hundreds of characters long, and all ranks have the same.
     long = paced.calls.filter(pl.col("ns").max().over(kernel) >= least_ns).cast({"kernel": pl.Categorical})
     return PacedCalls(long.group_by([*kernel, "step"], maintain_order=True).agg("ns"), paced.compute)

@@ -1,0 +1,43 @@
+"""From which value on a measured fact counts as known, and what is concluded from the kernels of a step."""
+
+from __future__ import annotations
+
+MAXIMUM_AMBIGUOUS_FRACTION = 0.01
+"""Of the step: with more in SendRecv kernels of unknown owner no time of expert parallelism is given, because some of
+that time could be its own."""
+MAXIMUM_OPEN_FRACTION = 0.05
+"""Of the step: with more in transfer of collectives of unknown owner no data- or tensor-parallel time is stated. Rules
+on data and tensor parallelism apply from a twentieth of the step on. With that much time of unknown owner, that time
+alone could decide whether a rule applies."""
+MINIMUM_RECOMPUTE_RATIO = 1.25
+"""Attention forward passes per backward pass from which layers are taken to be replayed. The ratio is 2 if every layer
+is replayed and 1.25 if a quarter of them is."""
+MINIMUM_FULL_RECOMPUTE_RATIO = 1.5
+"""GEMMs between a replayed attention and its backward pass, in units of a forward layer's GEMMs: from here on recompute
+is full. With full recompute the replay and the backward pass of what follows attention have three times the GEMMs of
+its forward pass. In a dense layer, where the least follows attention, these are 9 GEMMs against the forward layer's 4
+(fused attention), or 12 against 6. If only core attention is replayed, at most 3 GEMMs are there, those of the
+scores."""
+MINIMUM_REPLAYED_LAYER_RATIO = 2.5
+"""GEMMs of a backward layer per GEMM of a forward layer from which on work other than attention is replayed. A backward
+pass runs two GEMMs for each one of the forward pass, and three where an expert layer is replayed."""
+MINIMUM_SHAPED_FRACTION = 0.9
+"""Of the pointwise operations: the part that must have recorded shapes before unfused work is identified by tensor
+shapes. With fewer, some of that work is not seen."""
+MINIMUM_OVERLAP_CALLS = 3
+"""Calls of a GEMM, of those that ran alone and of those concurrent with communication, needed to compare their
+medians."""
+MINIMUM_CONCURRENT_FRACTION = 0.5
+"""Of a GEMM's time: concurrent communication from which on the call counts as concurrent. A call that ran alone had
+none at all."""
+MAXIMUM_ALONE_SPREAD_RATIO = 1.25
+"""Ninth over first decile of the durations of GEMM calls that ran alone: above it they are taken to be of several
+sizes. Expert GEMMs vary by a few percent with routing, GEMMs of different sizes by half and more."""
+MINIMUM_OUTLIER_STEPS = 5
+"""Kept steps that a rank needs before one of them is reported as an outlier. With fewer kept steps of a rank a median
+does not show what is usual."""
+MINIMUM_OUTLIER_DEVIATIONS = 3
+"""Median absolute deviations above the median of the rank's steps from which on a step is an outlier: the usual bound
+for a robust one."""
+MINIMUM_OUTLIER_EXCESS_FRACTION = 0.05
+"""Of the median step: a step that is longer by less is no outlier. Steps of one run differ by a few percent."""
