@@ -15,7 +15,6 @@ import yaml
 from tests.analyzed_samples import analyze_sample
 from tests.paths import MEASURED_BASES, SAMPLES
 from three_walls import analyze
-from three_walls.advice.answer_what_if import LiveReport
 from three_walls.advice.finding import Outcome
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.plan.gain import rederive_fractions
@@ -26,7 +25,7 @@ from three_walls.replay.predictor import StepReplay
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
 from three_walls.report.markdown_report import render_markdown
-from three_walls.report.report import Report
+from three_walls.report.report import LiveReport, Report
 from three_walls.report.step_base import find_step_base
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 from tools.generate_sample_report import OUT, SAMPLE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from three_walls.advice.answer_what_if import LiveReport, ReplayedRun
+from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.export.host_work_rows import host_work, rank_reports
 from three_walls.export.kernel_table import kernels
 from three_walls.export.step_timeline import drawn_timeline
@@ -20,7 +20,7 @@ from three_walls.facts.summarize_step import budget, shown_waits, step_summary, 
 from three_walls.lib.artifacts import Artifacts
 from three_walls.lib.version import VERSION
 from three_walls.replay.replay_steps import critical_path
-from three_walls.report.report import Diagnosis
+from three_walls.report.report import Diagnosis, LiveReport
 from three_walls.step import step_view
 from three_walls.step.attribute_steps import AttributedRun
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from three_walls.advice.answer_what_if import LiveReport, ReplayedRun
+from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.format.rule_base import RuleBase, load_rule_base
 from three_walls.advice.judge_warnings import judge_warnings
@@ -44,7 +44,7 @@ from three_walls.lib.artifacts import Artifacts
 from three_walls.lib.errors import InputError
 from three_walls.lib.fact import FactDefinition
 from three_walls.replay.replay_steps import predictor
-from three_walls.report.report import Diagnosis
+from three_walls.report.report import Diagnosis, LiveReport
 from three_walls.step.attribute_steps import AttributedRun, attribute
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.ranks.attributed_steps import UnreadStepError, choose_steps

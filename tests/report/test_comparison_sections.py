@@ -6,11 +6,12 @@ import pytest
 
 from tests.report.sample_report import MS
 from tests.runs.sample_runs import make_log_run, make_run
+from three_walls.lib.text import format_saved
 from three_walls.report.section import Table, nested_blocks, plain_text
 from three_walls.report.tuning_rows import Judgement
 from three_walls.runs.compare_runs import compare
 from three_walls.runs.comparison_report import make_sections_of
-from three_walls.runs.sections.comparison_sections import describe_judgement, describe_saved, describe_step_change
+from three_walls.runs.sections.comparison_sections import describe_judgement, describe_step_change
 from three_walls.runs.step_change import measure_step_change
 
 
@@ -48,7 +49,7 @@ def test_steps_that_cannot_be_compared_are_said_with_the_reason() -> None:
 
 
 def test_gains_are_saved_or_lost_and_outside_by_less_than_the_spread_is_no_full_agreement() -> None:
-    assert (describe_saved(3 * MS), describe_saved(-3 * MS), describe_saved(0)) == (
+    assert (format_saved(3 * MS), format_saved(-3 * MS), format_saved(0)) == (
         "3.00 ms saved",
         "3.00 ms lost",
         "no change",

@@ -11,7 +11,7 @@ transformation of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from math import inf, nextafter
 from types import MappingProxyType
@@ -33,7 +33,6 @@ from three_walls.lib.fact import FactSheet, FactValue
 from three_walls.lib.load_documents import suggest
 from three_walls.lib.plain_data import ConfigData
 from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Levels, Predictor, Selection, Transformation
-from three_walls.report.report import Report
 from three_walls.tables.buckets import CATEGORIES, COMMUNICATION_CATEGORIES
 
 HOST, NCCL = "host", "nccl"
@@ -75,14 +74,6 @@ class ReplayedRun:
         named = {name if name.startswith("env.") else f"config.{name}": value for name, value in settings.items()}
         question = Question(named, tuple(scales.items()), tuple(dropped_kernels), network_bytes_per_s)
         return answer(question, self)
-
-
-@dataclass(frozen=True, slots=True)
-class LiveReport(Report):
-    """A report in the process that made it: the step of its run can be replayed with changes."""
-
-    replay: ReplayedRun | None = field(default=None, compare=False, repr=False)
-    """Not part of report.json."""
 
 
 def answer(question: Question, run: ReplayedRun) -> WhatIf:

@@ -9,9 +9,7 @@ MAXIMUM_OPEN_FRACTION = 0.05
 """Of the step: with more in transfer of collectives of unknown owner no data- or tensor-parallel time is stated. Rules
 on data and tensor parallelism apply from a twentieth of the step on. With that much time of unknown owner, that time
 alone could decide whether a rule applies."""
-MINIMUM_RECOMPUTE_RATIO = 1.25
-"""Attention forward passes per backward pass from which layers are taken to be replayed. The ratio is 2 if every layer
-is replayed and 1.25 if a quarter of them is."""
+
 MINIMUM_FULL_RECOMPUTE_RATIO = 1.5
 """GEMMs between a replayed attention and its backward pass, in units of a forward layer's GEMMs: from here on recompute
 is full. With full recompute the replay and the backward pass of what follows attention have three times the GEMMs of

@@ -17,6 +17,7 @@ from three_walls.facts.recompute_facts import SELECTIVE, Recompute
 from three_walls.facts.token_exchange import ExchangeRates, TokenRates, measure_rates
 from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE
 from three_walls.layers.inferred_schedule import infer_schedule_nodes
+from three_walls.layers.layer_rules import BACKWARD_GEMMS, FORWARD_GEMMS
 from three_walls.layers.moe_passes import (
     COMBINE,
     DISPATCH,
@@ -41,7 +42,6 @@ from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import GEMM_CATEGORIES
 
 _DIRECTIONS = (FORWARD, RECOMPUTE, BACKWARD)
-FORWARD_GEMMS, BACKWARD_GEMMS = 2, 4
 _NOT_IN_PLACE = "the GEMMs around the router are not in the order of shared experts in every MoE layer"
 _NO_SIDE_STREAM = "overlapped shared experts run on a stream of their own: not exactly one such stream has GEMMs"
 

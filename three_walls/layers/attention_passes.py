@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.facts import fact_thresholds
+from three_walls.layers import layer_rules
 from three_walls.lib.declare import artifact
 from three_walls.step.step_view import StepView
 
@@ -67,7 +67,7 @@ def count_phases(passes: pl.DataFrame) -> tuple[int, int]:
 
 def is_recomputing(forward: int, backward: int) -> bool:
     """Whether ``forward`` passes outnumber ``backward`` passes by so much that layers are replayed."""
-    return backward > 0 and forward >= fact_thresholds.MINIMUM_RECOMPUTE_RATIO * backward
+    return backward > 0 and forward >= layer_rules.MINIMUM_RECOMPUTE_RATIO * backward
 
 
 def _find_replays(phases: list[str]) -> set[int] | None:

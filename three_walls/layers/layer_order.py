@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from three_walls.facts.moe_ledger import BACKWARD_GEMMS, FORWARD_GEMMS
+from three_walls.layers import layer_rules
 from three_walls.layers.attention_passes import BACKWARD, FORWARD
 from three_walls.layers.moe_passes import (
     COMBINE,
@@ -28,7 +28,6 @@ from three_walls.layers.moe_passes import (
     SHARED_EXPERT,
     UNPERMUTE,
 )
-from three_walls.replay import replay_thresholds
 from three_walls.tables.buckets import GEMM_CATEGORIES
 
 ATTENTION, EXPERTS, OUTSIDE = "attention", "experts", "outside"
@@ -145,7 +144,7 @@ def _end_layer(launches: Launches, mark: int, limit: int) -> int:
         after = limit if norm is None else norm
         while after < limit and launches.categories[after] == _NORM:
             after += 1
-    ends = (_NORM, *replay_thresholds.CATEGORIES_AFTER_LAYERS)
+    ends = (_NORM, *layer_rules.CATEGORIES_AFTER_LAYERS)
     for place in range(after, limit):
         if launches.categories[place] in ends:
             return place
@@ -224,10 +223,10 @@ def _split_router(
     in_shared = range(0)
     if shared is not None and shared.stream is None:
         gemms = launches.places(begin, routed if phase == FORWARD else end, *GEMM_CATEGORIES)
-        count = FORWARD_GEMMS if phase == FORWARD else BACKWARD_GEMMS
+        count = layer_rules.FORWARD_GEMMS if phase == FORWARD else layer_rules.BACKWARD_GEMMS
         if len(gemms) > count:
             in_shared = range(gemms[0], gemms[count - 1] + 1)
-    prepares = launches.first(routed, end, *replay_thresholds.CATEGORIES_BEFORE_DISPATCH) if phase == FORWARD else None
+    prepares = launches.first(routed, end, *layer_rules.CATEGORIES_BEFORE_DISPATCH) if phase == FORWARD else None
     for place in range(begin, end):
         is_side = shared is not None and launches.streams[place] == shared.stream
         if is_side or place in in_shared:

@@ -303,3 +303,10 @@ def escape_in_json(document: str) -> str:
 
 def _escape_in_json(character: str) -> str:
     return character if character.isprintable() else json.dumps(character)[1:-1]
+
+
+def format_saved(saved_ns: int) -> str:
+    """``12.3 ms saved``, ``12.3 ms lost`` or ``no change``."""
+    if saved_ns == 0:
+        return "no change"
+    return f"{format_ms(abs(saved_ns))} {'saved' if saved_ns > 0 else 'lost'}"

@@ -53,10 +53,6 @@ CATEGORIES_OUTSIDE_LAYERS = ("data_parallel", "reduce_scatter", "optimizer", "pi
 """Launched at any time between the operations of layers, and part of none."""
 CATEGORIES_BEFORE_MICRO_BATCH = ("all_reduce", "optimizer", "copy_d2h_pinned", "broadcast")
 """What a step launches before its first micro-batch: it checks and updates parameters, and reads a norm or a flag."""
-CATEGORIES_BEFORE_DISPATCH = ("ep_control", "tensor_parallel", "all_gather", "copy_d2h_pinned", "copy_d2h_pageable")
-"""What prepares a dispatch: ranks exchange the counts of their tokens, and the host reads them."""
-CATEGORIES_AFTER_LAYERS = ("optimizer", "pipeline_p2p", "copy_h2d_pinned", "copy_h2d_pageable", "all_reduce")
-"""What ends the last layer of a micro-batch where no norm follows it."""
 MOST_RANKS_READ = 4
 """With more ranks the ranges of one rank alone are read, because that takes longer than its replay. The others have its
 labels where they launch the same."""

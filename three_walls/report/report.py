@@ -7,8 +7,9 @@ The fields of these types, in their order, are the fields of report.json, and th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.advice.verdict_rows import Verdict
 from three_walls.bridge.recipe_rows import KnownGoodRecipe
@@ -139,3 +140,11 @@ class Report:
         """``value_ns`` over the step of the verdict; None when either is not known."""
         step_ns = self.verdict.step_ns
         return None if value_ns is None or not step_ns else value_ns / step_ns
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReport(Report):
+    """A report in the process that made it: the step of its run can be replayed with changes."""
+
+    replay: ReplayedRun | None = field(default=None, compare=False, repr=False)
+    """Not part of report.json."""

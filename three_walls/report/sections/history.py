@@ -10,6 +10,7 @@ from three_walls.lib.text import (
     format_ms,
     format_ms_range,
     format_name,
+    format_saved,
     format_setting,
     format_share,
     format_share_change,
@@ -32,7 +33,6 @@ from three_walls.report.section import (
     Text,
 )
 from three_walls.report.tuning_rows import Decision, History, Judgement, NextTrial, TriedRun
-from three_walls.runs.sections.comparison_sections import describe_saved
 
 _JUDGEMENTS = {
     Judgement.INSIDE: "inside",
@@ -61,7 +61,7 @@ def tabulate_history(history: History) -> Section:
         Column("Step", "step_ns", format_ms),
         Column("Change", ROW, _describe_change, is_right=True),
         Column("Predicted", ROW, _describe_prediction, is_right=True),
-        Column("Measured", "measured_ns", lambda ns: "" if ns is None else describe_saved(ns), is_right=True),
+        Column("Measured", "measured_ns", lambda ns: "" if ns is None else format_saved(ns), is_right=True),
         Column("Prediction", "judgement", lambda judgement: _JUDGEMENTS[judgement], in_terminal=False),
         Column("Against", "against", role="muted", in_terminal=False),
         Column("Reason", "reason", role="muted", width="third", in_terminal=False),

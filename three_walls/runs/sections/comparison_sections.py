@@ -16,6 +16,7 @@ from three_walls.lib.text import (
     format_ms_range,
     format_name,
     format_ratio,
+    format_saved,
     format_setting,
     format_share,
     format_share_change,
@@ -329,7 +330,7 @@ def _describe_trial(pair: Pair, suffix: str) -> Iterator[Block]:
         )
     if trial.measured_ns is None:
         return
-    saved, low_ns, high_ns = describe_saved(trial.measured_ns), trial.predicted_low_ns, trial.predicted_high_ns
+    saved, low_ns, high_ns = format_saved(trial.measured_ns), trial.predicted_low_ns, trial.predicted_high_ns
     predicted = ""
     if low_ns is not None and high_ns is not None:
         is_one = len([entry for entry in trial.entries if entry.is_whole]) == 1
@@ -344,20 +345,13 @@ def _describe_trial(pair: Pair, suffix: str) -> Iterator[Block]:
         yield Note(f"Measured: {saved}. No entry of BEFORE's plan makes this change.")
 
 
-def describe_saved(saved_ns: int) -> str:
-    """``12.3 ms saved``, ``12.3 ms lost`` or ``no change``."""
-    if saved_ns == 0:
-        return "no change"
-    return f"{format_ms(abs(saved_ns))} {'saved' if saved_ns > 0 else 'lost'}"
-
-
 def _describe_prediction(gain: Gain) -> str:
     return describe_gain(gain).removeprefix("gain ")
 
 
 def _describe_measured(entry: TriedEntry) -> str:
     if entry.measured_ns is not None:
-        return describe_saved(entry.measured_ns)
+        return format_saved(entry.measured_ns)
     return "together with others" if entry.is_whole else "applied in part"
 
 
