@@ -89,8 +89,11 @@ def _members_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 @cache
 def _fields_of(kind: type) -> tuple[tuple[str, bool], ...]:
-    """Names of the fields of a dataclass, and whether each holds any value of a setting or fact."""
-    return tuple((field.name, field.type in _VALUE_TYPES) for field in fields(kind))
+    """Names of the fields of a dataclass, and whether each holds any value of a setting or fact.
+
+    A field that does not count when reports are compared (the replay of a live one) is not written.
+    """
+    return tuple((field.name, field.type in _VALUE_TYPES) for field in fields(kind) if field.compare)
 
 
 def load_report(path: str | Path) -> Report:
