@@ -1,6 +1,6 @@
-"""Writes what a run would otherwise make anew each time: rules and tables as JSON, templates as Python modules.
+"""Writes rules and tables as JSON, which a run would otherwise make anew each time.
 
-``three_walls/lib/parsed_documents.py`` and ``three_walls/report/compiled_templates.py`` read them.
+``three_walls/lib/parsed_documents.py`` reads them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,12 @@ class PrepareDocuments(BuildHookInterface):  # type: ignore[type-arg]
         sys.path.insert(0, self.root)
         from three_walls.lib.parsed_documents import write_all
         from three_walls.lib.resources import PARSED_DIR
-        from three_walls.report.compiled_templates import write_modules
-        from three_walls.report.html_report import make_environment
 
         if version == "editable":
             PARSED_DIR.mkdir(parents=True, exist_ok=True)
             write_all(PARSED_DIR)
-            write_modules(make_environment(), PARSED_DIR)
             return
         write_all(Path(self.folder.name))
-        write_modules(make_environment(), Path(self.folder.name))
         build_data["force_include"][self.folder.name] = "three_walls/_bundled/parsed"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002

@@ -74,14 +74,6 @@ def test_every_table_is_in_the_wheel_as_json_too(wheel: Path) -> None:
     assert {f"three_walls/_bundled/parsed/{'.'.join(path.parts)}.json" for path in tables} <= packed
 
 
-def test_every_template_is_in_the_wheel_as_a_module_too(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        packed = set(archive.namelist())
-    names = [path.name.replace(".", "_") for path in (REPOSITORY / "reports" / "templates").glob("*.jinja")]
-    assert names
-    assert {f"three_walls/_bundled/parsed/{name}.py" for name in names} <= packed
-
-
 def test_the_unpacked_wheel_analyzes_without_the_repository(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")

@@ -35,7 +35,7 @@ def _lines(rules: tuple[Rule, ...], warnings: tuple[WarningRule, ...]) -> Iterat
     yield ""
     yield "<!-- written by `python -m tools.generate_rules_index`: do not edit -->"
     yield ""
-    yield f"{len(rules)} rules and {len(warnings)} warnings. `three-walls rules show ID` prints a rule in full;"
+    yield f"{len(rules)} rules and {len(warnings)} warnings. `three-walls rules show ID` prints the file of a rule;"
     yield f"[the rule base]({_TO_RULES}/README.md) describes how to write one."
     for wall, title in _WALLS.items():
         yield from (

@@ -15,7 +15,6 @@ from three_walls.facts.registry import DEFINITIONS
 from three_walls.lib.expressions import Condition
 from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.transformation import ALL, Action, FromFact, Level, Levels, Selection, Transformation
-from three_walls.report.text_rule import describe_rule
 
 ENTRY = """\
   replay:
@@ -191,15 +190,6 @@ def test_a_rule_that_gains_time_states_a_replay_or_why_there_is_none() -> None:
     rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
     silent = [rule.id for rule in rules if rule.gain.terms and not rule.gain.replay and not rule.gain.no_replay]
     assert silent == []
-
-
-def test_a_rule_is_shown_with_what_it_changes_in_a_replay(tmp_path: Path) -> None:
-    (rule,) = load_rules(rules_directory(tmp_path, with_replay(ENTRY)), definitions=DEFINITIONS)
-    shown = describe_rule(rule)
-    assert "\nIn a replay of the step\n  fuse work rope; directions forward, backward\n" in shown
-    assert "    time 0.6 at the smallest gain, likely 0.4, 0.15 at the largest\n    host 0.1\n" in shown
-    assert "added" not in shown
-    assert "  host if config.bf16 is True\n    host 1 - launch_starved_fraction\n" in shown
 
 
 def test_of_entries_for_the_same_work_whose_conditions_are_unknown_the_first_counts() -> None:

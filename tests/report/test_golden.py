@@ -17,20 +17,20 @@ from tests.golden import check_golden
 from tests.report.rendered import print_plain
 from tests.report.sample_report import CASES, case_file, load_case
 from tests.runs.sample_runs import make_run
-from three_walls.report.csv_report import render_csv
-from three_walls.report.html_report import render_html
-from three_walls.report.json_report import render_json
-from three_walls.report.markdown_report import render_markdown
-from three_walls.report.overrides_file import render_entries, render_overrides
-from three_walls.runs.compare_runs import compare
-from three_walls.runs.comparison import Comparison
-from three_walls.runs.comparison_report import (
+from three_walls.report.comparison import Comparison
+from three_walls.report.comparison_report import (
     print_shown,
     render_shown_csv,
     render_shown_html,
     render_shown_json,
     render_shown_markdown,
 )
+from three_walls.report.csv_report import render_csv
+from three_walls.report.html_report import render_html
+from three_walls.report.json_report import render_json
+from three_walls.report.markdown_report import render_markdown
+from three_walls.report.overrides_file import render_entries, render_overrides
+from three_walls.runs.compare_runs import compare
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -11,11 +12,11 @@ from three_walls.advice.format.rule import Rule
 from three_walls.advice.format.rule_base import load_rule_base
 from three_walls.cli.signals import loading
 from three_walls.lib.errors import UsageError
+from three_walls.lib.expressions import Condition
 from three_walls.lib.fact import FactDefinition
 from three_walls.lib.resources import RULES_DIR
 from three_walls.lib.shell import quote_file
-from three_walls.lib.text import show_control_characters
-from three_walls.report.text_rule import describe_rule, describe_warning
+from three_walls.lib.text import format_setting, show_control_characters
 from three_walls.tables.buckets import SubWall, Wall
 
 
@@ -30,6 +31,21 @@ _OWN = click.argument(
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     callback=_own_directory,
 )
+
+_COMPARISONS = {
+    "equals": "is",
+    "not_equals": "is not",
+    "one_of": "is one of",
+    "none_of": "is none of",
+    "within": "contains nothing but",
+    "at_least": "is at least",
+    "at_most": "is at most",
+    "above": "is above",
+    "below": "is below",
+    "includes": "includes",
+    "excludes": "does not include",
+}
+"""Operators as verbs; ``is_set`` reads ``is set`` or ``is unset``."""
 
 
 @click.group("rules")
@@ -57,7 +73,8 @@ def warnings_command(directory: Path | None) -> None:
             from three_walls.advice.judge_warnings import load_warnings
         warnings = load_warnings(RULES_DIR, directory, definitions=_list_definitions())
     for warning in warnings:
-        click.echo(f"{warning.code:<36} {describe_warning(warning)}")
+        unless = f" unless {_describe(warning.unless)}" if warning.unless else ""
+        click.echo(f"{warning.code:<36} {_describe(warning.when)}{unless}")
 
 
 @rules_command.command("new")
@@ -87,11 +104,11 @@ def new_command(rule_id: str, wall: str, sub_wall: str | None, directory: Path) 
 @click.argument("rule_id", metavar="ID")
 @_OWN
 def show_command(rule_id: str, directory: Path | None) -> None:
-    """Print one rule in full: conditions, requirements, edits, gain, evidence for and against."""
-    rules = {rule.id: rule for rule in _load(directory)}
-    if rule_id not in rules:
+    """Print the file of a rule: conditions, requirements, edits, gain, evidence for and against."""
+    path = next((path for path in _files(directory) if path.stem == rule_id), None)
+    if path is None:
         raise UsageError(f"expected the id of a rule, found {rule_id!r} (see: three-walls rules list)")
-    click.echo(describe_rule(rules[rule_id]))
+    click.echo(show_control_characters(path.read_text(encoding="utf-8")), nl=False)
 
 
 @rules_command.command("check")
@@ -145,6 +162,15 @@ def _list_definitions() -> tuple[FactDefinition, ...]:
     with loading():
         from three_walls.facts.registry import DEFINITIONS
     return DEFINITIONS
+
+
+def _describe(conditions: Iterable[Condition]) -> str:
+    return " and ".join(
+        f"{condition.fact} is {'set' if condition.operand else 'unset'}"
+        if condition.operator == "is_set"
+        else f"{condition.fact} {_COMPARISONS[condition.operator]} {format_setting(condition.operand)}"
+        for condition in conditions
+    )
 
 
 def _files(directory: Path | None) -> tuple[Path, ...]:

@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from three_walls.lib.resources import TEMPLATES_DIR
 from three_walls.lib.text import format_count, format_css_percent, format_share, show_control_characters
-from three_walls.report.compiled_templates import TemplateLoader
-from three_walls.report.html_cells import write_inline, write_rows
 from three_walls.report.report import Report
-from three_walls.report.section import PAGE_ROWS, Section, TimelineBlock, nested_blocks
+from three_walls.report.section import PAGE_ROWS, Column, Section, TimelineBlock, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.report.svg import place_bars, place_heat_map, place_lines, place_roofline
 from three_walls.report.timeline_view import place_timeline, timeline_data
@@ -49,7 +47,7 @@ def render_page(sections: Sequence[Section], document: Document, data_name: str)
     has_timeline = any(isinstance(block, TimelineBlock) for block in blocks)
     shown = [section for section in sections if section.blocks or section.name == "plan"]
     return (
-        make_environment()
+        _make_environment()
         .get_template("page.html.jinja")
         .render(
             title=title,
@@ -64,13 +62,13 @@ def render_page(sections: Sequence[Section], document: Document, data_name: str)
 
 
 @cache
-def make_environment() -> Environment:
+def _make_environment() -> Environment:
     """An environment that escapes everything, and where a misspelled name is an error, not an empty cell.
 
     It is made once: it holds the templates that were loaded.
     """
     environment = Environment(
-        loader=TemplateLoader(),
+        loader=FileSystemLoader(TEMPLATES_DIR),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_show,
@@ -81,13 +79,14 @@ def make_environment() -> Environment:
         "css_percent": format_css_percent,
         "share": format_share,
         "kind": lambda value: type(value).__name__,
-        "inline": write_inline,
-        "page_columns": lambda table: [column for column in table.columns if column.in_page],
-        "cells": write_rows,
+        "pieces": pieces_of,
+        "value_of": Column.raw,  # a filter, because a template calls methods slowly, and a page has thousands of cells
+        "show": Column.show,
+        "plain_text": plain_text,
+        "printable": show_control_characters,
+        "sort_key": _sort_key,
         "count": format_count,
-        "rows_left_out": lambda table: max(0, len(table.rows) - PAGE_ROWS),
         "identifier": make_identifier,
-        "is_wide": lambda columns: len(columns) > MOST_COLUMNS,
         "place_bars": place_bars,
         "place_heat_map": place_heat_map,
         "place_lines": place_lines,
@@ -95,12 +94,19 @@ def make_environment() -> Environment:
         "place_timeline": place_timeline,
         "timeline_data": timeline_data,
     }
+    environment.globals |= {"page_rows": PAGE_ROWS, "most_columns": MOST_COLUMNS}
     return environment
 
 
 def _show(value: object) -> object:
     """What stands in the page for ``value``: in texts of the run control characters are spelled out."""
     return value if isinstance(value, Markup) or not isinstance(value, str) else show_control_characters(value)
+
+
+def _sort_key(value: object) -> float | None:
+    """What a cell is sorted by: its number, whatever its unit; the lower one of a pair of bounds."""
+    number = value[0] if isinstance(value, tuple) and value else value
+    return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
 def make_identifier(text: str) -> str:

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from enum import Enum
 from functools import cache
-from json.encoder import encode_basestring as encode_text
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from three_walls.lib.errors import UsageError
@@ -29,6 +26,7 @@ Json = dict[str, Any]
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
 _VALUE_TYPES = ("ConfigData", "FactValue")
 _NO_JSON = "it is no JSON text"
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +50,11 @@ class DefinedFact:
 def render_json(report: Report) -> str:
     """``report`` as JSON text; the same report gives the same bytes.
 
-    Written field by field, and not by pydantic, which first makes a serializer of the whole type. Raises ValueError for
-    a measured number that is not finite: JSON has none.
+    Raises ValueError for a measured number that is not finite: JSON has none.
     """
-    facts = {name: _define(fact) for name, fact in report.facts.facts.items()}
-    line, members = "\n  ", []
-    for name in sorted((field.name for field in fields(Report)), key=lambda name: name != "schema_version"):
-        # Facts are in the order of their definitions, all other mappings are sorted.
-        text = _write_object(facts.items(), line) if name == "facts" else _write(getattr(report, name), line)
-        members.append(f'{line}"{name}": {text}')
-    return escape_in_json(f"{{{','.join(members)}\n}}\n")
+    # Of Report: what analyze() returns has more, for replays.
+    names = sorted((field.name for field in fields(Report)), key=lambda name: name != "schema_version")
+    return escape_in_json(_write_object(((name, getattr(report, name)) for name in names), "\n") + "\n")
 
 
 def _write(value: Any, line: str) -> str:
@@ -69,46 +62,23 @@ def _write(value: Any, line: str) -> str:
 
     ``line``: a line break with the indentation of the line on which the value begins.
     """
-    write_leaf = _LEAVES.get(type(value))
-    if write_leaf is not None:
-        return write_leaf(value)
-    if isinstance(value, Enum):
-        return _write(value.value, line)
-    if isinstance(value, tuple):
-        return _write_array(value, line)
-    if isinstance(value, Mapping):  # sorted, so that the order in which it was filled does not show
+    if isinstance(value, str | int | float | None):
+        return _encode(value)
+    if isinstance(value, FactSheet):  # facts are in the order of their definitions
+        return _write_object([(name, _define(fact)) for name, fact in value.facts.items()], line)
+    if isinstance(value, Mapping):  # others are sorted, so that the order in which it was filled does not show
         return _write_object(sorted(value.items()), line)
-    return _write_object(_members_of(value), line)
-
-
-def _write_number(number: float) -> str:
-    if not math.isfinite(number):
-        raise ValueError(f"not JSON compliant: JSON has no number {number}")
-    return repr(number)
-
-
-_LEAVES: Mapping[type, Callable[[Any], str]] = {
-    str: encode_text,
-    int: repr,
-    float: _write_number,
-    bool: {True: "true", False: "false"}.__getitem__,
-    NoneType: lambda _: "null",
-}
-
-
-def _write_array(values: tuple[Any, ...], line: str) -> str:
-    kinds = set(map(type, values))
-    if kinds <= {int}:  # the timeline has 100,000 integers
-        return f"[{', '.join(map(repr, values))}]"
-    if kinds <= {int, float}:
-        return f"[{', '.join(map(_write_number, values))}]"
+    if not isinstance(value, tuple):
+        return _write_object(_members_of(value), line)
+    if set(map(type, value)) <= {int, float}:
+        return _encode(value)
     inner = line + "  "
-    return f"[{inner}{f',{inner}'.join([_write(value, inner) for value in values])}{line}]"
+    return f"[{inner}{f',{inner}'.join([_write(part, inner) for part in value])}{line}]"
 
 
 def _write_object(members: Iterable[tuple[str, Any]], line: str) -> str:
     inner = line + "  "
-    written = f",{inner}".join([f"{encode_text(name)}: {_write(value, inner)}" for name, value in members])
+    written = f",{inner}".join([f"{_encode(name)}: {_write(value, inner)}" for name, value in members])
     return f"{{{inner}{written}{line}}}" if written else "{}"
 
 
@@ -197,18 +167,9 @@ def _report_type() -> TypeAdapter[Report]:
 
 
 def _define(fact: Fact) -> DefinedFact:
-    definition, value = fact.definition, None if fact.is_missing else fact.value
-    if definition is None:
-        return DefinedFact(value, fact.unit, fact.missing_reason)
-    return DefinedFact(
-        value,
-        fact.unit,
-        fact.missing_reason,
-        definition.label,
-        definition.meaning,
-        definition.not_the_same_as,
-        definition.needs,
-    )
+    value, definition = None if fact.is_missing else fact.value, fact.definition
+    words = (definition.label, definition.meaning, definition.not_the_same_as, definition.needs) if definition else ()
+    return DefinedFact(value, fact.unit, fact.missing_reason, *words)
 
 
 def _name_if_not_finite(value: FactValue) -> FactValue:

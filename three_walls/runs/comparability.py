@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from three_walls.lib.plain_data import ConfigData
+from three_walls.report.comparison import Severity, Unlikeness
 from three_walls.report.report import Report
 from three_walls.runs.comparability_limits import comparison_rules
 from three_walls.runs.compared_run import Run, write_value
-from three_walls.runs.comparison import Severity, Unlikeness
 from three_walls.runs.step_change import compare_work
 
 _YES = "yes"
