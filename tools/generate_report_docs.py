@@ -16,9 +16,8 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from three_walls.report import json_report, report, tuning_rows
+from three_walls.report import comparison, comparison_report, json_report, report, tuning_rows
 from three_walls.report.terms import GAIN_BASES, TERMS
-from three_walls.runs import comparison, comparison_report
 from three_walls.tables import buckets
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -13,9 +13,9 @@ from tests.browser.test_page import WIDTHS, show_all_tables
 from tests.report.test_html_report import HOSTILE, spoil
 from tests.runs.sample_runs import make_run
 from tests.runs.test_settings import DEEPEP
+from three_walls.report.comparison_report import render_shown
 from three_walls.runs.compare_runs import compare
 from three_walls.runs.compared_run import Run
-from three_walls.runs.comparison_report import render_shown_html
 from three_walls.runs.judge_history import TriedWith, judge_history
 
 UNSET = {"moe_router_dtype": None, "cuda_graph_scope": None}
@@ -37,7 +37,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for name, value in shown.items():
         found[name] = tmp_path_factory.mktemp(name)
-        (found[name] / "report.html").write_text(render_shown_html(value), encoding="utf-8")
+        (found[name] / "report.html").write_text(render_shown(value, "html"), encoding="utf-8")
     return found
 
 

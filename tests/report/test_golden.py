@@ -17,20 +17,14 @@ from tests.golden import check_golden
 from tests.report.rendered import print_plain
 from tests.report.sample_report import CASES, case_file, load_case
 from tests.runs.sample_runs import make_run
-from three_walls.report.csv_report import render_csv
+from three_walls.report.comparison import Comparison
+from three_walls.report.comparison_report import make_sections_of, print_shown, render_shown
+from three_walls.report.csv_report import render_csv, write_tables
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json
 from three_walls.report.markdown_report import render_markdown
 from three_walls.report.overrides_file import render_entries, render_overrides
 from three_walls.runs.compare_runs import compare
-from three_walls.runs.comparison import Comparison
-from three_walls.runs.comparison_report import (
-    print_shown,
-    render_shown_csv,
-    render_shown_html,
-    render_shown_json,
-    render_shown_markdown,
-)
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -62,10 +56,10 @@ RENDERERS = {
 
 COMPARISON_RENDERERS = {
     "txt": _print_comparison,
-    "md": render_shown_markdown,
-    "csv": lambda comparison: _join(render_shown_csv(comparison)),
-    "html": lambda comparison: _body(render_shown_html(comparison)),
-    "json": render_shown_json,
+    "md": lambda comparison: render_shown(comparison, "md"),
+    "csv": lambda comparison: _join(write_tables(make_sections_of(comparison))),
+    "html": lambda comparison: _body(render_shown(comparison, "html")),
+    "json": lambda comparison: render_shown(comparison, "json"),
 }
 
 

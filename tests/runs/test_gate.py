@@ -7,9 +7,9 @@ import pytest
 from tests.runs.sample_runs import make_log_run, make_run
 from three_walls.facts.sheet import DEFINITION_BY_NAME
 from three_walls.lib.errors import UsageError
+from three_walls.report.comparison import ConditionOutcome, ConditionResult
 from three_walls.runs.compare_runs import compare_pair
 from three_walls.runs.compared_run import Run
-from three_walls.runs.comparison import ConditionOutcome, ConditionResult
 from three_walls.runs.gate import judge_gate, list_quantities, read_gate
 
 HOLDS, PASSES = ConditionOutcome.HOLDS, ConditionOutcome.DOES_NOT_HOLD

@@ -9,10 +9,10 @@ import pytest
 from tests.runs.sample_runs import make_log_run, make_run
 from three_walls.lib.errors import UnlikeRunsError
 from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.report.comparison import Severity
 from three_walls.runs.comparability import find_unlikeness
 from three_walls.runs.compare_runs import compare
 from three_walls.runs.compared_run import Run
-from three_walls.runs.comparison import Severity
 
 
 def codes(before: Run, after: Run) -> list[str]:

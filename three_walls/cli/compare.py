@@ -15,19 +15,11 @@ from three_walls.facts.sheet import DEFINITION_BY_NAME
 from three_walls.lib.errors import UsageError
 from three_walls.lib.files import write_texts
 from three_walls.lib.text import show_control_characters
+from three_walls.report.comparison import ConditionOutcome, ConditionResult
+from three_walls.report.comparison_report import Shown, print_shown, render_all, render_shown
 from three_walls.report.render_report import FORMATS
 from three_walls.report.terminal_report import open_console
 from three_walls.runs.compare_runs import compare
-from three_walls.runs.comparison import ConditionOutcome, ConditionResult
-from three_walls.runs.comparison_report import (
-    Shown,
-    print_shown,
-    render_all,
-    render_shown_csv,
-    render_shown_html,
-    render_shown_json,
-    render_shown_markdown,
-)
 from three_walls.runs.gate import judge_gate, read_gate
 from three_walls.runs.read_runs import GivenRun, parse_run, read_history, read_run
 
@@ -174,16 +166,8 @@ def _output(
 def _show(shown: Shown, form: str, table: str | None, *, is_full: bool, quiet: bool) -> None:
     if form == "text":
         print_shown(shown, open_console(), is_full=is_full, is_short=quiet)
-    elif form == "csv":
-        tables = render_shown_csv(shown)
-        name = table or next(name for name in ("buckets", "runs", "history", *tables) if name in tables)
-        if name not in tables:
-            raise UsageError(f"--table: expected one of {', '.join(tables)}, found {table}")
-        click.echo(tables[name], nl=False)
-    elif form == "md":
-        click.echo(render_shown_markdown(shown, is_full=is_full), nl=False)
     else:
-        click.echo(render_shown_html(shown) if form == "html" else render_shown_json(shown), nl=False)
+        click.echo(render_shown(shown, form, table=table or "", is_full=is_full), nl=False)
 
 
 def _write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:

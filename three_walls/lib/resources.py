@@ -16,4 +16,4 @@ WARNINGS_FOLDER = "warnings"  # of the rules
 GENERATED_DIR = TABLES_DIR / "generated"
 TEMPLATES_DIR = ROOT / "reports" / "templates"
 PARSED_DIR = ROOT / "parsed" if IS_BUNDLED else Path(cache_from_source(str(_PACKAGE / "parsed.py"))).with_suffix("")
-"""Tables as JSON (``lib/parsed_documents.py``) and templates as modules (``report/compiled_templates.py``)."""
+"""Rules and tables as JSON: ``lib/parsed_documents.py``."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.text import format_setting
+from three_walls.report.comparison import Severity, Unlikeness
 from three_walls.report.report import Report
 from three_walls.runs.comparability_limits import comparison_rules
 from three_walls.runs.compared_run import Run
-from three_walls.runs.comparison import Severity, Unlikeness
 from three_walls.runs.step_change import compare_work
 
 _YES = "yes"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from three_walls.lib.errors import UnlikeRunsError, UsageError
 from three_walls.lib.version import VERSION
+from three_walls.report.comparison import Comparison, Pair, Severity
 from three_walls.runs.changed_settings import compare_settings, describe_known_settings, judge_trial
 from three_walls.runs.comparability import find_unlikeness
 from three_walls.runs.compared_run import Run, summarize_run
-from three_walls.runs.comparison import Comparison, Pair, Severity
 from three_walls.runs.reconcile import compare_communication, owned_times, reconcile_buckets, reconcile_kernels
 from three_walls.runs.step_change import measure_step_change
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from three_walls.report.comparison import ComparedRun
 from three_walls.report.report import Report
-from three_walls.runs.comparison import ComparedRun
 
 
 @dataclass(frozen=True, slots=True)

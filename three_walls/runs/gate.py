@@ -16,9 +16,9 @@ from three_walls.lib.errors import UsageError
 from three_walls.lib.expressions import OPERATIONS, ORDERED, Condition, parse_expression
 from three_walls.lib.fact import FactDefinition
 from three_walls.lib.units import NUMERIC
+from three_walls.report.comparison import ConditionOutcome, ConditionResult, Pair
 from three_walls.report.report import Report
 from three_walls.runs.compared_run import Run
-from three_walls.runs.comparison import ConditionOutcome, ConditionResult, Pair
 from three_walls.runs.step_change import saved_ns_of
 from three_walls.step.step_rows import RankReport
 from three_walls.tables.buckets import BUCKETS, COMMUNICATION_CATEGORIES, Group

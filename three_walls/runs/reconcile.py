@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from three_walls.export.step_detail_rows import KernelRow
-from three_walls.report.report import Report
-from three_walls.runs.compared_run import Run
-from three_walls.runs.comparison import (
+from three_walls.report.comparison import (
     BucketChange,
     BucketReconciliation,
     CommunicationChange,
@@ -17,6 +15,8 @@ from three_walls.runs.comparison import (
     KernelReconciliation,
     StepChange,
 )
+from three_walls.report.report import Report
+from three_walls.runs.compared_run import Run
 from three_walls.step.step_rows import CommunicationTime
 from three_walls.tables.buckets import in_precedence
 

@@ -1,11 +1,12 @@
-"""Where the step goes: one owner for every nanosecond."""
+"""Where the step goes: one owner for every nanosecond; and where the difference between two steps is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from three_walls.lib.text import format_ms, format_share
+from three_walls.lib.text import format_ms, format_ms_change, format_share
 from three_walls.report.charts import Segment, draw_bars, draw_whole
+from three_walls.report.comparison import BucketReconciliation, Pair
 from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.report import Report
 from three_walls.report.section import (
@@ -22,10 +23,21 @@ from three_walls.report.section import (
     Terminal,
     Text,
 )
+from three_walls.report.sections.compared_steps import BASES
+from three_walls.report.tuning_rows import Basis
 from three_walls.step.step_rows import BudgetRow, RankReport
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKETS
 
 UNLISTED_COLOUR = "#888888"
+_LESS_COLOUR, _MORE_COLOUR = "#22a05a", "#ea580c"
+_SHOWN_BUCKETS = 10
+
+
+def _mark_bucket(bucket: str) -> tuple[Swatch, Text]:
+    return Swatch(BUCKET_COLOURS.get(bucket, UNLISTED_COLOUR)), Text(bucket, "code")
+
+
+BUCKET = Column("Bucket", "bucket", _mark_bucket)
 
 
 def budget(report: Report) -> Section:
@@ -65,11 +77,8 @@ def _tabulate(rows: Sequence[BudgetRow]) -> Table:
     def draw(row: BudgetRow) -> Bar:
         return Bar(((row.fraction / longest, BUCKET_COLOURS.get(row.bucket, UNLISTED_COLOUR)),))
 
-    def name(bucket: str) -> tuple[Swatch, Text]:
-        return Swatch(BUCKET_COLOURS.get(bucket, UNLISTED_COLOUR)), Text(bucket, "code")
-
     columns = (
-        Column("Bucket", "bucket", name),
+        BUCKET,
         Column("Group", "group", role="muted"),
         Column("Time", "ns", format_ms, sums=True),
         Column("Share", "fraction", format_share, sums=True),
@@ -119,3 +128,71 @@ def _describe_gpu(rank: RankReport) -> str:
 
 def _time_in(bucket: str) -> Callable[[RankReport], int | None]:
     return lambda rank: rank.budget.get(bucket, 0) if rank.budget else None
+
+
+def changed_buckets(pair: Pair) -> Section | None:
+    """The buckets of two runs, and the way from their sum to the change of the step."""
+    budget = pair.budget
+    if budget is None:
+        return None
+    longest = max((abs(row.change_ns) for row in budget.rows), default=0) or 1
+
+    def draw(change_ns: int) -> Bar:
+        return Bar(((abs(change_ns) / longest, _LESS_COLOUR if change_ns < 0 else _MORE_COLOUR),) if change_ns else ())
+
+    columns = (
+        BUCKET,
+        Column("Group", "group", role="muted", in_terminal=False),
+        Column("Before", "before_ns", format_ms, sums=True),
+        Column("After", "after_ns", format_ms, sums=True),
+        Column("Change", "change_ns", format_ms_change, sums=True),
+        Column("", "change_ns", draw, width="shape"),
+    )
+    changed = [row for row in budget.rows if row.change_ns]
+    blocks: list[Block] = [Table("buckets", columns, budget.rows, terminal_rows=_SHOWN_BUCKETS)]
+    if not changed:
+        blocks = [Note(f"Each of the {len(budget.rows)} buckets takes as long as before.")]
+    blocks.append(_reconcile(pair, budget))
+    return Section(
+        "buckets",
+        "Where the change is",
+        tuple(blocks),
+        lead=f"The traced step changes by {format_ms_change(budget.traced_change_ns)}: the sum of these rows.",
+        link="Buckets",
+        terminal=Terminal.ALWAYS,
+    )
+
+
+def _reconcile(pair: Pair, budget: BucketReconciliation) -> Table:
+    """From the traced to the compared step."""
+    rows = [("traced step", budget.traced_before_ns, budget.traced_after_ns, budget.traced_change_ns)]
+    if pair.step.basis is not Basis.TRACE:
+        rows += [
+            (
+                "added by the profiler",
+                -budget.profiler_before_ns,
+                -budget.profiler_after_ns,
+                -budget.profiler_change_ns,
+            ),
+            (
+                f"step {BASES[pair.step.basis]}",
+                budget.traced_before_ns - budget.profiler_before_ns,
+                budget.traced_after_ns - budget.profiler_after_ns,
+                budget.step_change_ns,
+            ),
+        ]
+    columns = (
+        Column("", lambda row: row[0]),
+        Column("Before", lambda row: row[1], lambda ns: format_ms(ns) if ns >= 0 else format_ms_change(ns), unit="ns"),
+        Column("After", lambda row: row[2], lambda ns: format_ms(ns) if ns >= 0 else format_ms_change(ns), unit="ns"),
+        Column("Change", lambda row: row[3], format_ms_change),
+    )
+    return Table(
+        "reconciliation",
+        columns,
+        rows,
+        title="From the traced to the compared step",
+        terminal_rows=len(rows),
+        is_compact=True,
+        emphasis=lambda row: row is rows[-1],
+    )

@@ -1,11 +1,12 @@
-"""Communication: how much of it is exposed, how much compute hides."""
+"""Communication: how much of it is exposed, how much compute hides; of a run, or of two."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from three_walls.lib.text import format_bandwidth, format_ms, format_share
+from three_walls.lib.text import format_bandwidth, format_ms, format_ms_change, format_share
 from three_walls.report.charts import GIGABYTES_PER_S, BarRow, Bars, Piece, Segment, draw_bars
+from three_walls.report.comparison import Pair
 from three_walls.report.palette import EXPOSED_COLOUR, FREE_COLOUR, HIDDEN_COLOUR, TRANSFER_COLOUR
 from three_walls.report.report import Report
 from three_walls.report.section import Block, Chart, Column, Fold, Legend, Section, Swatch, Table
@@ -118,3 +119,25 @@ def _draw(rows: tuple[ClassRow, ...]) -> Bars:
     values = [f"{format_ms(row.time.exposed_ns)} exposed" for row in rows]
     names = [BUCKET_BY_NAME[row.name].title if row.name in BUCKET_BY_NAME else row.name for row in rows]
     return draw_bars(names, segments, values=values)
+
+
+def changed_communication(pair: Pair) -> Section | None:
+    """Communication classes of two runs."""
+    if not pair.communication:
+        return None
+    columns = (
+        Column("Communication", "communication_class", role="code"),
+        Column("Exposed before", "before_exposed_ns", format_ms),
+        Column("Exposed after", "after_exposed_ns", format_ms),
+        Column("Change", "exposed_change_ns", format_ms_change),
+        Column("Busy before", "before_busy_ns", format_ms),
+        Column("Busy after", "after_busy_ns", format_ms),
+    )
+    table = Table("communication", columns, pair.communication)
+    return Section(
+        "communication",
+        "Communication",
+        (table,),
+        lead="Exposed: while no compute kernel runs. In the representative steps as traced.",
+        link="Communication",
+    )

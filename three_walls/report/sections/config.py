@@ -1,16 +1,19 @@
-"""The run's configuration, each setting with its source."""
+"""The run's configuration, each setting with its source; and the settings that differ between two runs."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from three_walls.lib.text import format_setting
+from three_walls.lib.text import count_of, format_setting
 from three_walls.megatron.settings.run_config import ConfigConflict, ConfigValue
+from three_walls.report.comparison import Pair
 from three_walls.report.report import Report
-from three_walls.report.section import ROW, Block, Cell, Column, Inline, Items, Section, Table, Terminal, Text
+from three_walls.report.section import ROW, Block, Cell, Column, Inline, Items, Note, Section, Table, Terminal, Text
+from three_walls.report.sections.history import describe_trial
 
 _DEFAULTS = ("Megatron-LM default", "Megatron Core default", "Megatron-Bridge default")
 """Sources of values that nobody set."""
+_SHOWN_SETTINGS = 12
 
 
 class SettingRow(NamedTuple):
@@ -18,6 +21,16 @@ class SettingRow(NamedTuple):
     kind: str
     """``config`` or ``env``."""
     found: ConfigValue
+
+
+def _name_setting(row: Any) -> Cell:
+    """The name of a setting, of a row with ``key`` and ``kind``. An environment variable is marked as one."""
+    name = Text(row.key, "code")
+    return (name, Text("environment", "badge")) if row.kind == "env" else name
+
+
+SETTING = Column("Setting", ROW, _name_setting)
+"""The first column of a table of settings."""
 
 
 def config(report: Report) -> Section:
@@ -31,7 +44,7 @@ def config(report: Report) -> Section:
         blocks.append(Items(items, "Sources that disagree: the first value of each line is used"))
     if rows:
         columns = (
-            Column("Setting", ROW, _name),
+            SETTING,
             Column("Value", lambda row: format_setting(row.found.value), role="code"),
             Column("Source", "found.source", role="muted", width="wide"),
         )
@@ -58,13 +71,40 @@ def config(report: Report) -> Section:
     )
 
 
-def _name(row: SettingRow) -> Cell:
-    name = Text(row.key, "code")
-    return (name, Text("environment", "badge")) if row.kind == "env" else name
-
-
 def _describe_conflict(conflict: ConfigConflict) -> tuple[Inline, ...]:
     pieces: list[Inline] = [Text(conflict.key, "code")]
     for found in conflict.values:
         pieces += [Text(format_setting(found.value), "code"), Text(found.source, "muted")]
     return tuple(pieces)
+
+
+def changed_settings(pair: Pair) -> Section:
+    """The settings in which two runs differ, then what the plan of BEFORE predicted for them."""
+    blocks: list[Block] = []
+    made = [change for change in pair.settings if not change.follows]
+    following = [change for change in pair.settings if change.follows]
+    is_proposed, has_notes = any(change.rules for change in made), any(change.note for change in made)
+    columns = (
+        SETTING,
+        Column("Before", "before", lambda value: Text(format_setting(value), "from")),
+        Column("After", "after", lambda value: Text(format_setting(value), "to")),
+        *([Column("Proposed by", ROW, lambda row: ", ".join(row.rules), role="code")] if is_proposed else []),
+        *([Column("Note", "note", role="muted", width="third", in_terminal=False)] if has_notes else []),
+    )
+    if made:
+        blocks.append(Table("settings", columns, made, terminal_rows=_SHOWN_SETTINGS))
+    elif pair.settings_are_known:
+        blocks.append(Note("No setting that both runs state differs."))
+    if following:
+        names = ", ".join(change.key for change in following)
+        blocks.append(Note(f"{count_of(len(following), 'default')} differ with them: {names}.", role="muted"))
+    if pair.settings_note:
+        blocks.append(Note(pair.settings_note, role="muted"))
+    blocks += describe_trial(pair)
+    return Section(
+        "settings",
+        "Settings that differ",
+        tuple(blocks),
+        link="Settings",
+        terminal=Terminal.ALWAYS,
+    )

@@ -1,11 +1,13 @@
-"""Every fact that rules compare, with its definition."""
+"""What the words and numbers mean: every fact that rules compare, and the terms of report/terms.py."""
 
 from __future__ import annotations
 
 from three_walls.lib.fact import Fact
+from three_walls.lib.text import format_name
 from three_walls.report.formats import format_fact
 from three_walls.report.report import Report
-from three_walls.report.section import ROW, Cell, Column, Section, Table, Terminal, Text
+from three_walls.report.section import ROW, Cell, Column, Definitions, Note, Section, Table, Terminal, Text
+from three_walls.report.terms import GAIN_BASES, TERMS
 
 
 def facts(report: Report) -> Section:
@@ -38,3 +40,19 @@ def _name(fact: Fact) -> Text:
 def _define(fact: Fact) -> Cell:
     meaning = Text(fact.definition.meaning if fact.definition else "", "muted")
     return (meaning, Text(f"Missing: {fact.missing_reason}", "missing")) if fact.is_missing else meaning
+
+
+def reading(_: Report) -> Section:
+    """Terms, then the bases that a gain can have."""
+    terms = tuple((term.name, term.definition) for term in TERMS)
+    bases = tuple((format_name(basis).capitalize(), meaning) for basis, meaning in GAIN_BASES.items())
+    blocks = (Definitions(terms), Note("Basis of a gain", role="heading"), Definitions(bases))
+    return Section(
+        "reading",
+        "How to read this",
+        blocks,
+        link="How to read",
+        terminal=Terminal.NEVER,
+        role="reading",
+        is_folded=True,
+    )

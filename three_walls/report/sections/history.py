@@ -1,12 +1,15 @@
-"""The sections of a history: what to try next, and what was tried with which gain."""
+"""What was tried, with the gain predicted and the gain measured: in a history, and by the two runs of a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from three_walls.advice.finding import Gain
 from three_walls.lib.shell import quote_assignment, quote_word
 from three_walls.lib.text import (
+    capitalize,
+    format_count,
     format_ms,
     format_ms_range,
     format_name,
@@ -15,6 +18,7 @@ from three_walls.lib.text import (
     format_share,
     format_share_change,
 )
+from three_walls.report.comparison import Pair
 from three_walls.report.formats import describe_gain
 from three_walls.report.report import Report
 from three_walls.report.section import (
@@ -32,13 +36,19 @@ from three_walls.report.section import (
     Terminal,
     Text,
 )
-from three_walls.report.tuning_rows import Decision, History, Judgement, NextTrial, TriedRun
+from three_walls.report.tuning_rows import Decision, History, Judgement, NextTrial, TriedEntry, TriedRun
 
-_JUDGEMENTS = {
+_SHORT_JUDGEMENTS = {
     Judgement.INSIDE: "inside",
     Judgement.BELOW: "less",
     Judgement.ABOVE: "more",
     Judgement.UNKNOWN: "",
+}
+_JUDGEMENTS = {
+    Judgement.INSIDE: "inside the predicted range",
+    Judgement.BELOW: "less than predicted",
+    Judgement.ABOVE: "more than predicted",
+    Judgement.UNKNOWN: "not comparable with a prediction",
 }
 
 
@@ -62,7 +72,7 @@ def tabulate_history(history: History) -> Section:
         Column("Change", ROW, _describe_change, is_right=True),
         Column("Predicted", ROW, _describe_prediction, is_right=True),
         Column("Measured", "measured_ns", lambda ns: "" if ns is None else format_saved(ns), is_right=True),
-        Column("Prediction", "judgement", lambda judgement: _JUDGEMENTS[judgement], in_terminal=False),
+        Column("Prediction", "judgement", _SHORT_JUDGEMENTS.__getitem__, in_terminal=False),
         Column("Against", "against", role="muted", in_terminal=False),
         Column("Reason", "reason", role="muted", width="third", in_terminal=False),
     )
@@ -93,7 +103,7 @@ def _head(history: History) -> Section:
         Metric("Best", format_ms(history.best_step_ns), history.best, "after"),
     ]
     if following:
-        metrics.append(Metric("Next", describe_gain(following.gain).removeprefix("gain "), following.rule))
+        metrics.append(Metric("Next", _write_gain(following.gain), following.rule))
     hero = Hero(
         eyebrow=f"{len(history.runs)} runs",
         title=title,
@@ -165,3 +175,70 @@ def _describe_prediction(run: TriedRun) -> str:
     if run.predicted_low_ns is None or run.predicted_high_ns is None:
         return ""
     return format_ms_range(run.predicted_low_ns, run.predicted_high_ns)
+
+
+def describe_trial(pair: Pair) -> Iterator[Block]:
+    """What the plan of BEFORE predicted, and what was measured."""
+    trial = pair.trial
+    if trial.entries:
+        columns = (
+            Column("Entry", "order", format_count),
+            Column("Edit", ROW, lambda entry: (entry.title, Text(entry.rule, "code"))),
+            Column("Predicted", "predicted", _write_gain),
+            Column("Measured alone", ROW, _describe_measured, is_right=True),
+            Column("Judgement", ROW, _judge_entry),
+        )
+        yield Table(
+            "trial",
+            columns,
+            trial.entries,
+            title="What the plan of BEFORE predicted for them",
+            terminal_rows=len(trial.entries),
+        )
+    if trial.measured_ns is None:
+        return
+    saved, low_ns, high_ns = describe_saved(trial.measured_ns), trial.predicted_low_ns, trial.predicted_high_ns
+    predicted = ""
+    if low_ns is not None and high_ns is not None:
+        is_one = len([entry for entry in trial.entries if entry.is_whole]) == 1
+        subject = "the entry" if is_one else "the entries together"
+        predicted = f" Predicted for {subject}: {format_ms_range(low_ns, high_ns)}."
+    if predicted and not trial.other_settings:
+        judgement = capitalize(describe_judgement(trial.judgement, low_ns, high_ns, trial.measured_ns))
+        yield Note(f"Measured: {saved}.{predicted} {judgement}.")
+    elif trial.other_settings and len(trial.other_settings) + len(trial.entries) > 1:
+        yield Note(f"Measured for all differences together: {saved}. It cannot be divided between them.{predicted}")
+    elif trial.other_settings:
+        yield Note(f"Measured: {saved}. No entry of BEFORE's plan makes this change.")
+
+
+def _describe_measured(entry: TriedEntry) -> str:
+    if entry.measured_ns is not None:
+        return describe_saved(entry.measured_ns)
+    return "together with others" if entry.is_whole else "applied in part"
+
+
+def _judge_entry(entry: TriedEntry) -> str:
+    if entry.measured_ns is None:
+        return ""
+    return describe_judgement(entry.judgement, entry.predicted.low or 0, entry.predicted.high, entry.measured_ns)
+
+
+def describe_judgement(judgement: Judgement, low_ns: int | None, high_ns: int | None, measured_ns: int | None) -> str:
+    """A measured gain against the predicted range; what is outside by less than the spread is called so."""
+    if judgement is not Judgement.INSIDE or low_ns is None or high_ns is None or measured_ns is None:
+        return _JUDGEMENTS[judgement]
+    if low_ns <= measured_ns <= high_ns:
+        return _JUDGEMENTS[judgement]
+    return f"{'less' if measured_ns < low_ns else 'more'} than predicted, by no more than the spread"
+
+
+def describe_saved(saved_ns: int) -> str:
+    """``12.3 ms saved``, ``12.3 ms lost`` or ``no change``."""
+    if saved_ns == 0:
+        return "no change"
+    return f"{format_ms(abs(saved_ns))} {'saved' if saved_ns > 0 else 'lost'}"
+
+
+def _write_gain(gain: Gain) -> str:
+    return describe_gain(gain).removeprefix("gain ")

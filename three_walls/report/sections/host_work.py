@@ -1,9 +1,9 @@
-"""Host work: where the threads that launch work are outside of CUDA calls, by NVTX range and operator."""
+"""Host work: where the threads that launch work are outside of CUDA calls; and what CUDA graphs launch for them."""
 
 from __future__ import annotations
 
 from three_walls.export.step_detail_rows import HostWorkRow
-from three_walls.lib.text import count_of, format_count, format_ms, format_share, show_control_characters
+from three_walls.lib.text import UNKNOWN, count_of, format_count, format_ms, format_share, show_control_characters
 from three_walls.report.report import Report
 from three_walls.report.section import ROW, Block, Column, Note, Section, Table, Text
 from three_walls.report.sections.kernels import describe_part
@@ -57,3 +57,25 @@ def _name_code(row: HostWorkRow) -> Text | str:
         return ""
     code = " > ".join(word for word in (row.range, row.operator) if word)
     return Text(show_control_characters(code), "code") if code else Text("outside of ranges", "muted")
+
+
+def graphs(report: Report) -> Section | None:
+    """Coverage of the representative step, and what is launched outside graphs."""
+    coverage = report.graph_coverage
+    if coverage is None:
+        return None
+    columns = (
+        Column("Outside graphs", "category", role="code"),
+        Column("Kernels", "calls", format_count, sums=True),
+        Column("Launch calls", "host_ns", format_ms),
+    )
+    if coverage.reason:
+        lead = f"Share of the kernels inside graphs: {UNKNOWN} ({coverage.reason})."
+    else:
+        total = format_count(coverage.kernels_inside + coverage.kernels_outside)
+        lead = (
+            f"{format_share(coverage.fraction)} of the representative step's kernels run inside CUDA graphs: "
+            f"{format_count(coverage.kernels_inside)} of {total}."
+        )
+    table = Table("graphs", columns, coverage.outside, terminal_rows=5, is_compact=True)
+    return Section("graphs", "CUDA graphs", (table,), lead=lead, link="CUDA graphs", in_menu=True)

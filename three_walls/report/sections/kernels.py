@@ -1,4 +1,4 @@
-"""The kernel table: what ran in the representative step, by bucket."""
+"""The kernel table: what ran in the representative step, by bucket; of a run, or of two."""
 
 from __future__ import annotations
 
@@ -8,18 +8,28 @@ from three_walls.lib.text import (
     count_of,
     format_count,
     format_ms,
+    format_ms_change,
     format_share,
     format_us,
     shorten,
     show_control_characters,
 )
+from three_walls.report.comparison import KernelReconciliation, Pair
 from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.report import Report
-from three_walls.report.section import ROW, Column, Section, Swatch, Table, Text
+from three_walls.report.section import ROW, Block, Column, Section, Swatch, Table, Text
+from three_walls.report.sections.budget import BUCKET
 from three_walls.tables.buckets import BUCKET_BY_NAME
 
 _NAME_LENGTH = 52
 _PLACE_LENGTH = 48
+_SHOWN_KERNELS = 12
+_STATES = {
+    "new": "new",
+    "gone": "gone",
+    "small_before": "before: small or none",
+    "small_after": "after: small or none",
+}
 
 
 def kernels(report: Report) -> Section | None:
@@ -97,3 +107,48 @@ def describe_part(module: str | None, direction: str | None, code: str) -> str:
 
 def _mean_launch_ns(row: KernelRow) -> int | None:
     return None if row.launch_ns is None else round(row.launch_ns / row.calls)
+
+
+def changed_kernels(pair: Pair) -> Section | None:
+    """Kernels of two runs, and the way from their durations to the buckets."""
+    kernels = pair.kernels
+    if kernels is None:
+        return None
+    columns = (
+        BUCKET,
+        Column("Kernel", ROW, lambda row: row.name or "all other kernels", role="code"),
+        Column("", "status", lambda status: Text(_STATES[status], "badge") if status in _STATES else ""),
+        Column("Calls before", "before_calls", format_count, in_terminal=False),
+        Column("Calls after", "after_calls", format_count, in_terminal=False),
+        Column("Before", "before_ns", format_ms, sums=True),
+        Column("After", "after_ns", format_ms, sums=True),
+        Column("Change", "change_ns", format_ms_change, sums=True),
+    )
+    blocks: list[Block] = [
+        Table("kernels", columns, kernels.rows, terminal_rows=_SHOWN_KERNELS),
+        _reconcile(kernels),
+    ]
+    return Section(
+        "kernels",
+        "Kernels",
+        tuple(blocks),
+        lead="Sums of kernel durations in the representative steps as traced.",
+        link="Kernels",
+    )
+
+
+def _reconcile(kernels: KernelReconciliation) -> Table:
+    columns = (
+        Column("Bucket", "bucket", role="code"),
+        Column("Change of its kernels", "kernel_change_ns", format_ms_change, sums=True),
+        Column("of that overlapped", "overlap_change_ns", format_ms_change, sums=True),
+        Column("Change of the bucket", "owned_change_ns", format_ms_change, sums=True),
+    )
+    return Table(
+        "kernel_buckets",
+        columns,
+        kernels.buckets,
+        title="From kernels to buckets",
+        lead="Kernels may run concurrently, and a bucket owns only the time in which no earlier bucket is active.",
+        is_compact=True,
+    )

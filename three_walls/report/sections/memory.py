@@ -1,10 +1,12 @@
-"""Memory of one GPU: estimate and measurement against the capacity, and what a snapshot of the allocator shows."""
+"""Memory of one GPU: estimate and measurement against the capacity, what a snapshot of the allocator shows, and the
+forward work that the backward pass repeats to save memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from three_walls.lib.text import format_count, format_gib, format_share
+from three_walls.lib.text import format_count, format_gib, format_ms, format_share
 from three_walls.memory_snapshot.snapshot import CATEGORIES, MemorySnapshot
 from three_walls.report.charts import GIBIBYTES, BarRow, Bars, Lines, Piece, Series
 from three_walls.report.palette import FREE_COLOUR, MEMORY_COLOURS
@@ -177,3 +179,25 @@ def _describe(snapshot: MemorySnapshot) -> Iterator[str]:
     if snapshot.release_count:
         times = format_count(snapshot.release_count)
         yield f"Memory was returned to the driver {times} times, by allocation retries or empty_cache."
+
+
+def recompute(report: Report) -> Section | None:
+    """One row per recomputed layer."""
+    if not report.recompute_layers:
+        return None
+    columns = (
+        Column("Layer", lambda row: "all together" if row.layer is None else str(row.layer)),
+        Column("Kind", "kind"),
+        Column("Time", "ns", format_ms, sums=True),
+        Column("Replays", "calls", format_count, sums=True),
+    )
+    total = format_ms(sum(row.ns for row in report.recompute_layers))
+    return Section(
+        "recompute",
+        "Recompute",
+        (Table("recompute", columns, report.recompute_layers, is_compact=True),),
+        lead=f"The backward pass of the representative step spends {total} on recomputing forward work. Full: the "
+        "whole layer. Selective: its core attention only.",
+        link="Recompute",
+        in_menu=True,
+    )

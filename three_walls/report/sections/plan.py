@@ -1,4 +1,7 @@
-"""The plan: its entries in order, each with gain, edits, what to check before, how to verify it, and evidence."""
+"""The plan: its entries in order, each with gain, edits, what to check before, how to verify it, and evidence.
+
+Then the overrides of the whole plan, for each launcher.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +63,7 @@ from three_walls.report.section import (
     Text,
     TopEdit,
 )
+from three_walls.report.sections.config import SETTING
 from three_walls.report.sections.timeline import format_clock, link_of, name_cause
 from three_walls.report.step_base import StepBase, find_step_base, step_after
 
@@ -93,6 +97,25 @@ def plan(report: Report) -> Section:
         lead=_lead(report) if report.plan else "",
         link="Plan",
         empty=explain_empty(report),
+        terminal=Terminal.ALWAYS,
+    )
+
+
+def overrides(report: Report) -> Section | None:
+    """All edits of the plan as lines to copy, and notes on what no line can express."""
+    blocks: list[Block] = [Copyable(name, title, lines) for name, title, lines in list_forms(report.overrides)]
+    if report.overrides.notes:
+        blocks.append(Items(tuple(f"note: {note}" for note in report.overrides.notes), role="warning"))
+    if not blocks:
+        return None
+    return Section(
+        "overrides",
+        "Overrides to apply",
+        tuple(blocks),
+        lead="The whole plan, as in overrides.txt. Use the lines of your launcher: those for Megatron-Bridge and "
+        "Megatron-LM are quoted for a shell.",
+        link="Overrides",
+        is_folded=True,
         terminal=Terminal.ALWAYS,
     )
 
@@ -406,19 +429,12 @@ def tabulate_edits(report: Report, edits: tuple[PlannedEdit, ...], name: str) ->
         return Text(format_setting(edit.from_value), "from") if is_known else UNKNOWN
 
     columns = (
-        Column("Setting", ROW, name_setting),
+        SETTING,
         Column("From", ROW, value_now),
         Column("To", "to", lambda value: Text(format_setting(value), "to")),
         Column("", ROW, _remark, width="third"),
     )
     return Table(name, columns, edits, terminal_rows=len(edits), is_compact=True)
-
-
-def name_setting(row: PlannedEdit) -> Cell:
-    """The name of a setting. An environment variable is marked as one."""
-    if row.kind == "env":
-        return Text(row.key, "code"), Text("environment", "badge")
-    return Text(row.key, "code")
 
 
 def _remark(edit: PlannedEdit) -> Cell:

@@ -6,7 +6,7 @@ from three_walls.bridge.recipe_rows import BATCH_SIZE, BENCHMARK_SETTING, Recipe
 from three_walls.lib.text import format_count, format_setting
 from three_walls.report.report import Report
 from three_walls.report.section import ROW, Cell, Column, Note, Section, Table, Text
-from three_walls.report.sections.plan import name_setting
+from three_walls.report.sections.config import SETTING
 
 MARK_MEANINGS = {
     BENCHMARK_SETTING: "not for a production run",
@@ -21,7 +21,7 @@ def recipe(report: Report) -> Section | None:
         reason = report.no_recipe_reason
         return Section("recipe", "Known-good recipe", (), link="Recipe", empty=f"None: {reason}") if reason else None
     columns = (
-        Column("Setting", ROW, name_setting),
+        SETTING,
         Column("This run", "run", lambda value: Text(format_setting(value), "from")),
         Column("Recipe", "recipe", lambda value: Text(format_setting(value), "code")),
         Column("", ROW, _remark),

@@ -1,15 +1,16 @@
-"""The three walls: upper bounds of what removing each would save."""
+"""The three walls: upper bounds of what removing each would save; and the wall after a change."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from three_walls.advice.verdict_rows import Counterfactual
-from three_walls.lib.text import capitalize, format_ms, format_share
-from three_walls.report.formats import SUB_WALL_NAMES, format_wall
+from three_walls.lib.text import UNKNOWN, capitalize, format_ms, format_share
+from three_walls.report.comparison import ComparedRun, Pair
+from three_walls.report.formats import SUB_WALL_NAMES, describe_gain, format_wall
 from three_walls.report.palette import WALL_COLOURS
 from three_walls.report.report import Report
-from three_walls.report.section import ROW, Bar, Cell, Column, Note, Section, Table, Text
+from three_walls.report.section import ROW, Bar, Cell, Column, Inline, Items, Note, Section, Table, Terminal, Text
 from three_walls.tables.buckets import SubWall, Wall
 
 _FACTS = {
@@ -148,3 +149,32 @@ def _draw(row: WallRow) -> Bar:
 
 def _mark(mark: str) -> Cell:
     return Text(mark, "badge" if mark == "runner-up" else "badge strong") if mark else ""
+
+
+def wall_now(before: ComparedRun, pair: Pair) -> Section:
+    """The wall of AFTER, and the first entry of its plan."""
+    after = pair.after
+    items: list[tuple[Inline, ...]] = []
+    if after.has_trace:
+        is_same = before.has_trace and (after.wall, after.sub_wall) == (before.wall, before.sub_wall)
+        same = ", as before" if is_same else ""
+        items.append((Text(f"The wall{same}:", "strong"), f"{name_wall(after)}. {after.verdict}"))
+        if after.next_gain is not None:
+            gain = describe_gain(after.next_gain)
+            items.append((Text("Next entry:", "strong"), f"{after.next_entry} ({after.next_rule}): {gain}."))
+        else:
+            items.append((Text("Next entry:", "strong"), "none: the plan of AFTER is empty."))
+    else:
+        items.append(("AFTER was not traced: capture it to learn its wall, and analyze it for the next edit.",))
+    return Section(
+        "next",
+        "What is the wall now",
+        (Items(tuple(items)),),
+        link="Next",
+        terminal=Terminal.ALWAYS,
+    )
+
+
+def name_wall(run: ComparedRun) -> str:
+    """The wall of a compared run."""
+    return format_wall(run.wall, run.sub_wall) if run.has_trace else UNKNOWN

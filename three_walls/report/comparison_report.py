@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import Any
 
 from pydantic import TypeAdapter
 from rich.console import Console
 
+from three_walls.lib.errors import UsageError
 from three_walls.lib.text import escape_in_json
+from three_walls.report.comparison import Comparison
 from three_walls.report.csv_report import write_tables
 from three_walls.report.html_report import render_page
 from three_walls.report.markdown_report import write_markdown
 from three_walls.report.section import Section, Terminal
+from three_walls.report.sections import make_comparison_sections
 from three_walls.report.sections.history import make_history_sections
 from three_walls.report.terminal_report import print_sections
 from three_walls.report.tuning_rows import History
-from three_walls.runs.comparison import Comparison
-from three_walls.runs.sections.comparison_sections import make_comparison_sections
 
 Shown = Comparison | History
 
 _SHORT = ("verdict", "gate", "runs")
+_MAIN_TABLES = ("buckets", "runs", "history")
 MORE = "--full prints communication and kernels too; --out DIR writes a page."
 HISTORY_MORE = "--format html and --format json have all of it."
 
@@ -32,28 +33,29 @@ def make_sections_of(shown: Shown) -> tuple[Section, ...]:
     return make_comparison_sections(shown) if isinstance(shown, Comparison) else make_history_sections(shown)
 
 
-def render_shown_html(shown: Shown) -> str:
-    """``shown`` as a page that works offline."""
-    return render_page(make_sections_of(shown), shown, f"{_stem(shown)}.json")
+def render_shown(shown: Shown, form: str, *, table: str = "", is_full: bool = True) -> str:
+    """``shown`` as a page that works offline (html), as json, md or csv; the same value gives the same bytes.
+
+    ``is_full`` counts for Markdown: everything, not only what the terminal shows. Of CSV the table of that name, else
+    the main one. Raises UsageError for a table that there is not.
+    """
+    if form == "json":
+        return _render_json(shown)
+    sections = make_sections_of(shown)
+    if form == "html":
+        return render_page(sections, shown, f"{_stem(shown)}.json")
+    if form == "md":
+        return write_markdown(section for section in sections if is_full or section.terminal is Terminal.ALWAYS)
+    tables = write_tables(sections)
+    name = table or next(name for name in (*_MAIN_TABLES, *tables) if name in tables)
+    if name not in tables:
+        raise UsageError(f"--table: expected one of {', '.join(tables)}, found {table}")
+    return tables[name]
 
 
-def render_shown_markdown(shown: Shown, *, is_full: bool = True) -> str:
-    """``shown`` as Markdown. Without ``is_full`` what the terminal shows, for a ticket or a job summary."""
-    return write_markdown(
-        section for section in make_sections_of(shown) if is_full or section.terminal is Terminal.ALWAYS
-    )
-
-
-def render_shown_csv(shown: Shown) -> dict[str, str]:
-    """Name of each table -> its CSV text."""
-    return write_tables(make_sections_of(shown))
-
-
-def render_shown_json(shown: Shown) -> str:
-    """``shown`` as JSON; the same value gives the same bytes."""
+def _render_json(shown: Shown) -> str:
     document = TypeAdapter(type(shown)).dump_python(shown, mode="json")
-    in_order = {"schema_version": document.pop("schema_version")}
-    in_order |= {field.name: document[field.name] for field in fields(shown) if field.name in document}
+    in_order = {"schema_version": document.pop("schema_version")} | document
     return escape_in_json(json.dumps(in_order, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
 
 
@@ -77,12 +79,7 @@ def print_shown(shown: Shown, console: Console, *, is_full: bool, is_short: bool
 
 def render_all(shown: Shown) -> dict[str, str]:
     """File name -> content of what ``--out`` writes."""
-    stem = _stem(shown)
-    return {
-        f"{stem}.html": render_shown_html(shown),
-        f"{stem}.json": render_shown_json(shown),
-        f"{stem}.md": render_shown_markdown(shown),
-    }
+    return {f"{_stem(shown)}.{form}": render_shown(shown, form) for form in ("html", "json", "md")}
 
 
 def _stem(shown: Shown) -> str:
