@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.advice.builders import MS, rule, sheet_of
-from three_walls.advice.finding import Note, Outcome, PlannedEdit
+from three_walls.advice.finding import Outcome, PlannedEdit, PlanNote
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.advice.plan.make_plan import choose_first_trial, make_plan, make_validated_plan
 from three_walls.facts.sheet import DEFINITIONS
@@ -72,8 +72,8 @@ def test_a_rank_that_does_not_hold_the_run_back_stays_a_finding() -> None:
 
 
 def test_an_entry_without_edits_is_nothing_to_validate() -> None:
-    def refuse(_: Sequence[PlannedEdit]) -> tuple[Note, ...]:
-        return (Note("conflict", "refused"),)
+    def refuse(_: Sequence[PlannedEdit]) -> tuple[PlanNote, ...]:
+        return (PlanNote("conflict", "refused"),)
 
     _, plan = make_validated_plan([LATE_RANK], sheet_of(SLOW_RANK), refuse)
     assert [step.order for step in plan] == [0]

@@ -10,7 +10,7 @@ import pytest
 from tests.advice.builders import MS, frees_memory, requirement, rule, run, sheet_of, upper_bound, with_replay
 from tests.advice.fake_predictor import FakePredictor, replayed, saving
 from tests.advice.test_culprit_in_plan import LATE_RANK, SLOW_RANK
-from three_walls.advice.finding import Bounds, Finding, Note, Outcome, PlannedEdit, PlanStep
+from three_walls.advice.finding import Bounds, Finding, Outcome, PlannedEdit, PlanNote, PlanStep
 from three_walls.advice.format.rule import Edit, Rule
 from three_walls.advice.plan.make_plan import choose_first_trial, make_plan, make_validated_plan
 from three_walls.advice.plan.replays import Replays
@@ -257,8 +257,8 @@ def test_the_first_trial_is_a_share_of_the_replayed_step() -> None:
 def test_replays_are_kept_when_the_plan_is_made_again() -> None:
     predictor = saving(800, a=80, b=200)
 
-    def refuse_b(edits: Sequence[PlannedEdit]) -> tuple[Note, ...]:
-        return tuple(Note("refused", "it is refused") for edit in edits if edit.key == "b")
+    def refuse_b(edits: Sequence[PlannedEdit]) -> tuple[PlanNote, ...]:
+        return tuple(PlanNote("refused", "it is refused") for edit in edits if edit.key == "b")
 
     rules = [replayed(rule("a")), replayed(rule("b"))]
     findings, steps = make_validated_plan(rules, run(), refuse_b, predictor=predictor)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.bridge.builders import config, edit
 from tests.paths import SAMPLES
-from three_walls.advice.finding import Bounds, Finding, Gain, Note, Outcome, PlannedEdit, PlanStep
+from three_walls.advice.finding import Bounds, Finding, Gain, Outcome, PlannedEdit, PlanNote, PlanStep
 from three_walls.bridge.check_overrides import find_problems
 from three_walls.bridge.render_entries import spell_entries
 from three_walls.bridge.render_overrides import NEWEST_BRIDGE, spell
@@ -105,7 +105,7 @@ def test_an_entry_without_edits_has_no_overrides_and_says_so() -> None:
 
 
 def test_what_the_plan_settles_by_an_earlier_entry_is_to_be_confirmed_alone() -> None:
-    note = Note("te", "Confirm that transformer_impl is transformer_engine (not recorded)")
+    note = PlanNote("te", "Confirm that transformer_impl is transformer_engine (not recorded)")
     step = entry(1, "rope", GROUPED)
     alone = replace(step.finding, confirm_first=(note,))
     (asked,) = spell_entries((step,), [alone], RunConfig(), NEWEST_BRIDGE)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from three_walls import analyze
-from three_walls.export.step_detail_rows import Timeline, TimelineLane
+from three_walls.export.step_detail_rows import StepTimeline, TimelineLane
 from three_walls.export.step_timeline import thin
 
 US = 1_000
@@ -29,13 +29,13 @@ def build() -> TraceBuilder:
     return builder
 
 
-def draw(folder: Path) -> Timeline:
+def draw(folder: Path) -> StepTimeline:
     timeline = analyze(build().write(folder / "rank0.sqlite")).timeline
     assert timeline is not None
     return timeline
 
 
-def items(timeline: Timeline, kind: str, name: str = "") -> list[tuple[int, int, str]]:
+def items(timeline: StepTimeline, kind: str, name: str = "") -> list[tuple[int, int, str]]:
     """Start, length and text of the lane's items."""
     (lane,) = (lane for lane in timeline.ranks[0].lanes if (lane.kind, lane.name) == (kind, name) and not lane.depth)
     texts = [timeline.texts[place] for place in lane.text]

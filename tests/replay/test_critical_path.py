@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from tests.replay.small_graphs import GraphBuilder, lockstep_graph, random_graphs
 from three_walls.facts.replayed_step import critical_path_compute_fraction, critical_path_host_fraction
-from three_walls.replay.find_critical_path import CriticalPath, find_critical_path, summarize_critical_path
+from three_walls.replay.find_critical_path import CriticalNodes, find_critical_path, summarize_critical_path
 from three_walls.replay.step_graph import StepGraph, replay, with_operations
 
 
-def path_of(graph: StepGraph, rank: int | None = None) -> CriticalPath:
+def path_of(graph: StepGraph, rank: int | None = None) -> CriticalNodes:
     return find_critical_path(graph, graph.work, replay(graph), rank)
 
 
-def rows(path: CriticalPath, *columns: str) -> list[tuple[object, ...]]:
+def rows(path: CriticalNodes, *columns: str) -> list[tuple[object, ...]]:
     return path.segments.select(columns).rows()
 
 

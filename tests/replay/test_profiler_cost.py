@@ -10,8 +10,7 @@ import polars as pl
 
 from tests.replay.built_steps import US, Step
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost, settle_waits, without_profiler
-from three_walls.replay.profiler_cost import measure_profiler_cost
-from three_walls.replay.profiler_costs import profiler_costs
+from three_walls.replay.profiler_cost import measure_profiler_cost, profiler_costs
 from three_walls.replay.step_graph import StepGraph
 from three_walls.step.operators import RANGE_TIMES
 

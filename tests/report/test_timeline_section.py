@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from three_walls.export.step_detail_rows import Timeline, TimelineLane
+from three_walls.export.step_detail_rows import StepTimeline, TimelineLane
 from three_walls.lib.resources import TEMPLATES_DIR
 from three_walls.report.html_report import render_html
 from three_walls.report.report import Report
@@ -26,12 +26,12 @@ def block_of(report: Report) -> TimelineBlock:
 
 
 @pytest.fixture
-def drawn(report: Report) -> Timeline:
+def drawn(report: Report) -> StepTimeline:
     assert report.timeline is not None
     return report.timeline
 
 
-def test_a_link_leads_to_a_place_of_the_page(report: Report, drawn: Timeline) -> None:
+def test_a_link_leads_to_a_place_of_the_page(report: Report, drawn: StepTimeline) -> None:
     page = render_html(report)
     link = link_of(drawn.worst_gaps[0])
     assert link == "t=450000000-640000000&rank=3"
@@ -40,7 +40,7 @@ def test_a_link_leads_to_a_place_of_the_page(report: Report, drawn: Timeline) ->
     assert page.count(f'id="{escaped}"') == 1
 
 
-def test_a_hostile_name_can_neither_end_the_data_nor_steer_the_reader(report: Report, drawn: Timeline) -> None:
+def test_a_hostile_name_can_neither_end_the_data_nor_steer_the_reader(report: Report, drawn: StepTimeline) -> None:
     hostile = replace(drawn, texts=(HOSTILE, *drawn.texts[1:]))
     text = timeline_data(block_of(replace(report, timeline=hostile)))
     assert not re.search(r"[<>&\x00-\x1f]|[^\x00-\x7f]", text)
@@ -65,7 +65,7 @@ def test_the_picture_shows_what_takes_most_of_each_column_and_leaves_a_pause_whi
     )
 
 
-def test_an_empty_lane_is_an_empty_picture(report: Report, drawn: Timeline) -> None:
+def test_an_empty_lane_is_an_empty_picture(report: Report, drawn: StepTimeline) -> None:
     empty = replace(drawn.ranks[0], lanes=(TimelineLane("budget", "", 0, (), (), (), ()),))
     (lane,) = place_timeline(block_of(replace(report, timeline=replace(drawn, ranks=(empty,)))))
     assert lane.paths == ()

@@ -77,7 +77,7 @@ class PlannedEdit:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class PlanNote:
     """A sentence with its source: a requirement that fails, something to confirm first, or evidence."""
 
     name: str
@@ -102,17 +102,17 @@ class Finding:
     """Why this is the outcome: a sentence with the numbers that were compared."""
     missing: tuple[str, ...]
     """Names of the facts that the rule needs and that are missing."""
-    blocked_by: tuple[Note, ...]
+    blocked_by: tuple[PlanNote, ...]
     """Requirements that fail."""
-    confirm_first: tuple[Note, ...]
+    confirm_first: tuple[PlanNote, ...]
     """What a person must check before the edits are applied."""
     edits: tuple[PlannedEdit, ...]
     gain_ns: Gain
     how_to_verify: str = ""
     why_it_matters: str = ""
     side_effects: tuple[str, ...] = ()
-    evidence_for: tuple[Note, ...] = ()
-    evidence_against: tuple[Note, ...] = ()
+    evidence_for: tuple[PlanNote, ...] = ()
+    evidence_against: tuple[PlanNote, ...] = ()
     advice: str = ""
     """What to do where no setting fixes it."""
     applicability: str = "execution-only"

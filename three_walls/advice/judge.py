@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from three_walls.advice import verdict_thresholds
 from three_walls.advice.edits import fact_of, missing_targets, plan_edits
-from three_walls.advice.finding import Finding, Gain, Note, Outcome, PlannedEdit
+from three_walls.advice.finding import Finding, Gain, Outcome, PlannedEdit, PlanNote
 from three_walls.advice.format.conditions import evaluate_all, list_conditions, that_are, unit_of_setting
 from three_walls.advice.format.rule import Claim, Requirement, Rule
 from three_walls.advice.plan.gain import estimate, no_estimate
@@ -191,15 +191,15 @@ def _explain_requirement(requirement: Requirement, facts: FactSheet) -> str:
     return explain(failing, facts, joined_by=" and ")
 
 
-def _blocking_note(requirement: Requirement, facts: FactSheet) -> Note:
+def _blocking_note(requirement: Requirement, facts: FactSheet) -> PlanNote:
     text = f"{_explain_requirement(requirement, facts)}: {requirement.reason}"
-    return Note(requirement.name, text, requirement.source)
+    return PlanNote(requirement.name, text, requirement.source)
 
 
-def _notes_to_confirm(rule: Rule, facts: FactSheet) -> tuple[Note, ...]:
+def _notes_to_confirm(rule: Rule, facts: FactSheet) -> tuple[PlanNote, ...]:
     unknown = (requirement for requirement in rule.requires.values() if _is_met(requirement, facts) is Truth.UNKNOWN)
     return tuple(
-        Note(requirement.name, _confirmation(requirement, facts), requirement.source) for requirement in unknown
+        PlanNote(requirement.name, _confirmation(requirement, facts), requirement.source) for requirement in unknown
     )
 
 
@@ -253,5 +253,5 @@ def _order_advice(rule: Rule, facts: FactSheet) -> str:
     return " ".join([*fitting, *always, *(["Should that not be it:"] if fitting and others else []), *others])
 
 
-def _claims(name: str, evidence: Iterable[Claim]) -> tuple[Note, ...]:
-    return tuple(Note(name, claim.claim, claim.source) for claim in evidence)
+def _claims(name: str, evidence: Iterable[Claim]) -> tuple[PlanNote, ...]:
+    return tuple(PlanNote(name, claim.claim, claim.source) for claim in evidence)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from three_walls.advice.finding import Note, PlannedEdit
+from three_walls.advice.finding import PlannedEdit, PlanNote
 from three_walls.bridge.constraints import constraint_table, failure_mode_of, judge_constraints, judge_values, show
 from three_walls.bridge.field_values import ACTIVATIONS_NAMED_SINCE, FieldValues, describe_field
 from three_walls.bridge.merged_config import (
@@ -68,7 +68,7 @@ class OverrideCheck:
     release: str
     """The release whose schema was used."""
     overrides: tuple[CheckedOverride, ...]
-    broken: tuple[Note, ...]
+    broken: tuple[PlanNote, ...]
     unknown: tuple[str, ...]
     constraints_count: int
     """Constraints that the release has."""
@@ -91,10 +91,10 @@ class OverrideCheck:
         return None if FailureMode.UNKNOWN in modes else True
 
     @property
-    def problems(self) -> tuple[Note, ...]:
+    def problems(self) -> tuple[PlanNote, ...]:
         """What fails, overrides first."""
         failing = (override for override in self.overrides if override.truth is Truth.FAILS)
-        notes = (Note("override_applies", f"{override.text}: {override.message}") for override in failing)
+        notes = (PlanNote("override_applies", f"{override.text}: {override.message}") for override in failing)
         return (*notes, *self.broken)
 
 
@@ -115,7 +115,7 @@ def check_overrides(
 
 def find_problems(
     edits: Iterable[PlannedEdit], config: RunConfig, bridge_version: str | None = None
-) -> tuple[Note, ...]:
+) -> tuple[PlanNote, ...]:
     """What is wrong with ``edits``: overrides that fail, and constraints that only the edits break."""
     version = bridge_version or config.bridge_version or NEWEST_BRIDGE
     base, broken_before = _without_edits.of(config, version)

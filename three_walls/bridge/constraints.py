@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from three_walls.advice.finding import Note
+from three_walls.advice.finding import PlanNote
 from three_walls.advice.format.rule_sources import Pointer, load_sources
 from three_walls.bridge.merged_config import MergedConfig, values_by_path
 from three_walls.bridge.resolve_config import BEFORE, DERIVED, DERIVED_NAMES, ENVIRONMENT, PLATFORM, Resolved, resolve
@@ -110,17 +110,17 @@ def _list_names(path: Path) -> dict[str, object]:
     return {"names": names, "sources": load_sources(RULES_DIR / "sources.yaml")}
 
 
-def judge_constraints(config: MergedConfig, version: str) -> tuple[tuple[Note, ...], tuple[str, ...]]:
+def judge_constraints(config: MergedConfig, version: str) -> tuple[tuple[PlanNote, ...], tuple[str, ...]]:
     """Constraints of the release that ``config`` breaks, and the names of those that cannot be judged."""
     return judge_values(config, values_by_path(config, bridge_schema(version)), version)
 
 
 def judge_values(
     config: MergedConfig, paths: Mapping[str, Any], version: str
-) -> tuple[tuple[Note, ...], tuple[str, ...]]:
+) -> tuple[tuple[PlanNote, ...], tuple[str, ...]]:
     """The same for settings by Bridge path; ``config`` gives the environment and the platform."""
     settings = resolve(paths, config, version)
-    broken = [Note(WRONG_KIND, problem, WRONG_KIND_SOURCE) for problem in settings.problems]
+    broken = [PlanNote(WRONG_KIND, problem, WRONG_KIND_SOURCE) for problem in settings.problems]
     unknown = []
     for name, constraint in constraint_table().constraints.items():
         if not constraint.is_checked_in(version):
@@ -128,7 +128,7 @@ def judge_values(
         truth, found = constraint.judge(settings)
         if truth is Truth.FAILS:
             text = constraint.failure_mode.describe(f"{constraint.message} ({found})", settings.schema.release)
-            broken.append(Note(name, text, constraint.source))
+            broken.append(PlanNote(name, text, constraint.source))
         elif truth is Truth.UNKNOWN:
             unknown.append(name)
     return tuple(broken), tuple(unknown)

@@ -18,7 +18,7 @@ from three_walls.lib.errors import UsageError
 from three_walls.replay.find_critical_path import (
     GAP,
     OPERATION,
-    CriticalPath,
+    CriticalNodes,
     find_critical_path,
     list_operations_on_path,
 )
@@ -197,7 +197,7 @@ def find_operations_on_path(graph: StepGraph | None, window: Window) -> frozense
     return list_operations_on_path(graph, graph.work, *replayed)
 
 
-def find_path(graph: StepGraph | None, window: Window) -> CriticalPath | None:
+def find_path(graph: StepGraph | None, window: Window) -> CriticalNodes | None:
     """The critical path of the rank's captured step; None where it was not replayed."""
     replayed = _replay_captured(graph, window)
     return None if graph is None or replayed is None else find_critical_path(graph, graph.work, *replayed)
@@ -213,7 +213,7 @@ def _replay_captured(graph: StepGraph | None, window: Window) -> tuple[Times, in
     return times, place
 
 
-def list_path(graph: StepGraph, path: CriticalPath, zero_ns: Mapping[int, int], window: Window) -> pl.DataFrame:
+def list_path(graph: StepGraph, path: CriticalNodes, zero_ns: Mapping[int, int], window: Window) -> pl.DataFrame:
     """``path`` on the times of the capture: start_ns, end_ns, what, kind, category, module, name, on_rank_index.
 
     Each begins where the one before it ends. ``zero_ns``: per rank index the time of its clock that viewers show as 0.

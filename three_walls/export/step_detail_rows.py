@@ -112,15 +112,15 @@ class TimelineLane:
     """Delta-coded: the first counts from 0 of the timeline, each other one from the start before it."""
     length_ns: tuple[int, ...]
     text: tuple[int, ...]
-    """Place in ``Timeline.texts``: kernel, call, range; of gaps the detail; of joined items the longest one's."""
+    """Place in ``StepTimeline.texts``: kernel, call, range; of gaps the detail; of joined items the longest one's."""
     category: tuple[int, ...]
-    """Place in ``Timeline.texts``: bucket, or cause of the gap; empty for modules, ranges and calls."""
+    """Place in ``StepTimeline.texts``: bucket, or cause of the gap; empty for modules, ranges and calls."""
     count: tuple[int, ...] = ()
     """Items that were joined; empty: none were."""
     busy_ns: tuple[int, ...] = ()
     """Of items that were joined (``count`` above 1), in order: the sum of their lengths."""
     module: tuple[int, ...] = ()
-    """Of operations: place in ``Timeline.texts`` of module and direction; empty where none is known."""
+    """Of operations: place in ``StepTimeline.texts`` of module and direction; empty where none is known."""
     launch_ns: tuple[int, ...] = ()
     """Of operations: from the begin of the launch call to the start; -1 where not recorded, and of joined items."""
     on_path: tuple[int, ...] = ()
@@ -165,7 +165,7 @@ class TimelineStretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class StepTimeline:
     """The representative step of every rank that captured it."""
 
     step: int

@@ -28,7 +28,7 @@ from three_walls.export.lanes import (
     list_windows,
     name_by_id,
 )
-from three_walls.export.step_detail_rows import Timeline, TimelineLane, TimelineRank, TimelineStretch
+from three_walls.export.step_detail_rows import StepTimeline, TimelineLane, TimelineRank, TimelineStretch
 from three_walls.lib.declare import artifact
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import name_ranges
@@ -74,7 +74,7 @@ def drawn_timeline(
     described_operations: pl.DataFrame,
     named_ranges: pl.DataFrame,
     late_ranks: tuple[int, ...],
-) -> Timeline:
+) -> StepTimeline:
     """The timeline of the step.
 
     ``late_ranks``: numbers of ranks that make others wait, the one that costs most first. Raises InputError where a
@@ -115,7 +115,7 @@ def drawn_timeline(
         ranks.append(TimelineRank(window.rank.rank, begin, length, window.zero_ns, role, tuple(lanes), items))
     own = next(window for window in windows if window.rank.rank_index == representative)
     worst_gaps, exposed, longest = _list_stretches(measured, own, operations, gaps)
-    return Timeline(
+    return StepTimeline(
         step=measured.step.step,
         rank=measured.step.rank.rank,
         is_aligned=is_aligned,

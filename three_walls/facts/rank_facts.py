@@ -24,7 +24,7 @@ _NO_CULPRIT = "no rank is late for a reason of its own"
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class RootCauseRank:
     """The rank to fix first."""
 
     rank: int
@@ -56,7 +56,7 @@ def culprit(
     latest_rank: Measurement[Straggler | None],
     wait_exposed_ns: int,
     profiler_excess_ns: Measurement[int],
-) -> Measurement[Culprit | None]:
+) -> Measurement[RootCauseRank | None]:
     """The rank to fix first; None where none is late for a reason of its own."""
     if latest_rank.missing_reason:
         return missing(latest_rank.missing_reason)
@@ -64,7 +64,7 @@ def culprit(
     for straggler, late_ns in find_sick(attribution.stragglers, step.step_ns, profiler_excess_ns.value):
         cost_ns = min(late_ns, waiting_ns)
         if cost_ns >= attribution_thresholds.MINIMUM_LATE_FRACTION * step.step_ns:
-            return known(Culprit(straggler.rank, straggler.cause, cost_ns))
+            return known(RootCauseRank(straggler.rank, straggler.cause, cost_ns))
     return known(None)
 
 
@@ -112,7 +112,7 @@ def straggler_likely_reason(latest_rank: Straggler | None) -> Measurement[str]:
 
 
 @fact("count", "the number of the rank to fix first")
-def culprit_rank(culprit: Culprit | None) -> Measurement[int]:
+def culprit_rank(culprit: RootCauseRank | None) -> Measurement[int]:
     """Number of the rank that costs the others most time for a reason of its own: a slow GPU or a slow host.
 
     Not the same as: The latest rank: that one may have more work, or wait for an earlier stage itself.
@@ -121,7 +121,7 @@ def culprit_rank(culprit: Culprit | None) -> Measurement[int]:
 
 
 @fact("text", "the cause of the slow rank's delay")
-def culprit_cause(culprit: Culprit | None) -> Measurement[str]:
+def culprit_cause(culprit: RootCauseRank | None) -> Measurement[str]:
     """Why the rank to fix first is late: slow_compute, launch_starved, host_blocked or unknown."""
     return known(str(culprit.cause)) if culprit else missing(_NO_CULPRIT)
 
@@ -129,7 +129,7 @@ def culprit_cause(culprit: Culprit | None) -> Measurement[str]:
 @duration(
     "the delay per step by a slow rank", share="the delay by a slow rank", pool=Pool(part_of=("wait_exposed_ns",))
 )
-def culprit_cost_ns(culprit: Culprit | None) -> int:
+def culprit_cost_ns(culprit: RootCauseRank | None) -> int:
     """Time per step that is lost to the rank to fix first: by how much it is late beyond its peers, without what the
     profiler added to launches by the log, and at most the waiting of the representative rank. 0 where none is late for
     a reason of its own.

@@ -42,7 +42,7 @@ class AllocationSite:
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfMemory:
+class FailedAllocation:
     """An allocation that failed."""
 
     requested_bytes: int
@@ -89,7 +89,7 @@ class MemorySnapshot:
     """Memory in use by category, at the peak where it is known."""
     sites: tuple[AllocationSite, ...]
     """The ten allocation sites with most memory in use at that moment."""
-    failures: tuple[OutOfMemory, ...]
+    failures: tuple[FailedAllocation, ...]
     """Allocations that failed."""
     release_count: int
     """How often the allocator returned segments to the driver, for a retry or by empty_cache. Several in a row count

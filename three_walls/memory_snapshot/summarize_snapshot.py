@@ -12,10 +12,10 @@ from three_walls.memory_snapshot.read_snapshot import Event, Frames, Live, load_
 from three_walls.memory_snapshot.snapshot import (
     BEFORE_RECORDING,
     AllocationSite,
+    FailedAllocation,
     MemoryMoment,
     MemoryShare,
     MemorySnapshot,
-    OutOfMemory,
 )
 
 _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
@@ -52,7 +52,7 @@ def read_memory_snapshot(path: Path) -> MemorySnapshot:
         largest_free_block_bytes=snapshot.largest_free_bytes,
         shares=_shares(stacks),
         sites=_sites(stacks),
-        failures=tuple(OutOfMemory(requested, free) for requested, free in snapshot.failures),
+        failures=tuple(FailedAllocation(requested, free) for requested, free in snapshot.failures),
         release_count=count_releases(snapshot.events),
         history=peak.history if peak else (),
     )

@@ -18,13 +18,9 @@ import numpy as np
 import polars as pl
 
 from three_walls.facts.fact_rows import (
-    CriticalPath as ShownCriticalPath,
-)
-from three_walls.facts.fact_rows import (
-    CriticalPathRow as ShownCriticalPathRow,
-)
-from three_walls.facts.fact_rows import (
-    CriticalPathSegment as ShownCriticalPathSegment,
+    CriticalPath,
+    CriticalPathRow,
+    CriticalPathSegment,
 )
 from three_walls.replay import replay_thresholds
 from three_walls.replay.longest_path import find_longest_paths_once
@@ -60,7 +56,7 @@ _NEVER = -(2**61)
 
 
 @dataclass(frozen=True, slots=True)
-class CriticalPath:
+class CriticalNodes:
     """The critical path of one replayed step."""
 
     rank: int
@@ -96,7 +92,7 @@ def group_limits(by_category: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(sums.items(), key=lambda row: (-row[1], row[0])))
 
 
-def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | None = None) -> CriticalPath:
+def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | None = None) -> CriticalNodes:
     """The critical path of the step of ``rank`` (a place in the graph; by default the one that takes longest).
 
     ``times``: ``replay(graph, work)``. Raises AssertionError unless the segments sum to the step.
@@ -106,7 +102,7 @@ def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | N
     segments = _label(graph, _find_segments(graph, work, times, lengths_ns, place)).match_to_schema(SEGMENTS)
     start_ns, step_ns = int(graph.rank_start_ns[place]), int(times.step_ns[place])
     _check_partition(segments, start_ns, step_ns)
-    return CriticalPath(place, start_ns, step_ns, segments, _find_slack(graph, work, times, lengths_ns))
+    return CriticalNodes(place, start_ns, step_ns, segments, _find_slack(graph, work, times, lengths_ns))
 
 
 def list_operations_on_path(graph: StepGraph, work: Work, times: Times, rank: int) -> frozenset[int]:
@@ -320,19 +316,19 @@ def _find_slack(graph: StepGraph, work: Work, times: Times, lengths_ns: Int64Arr
     return np.asarray(slack_ns, dtype=np.int64)
 
 
-def summarize_critical_path(graph: StepGraph, path: CriticalPath, rank_numbers: Mapping[int, int]) -> ShownCriticalPath:
+def summarize_critical_path(graph: StepGraph, path: CriticalNodes, rank_numbers: Mapping[int, int]) -> CriticalPath:
     """``path`` for the report, with times from the start of the step.
 
     ``rank_numbers``: rank index to the number of the rank in the run.
     """
     numbers = [rank_numbers.get(index, index) for index in graph.ranks]
-    return ShownCriticalPath(
+    return CriticalPath(
         rank=numbers[path.rank],
         step_ns=path.step_ns,
         by_category=_summarize_by(graph, path, "category"),
         by_module=_summarize_by(graph, path, "module"),
         segments=tuple(
-            ShownCriticalPathSegment(
+            CriticalPathSegment(
                 rank=numbers[row["rank"]],
                 start_ns=row["start_ns"] - path.start_ns,
                 end_ns=row["end_ns"] - path.start_ns,
@@ -347,7 +343,7 @@ def summarize_critical_path(graph: StepGraph, path: CriticalPath, rank_numbers: 
     )
 
 
-def _summarize_by(graph: StepGraph, path: CriticalPath, column: str) -> tuple[ShownCriticalPathRow, ...]:
+def _summarize_by(graph: StepGraph, path: CriticalNodes, column: str) -> tuple[CriticalPathRow, ...]:
     """One row per ``category`` or ``module``: time on the path, and the slack of operations that are not on it."""
     on_path = path.segments.filter(pl.col("what") == OPERATION)["operation"].unique()
     of_rank = (
@@ -368,7 +364,7 @@ def _summarize_by(graph: StepGraph, path: CriticalPath, column: str) -> tuple[Sh
     times_ns = path.sum_by(column)
     names = [*times_ns, *sorted(set(found) - set(times_ns))]
     return tuple(
-        ShownCriticalPathRow(
+        CriticalPathRow(
             name=name,
             ns=times_ns.get(name, 0),
             fraction=times_ns.get(name, 0) / path.step_ns if path.step_ns else 0.0,
@@ -384,7 +380,7 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def _join_neighbours(path: CriticalPath) -> pl.DataFrame:
+def _join_neighbours(path: CriticalNodes) -> pl.DataFrame:
     """Segments that the report shows: neighbours of one kind as one, and runs of short ones as one.
 
     A joined segment is described by the longest kind in it, and named after what takes longest in it.

@@ -14,7 +14,7 @@ import numpy as np
 
 from three_walls.facts.fact_rows import Prediction
 from three_walls.replay import replay_thresholds
-from three_walls.replay.find_critical_path import CriticalPath, find_critical_path
+from three_walls.replay.find_critical_path import CriticalNodes, find_critical_path
 from three_walls.replay.replayed_budget import measure_replayed_budget
 from three_walls.replay.step_graph import StepGraph, Times, Work, find_steady, replay, replay_steady
 from three_walls.replay.transform_graph import knows_passes, select_operations, transform
@@ -124,7 +124,7 @@ class StepReplay:
         """What the critical path of the likely step after ``transformations`` is made of."""
         return self.critical_path(transformations).sum_by_limit()
 
-    def critical_path(self, transformations: Sequence[Transformation] = ()) -> CriticalPath:
+    def critical_path(self, transformations: Sequence[Transformation] = ()) -> CriticalNodes:
         """What the length of the likely step after ``transformations`` hangs on."""
         work, times = self._settle(tuple(transformations), Level.LIKELY, self.cost.likely)
         return find_critical_path(self.graph, work, times)

@@ -13,7 +13,7 @@ from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.advice.verdict_rows import Verdict
 from three_walls.bridge.recipe_rows import KnownGoodRecipe
-from three_walls.export.step_detail_rows import HostWorkRow, KernelRow, Timeline
+from three_walls.export.step_detail_rows import HostWorkRow, KernelRow, StepTimeline
 from three_walls.facts.fact_rows import (
     CopyBandwidth,
     CriticalPath,
@@ -116,7 +116,7 @@ class Report:
     """By bucket in the order of the buckets' kernel time, then by time; the rest of a bucket comes last."""
     host_work: tuple[HostWorkRow, ...] = ()
     """The longest starvation first; the rest of each thread comes last."""
-    timeline: Timeline | None = None
+    timeline: StepTimeline | None = None
     """Null without a kept step."""
     history: History | None = None
     """The runs before this one, with what was tried; null where they were not given."""

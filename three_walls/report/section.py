@@ -12,7 +12,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-from three_walls.export.step_detail_rows import Timeline
+from three_walls.export.step_detail_rows import StepTimeline
 from three_walls.lib.text import UNITS, UNKNOWN, format_text
 from three_walls.report.charts import Plot
 
@@ -297,7 +297,7 @@ class Copyable:
 class TimelineBlock:
     """The timeline of the step, in the page only."""
 
-    timeline: Timeline
+    timeline: StepTimeline
     colours: Mapping[str, str]
     """Bucket or cause of a gap to its colour."""
     titles: Mapping[str, str]

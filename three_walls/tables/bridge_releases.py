@@ -55,7 +55,7 @@ class FieldType:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class SchemaSection:
     """One part of the configuration, ``model`` for example."""
 
     itself: FieldType
@@ -78,7 +78,7 @@ class BridgeSchema:
     core: Text
     """The Megatron Core that the release ships with."""
     enums: Mapping[str, EnumType]
-    sections: Mapping[str, Section]
+    sections: Mapping[str, SchemaSection]
     precision_recipes: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     """What each named precision recipe sets of MixedPrecisionConfig; empty where the schema was made without them."""
 

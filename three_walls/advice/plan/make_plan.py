@@ -27,9 +27,9 @@ from three_walls.advice.finding import (
     Bounds,
     Finding,
     FirstTrial,
-    Note,
     Outcome,
     PlannedEdit,
+    PlanNote,
     PlanStep,
 )
 from three_walls.advice.format.rule import Rule
@@ -41,7 +41,7 @@ from three_walls.advice.plan.replays import Replays
 from three_walls.lib.fact import FactSheet
 from three_walls.replay.transformation import Predictor
 
-Validate = Callable[[Sequence[PlannedEdit]], tuple[Note, ...]]
+Validate = Callable[[Sequence[PlannedEdit]], tuple[PlanNote, ...]]
 """Why a launcher refuses edits that are made together; empty if it accepts them."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from three_walls.capture.scrub.names import filter_name
 from three_walls.lib.hydra import Override, write_value
-from three_walls.megatron.settings.launchers import Program, find_program
+from three_walls.megatron.settings.launchers import LaunchedProgram, find_program
 from three_walls.megatron.settings.option_words import VARIABLE_PREFIX, find_dialect, is_bridge_override, is_flag
 from three_walls.megatron.settings.setting_sources import shown_value, shown_words
 from three_walls.megatron.settings.written_values import read_overrides
@@ -56,7 +56,7 @@ def reduce_command(words: Sequence[str], scripts: frozenset[str]) -> ReducedComm
     return ReducedCommand(tuple(kept), tuple(sorted(pieces - set(kept))))
 
 
-def _script(program: Program, scripts: frozenset[str]) -> list[str]:
+def _script(program: LaunchedProgram, scripts: frozenset[str]) -> list[str]:
     name = program.file_name or OTHER_SCRIPT
     if name in scripts:
         return [name]

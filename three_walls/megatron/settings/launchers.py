@@ -22,7 +22,7 @@ _END_OF_COMMAND = re.compile(r"(;|&&?|\|\|?|\d?>{1,2}(&?\d.*|/.*)?|<|\d?>{1,2})"
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class LaunchedProgram:
     """The training script and its arguments."""
 
     script: str | None
@@ -41,12 +41,12 @@ class Program:
         return (self.file_name or "").removesuffix(".py").rpartition(".")[2]
 
 
-def find_program(words: Sequence[str]) -> Program:
+def find_program(words: Sequence[str]) -> LaunchedProgram:
     """The innermost program of a command line (``words``)."""
     return _find(tuple(words), depth=0)
 
 
-def _find(words: tuple[str, ...], depth: int) -> Program:
+def _find(words: tuple[str, ...], depth: int) -> LaunchedProgram:
     starter = next((index for index, word in enumerate(words) if word.endswith(_STARTER)), None)
     if starter is not None:
         words = words[starter + _WORDS_OF_STARTER :]
@@ -58,17 +58,17 @@ def _find(words: tuple[str, ...], depth: int) -> Program:
             return passed_on
         found = [_find(command, depth + 1) for command in _commands(inner)]
         with_script = [program for program in found if program.script is not None]
-        return with_script[0] if with_script else Program(None, ())
+        return with_script[0] if with_script else LaunchedProgram(None, ())
     scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
     # On some systems torchrun is itself a Python file: .../torch/distributed/run.py [options] train.py
     if len(scripts) > 1 and words[scripts[0]].endswith(("torch/distributed/run.py", "torch/distributed/launch.py")):
         scripts = scripts[1:]
     module = _module_index(words[: scripts[0]] if scripts else words)
     if module is not None:
-        return Program(words[module], words[module + 1 :])
+        return LaunchedProgram(words[module], words[module + 1 :])
     if scripts:
-        return Program(words[scripts[0]], words[scripts[0] + 1 :])
-    return Program(None, words)
+        return LaunchedProgram(words[scripts[0]], words[scripts[0] + 1 :])
+    return LaunchedProgram(None, words)
 
 
 def _shell_string_index(words: tuple[str, ...]) -> int | None:

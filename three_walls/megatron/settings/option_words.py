@@ -13,7 +13,7 @@ from functools import cache
 from three_walls.lib.errors import UsageError
 from three_walls.lib.hydra import Override, read_override
 from three_walls.lib.load_documents import suggest
-from three_walls.megatron.settings.launchers import Program, find_program
+from three_walls.megatron.settings.launchers import LaunchedProgram, find_program
 from three_walls.megatron.settings.run_config import BUILDS_COMM_OVERLAP, ConfigValue
 from three_walls.megatron.settings.setting_sources import USER, SettingsBuilder, SourceSettings
 from three_walls.megatron.settings.written_values import read_overrides
@@ -63,7 +63,7 @@ def read_command_line(words: Sequence[str]) -> SourceSettings:
     return replace(read, is_certain=_is_megatron(program, read))
 
 
-def _is_megatron(program: Program, read: SourceSettings) -> bool:
+def _is_megatron(program: LaunchedProgram, read: SourceSettings) -> bool:
     """Whether the script, a recipe or a setting is one that only Megatron has."""
     signs = megatron_signs()
     names = (program.script_name, *(word.rpartition("=")[2] for word in program.arguments))
@@ -71,7 +71,7 @@ def _is_megatron(program: Program, read: SourceSettings) -> bool:
     return is_named or not read.values.keys() <= signs.common_settings
 
 
-def find_dialect(program: Program) -> str:
+def find_dialect(program: LaunchedProgram) -> str:
     """``bridge``, ``megatron_lm`` or ``unknown``, by the name of the script and the form of its arguments."""
     words = program.arguments
     names_recipe = any(word.partition("=")[0] == "--recipe" for word in words)

@@ -14,8 +14,8 @@ from three_walls.advice.finding import (
     Finding,
     FirstTrial,
     Gain,
-    Note,
     PlannedEdit,
+    PlanNote,
     PlanStep,
 )
 from three_walls.lib.report_warning import SETTINGS_UNKNOWN
@@ -403,7 +403,7 @@ def describe_profiler_part(step: PlanStep) -> str:
     )
 
 
-def list_notes(notes: tuple[Note, ...], title: str = "", role: str = "") -> Items:
+def list_notes(notes: tuple[PlanNote, ...], title: str = "", role: str = "") -> Items:
     """Sentences, each with its source."""
     return Items(tuple((note.text or note.name, Text(note.source, "source")) for note in notes), title, role)
 

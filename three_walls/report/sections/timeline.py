@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from three_walls.export.step_detail_rows import Timeline, TimelineStretch
+from three_walls.export.step_detail_rows import StepTimeline, TimelineStretch
 from three_walls.lib.text import format_ms, shorten, show_control_characters
 from three_walls.lib.units import NS_PER_S
 from three_walls.report.palette import BUCKET_COLOURS
@@ -61,7 +61,7 @@ def format_clock(clock_ns: int) -> str:
     return f"{clock_ns // NS_PER_S}.{clock_ns % NS_PER_S:09d}s"
 
 
-def _lead(drawn: Timeline) -> str:
+def _lead(drawn: StepTimeline) -> str:
     words = [f"Step {drawn.step} of rank {drawn.rank}, as captured."]
     late = [str(rank.rank) for rank in drawn.ranks if rank.role == "late"]
     if late:
@@ -77,7 +77,7 @@ def _name_causes() -> dict[str, str]:
     return {cause: look.label for cause, look in CAUSES.items()}
 
 
-def _explain_colours(drawn: Timeline) -> Legend:
+def _explain_colours(drawn: StepTimeline) -> Legend:
     shown = [lane for rank in drawn.ranks[:1] for lane in rank.lanes if lane.kind in ("budget", "operations", "gaps")]
     used = {drawn.texts[place] for lane in shown for place in lane.category}
     buckets = [
