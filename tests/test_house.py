@@ -1,4 +1,4 @@
-"""The shape of the code: what a newcomer relies on who looks for a thing by its name. Sizes are printed, not limited."""
+"""The shape of the code, which a newcomer relies on who looks for a thing by its name. Sizes are printed only."""
 
 from __future__ import annotations
 
