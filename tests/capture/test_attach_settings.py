@@ -135,7 +135,7 @@ def test_launches_without_a_name_differ_by_their_address() -> None:
 
 
 def test_the_recorded_command_line_is_read_as_the_programs_own() -> None:
-    starter = ["python", "-I", "-S", "/x/three_walls/captures/attach/start_program.py", "/tmp/t", "under-profiler"]
+    starter = ["python", "-I", "-S", "/x/three_walls/capture/attach/start_program.py", "/tmp/t", "under-profiler"]
     assert find_program([*starter, *LM.split()]) == find_program(LM.split())
     assert find_program([*starter, "python", "-m", "pkg.train", "--x"]).script == "pkg.train"
 

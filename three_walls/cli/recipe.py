@@ -57,7 +57,7 @@ def install_recipe(directory: Path) -> Path:
     Raises UsageError where the folder is somebody else's or cannot be written.
     """
     target = directory / "three_walls"
-    source = _PACKAGE / _FOLDER
+    source = _PACKAGE / "capture" / _FOLDER
     metadata = json.loads((source / _METADATA).read_text(encoding="utf-8"))
     notes = metadata | {"three_walls_python": sys.executable, "three_walls_root": str(_PACKAGE.parent)}
     try:
