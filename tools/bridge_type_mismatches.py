@@ -26,7 +26,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMAS = ROOT / "tables" / "generated" / "bridge"
-sys.path.insert(0, str(ROOT / "three_walls" / "overrides" / "real_bridge"))
+sys.path.insert(0, str(ROOT / "three_walls" / "bridge" / "real_bridge"))
 
 RECIPES = ("qwen3_30b_a3b_pretrain_8gpu_h100_bf16_config", "qwen3_30b_a3b_pretrain_config")
 """The recipe to start from: the first that the release has. Both are for 8 GPUs: TP 4, PP 2, EP 4, full recompute."""

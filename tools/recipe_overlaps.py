@@ -28,7 +28,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "tables" / "generated" / "bridge" / "recipe-overlaps"
-sys.path.insert(0, str(ROOT / "three_walls" / "overrides" / "real_bridge"))
+sys.path.insert(0, str(ROOT / "three_walls" / "bridge" / "real_bridge"))
 
 PACKAGES = ("megatron.bridge.recipes", "megatron.bridge.perf_recipes")
 """Where recipes are; the second came with 0.6."""

@@ -64,7 +64,7 @@ def write(path: Path, text: str) -> None:
 def import_bridge(recipes: str) -> None:
     # Asking for a GPU must not start CUDA: a fork could not use it then.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    sys.path.insert(0, str(REPOSITORY / "three_walls" / "overrides" / "real_bridge"))
+    sys.path.insert(0, str(REPOSITORY / "three_walls" / "bridge" / "real_bridge"))
     stubs = importlib.import_module("stubs")
     missing = tuple(name for name in UNUSED if importlib.util.find_spec(name) is None)
     sys.meta_path.append(stubs._StandInFinder(missing))

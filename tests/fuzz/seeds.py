@@ -23,7 +23,7 @@ sys.path.insert(0, str(REPOSITORY / "tests"))  # as pytest's conftest does: test
 from lockstep import Behaviour, simulate
 from trace_builder import ADAM, ALL_GATHER, GEMM, MEGATRON, SEND_RECV, TraceBuilder
 
-GENERATIONS = REPOSITORY / "tests" / "inputs" / "nsys" / "generations"
+GENERATIONS = REPOSITORY / "tests" / "trace" / "generations"
 """Small real exports of older releases of the profiler."""
 SECRET = "zq7Kv93LmX2pR8tWc5"
 """The value of an environment variable that no output may show."""

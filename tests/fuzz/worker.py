@@ -35,8 +35,15 @@ CPU_S = 8.0
 
 def load_program() -> None:
     """Imports everything that a case may need, without a query of polars: its threads would not survive a fork."""
-    for package in ("cli", "report", "rules", "tables"):  # commands import what they need when they run
-        for path in sorted((REPOSITORY / "three_walls" / package).glob("*.py")):
+    for package in (
+        "cli",
+        "report",
+        "advice",
+        "advice.format",
+        "advice.plan",
+        "tables",
+    ):  # commands import what they need when they run
+        for path in sorted(REPOSITORY.joinpath("three_walls", *package.split(".")).glob("*.py")):
             importlib.import_module(f"three_walls.{package}.{path.stem}")
     importlib.import_module("three_walls.pipeline")
     importlib.import_module("three_walls.runs.read_runs")

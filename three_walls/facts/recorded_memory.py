@@ -71,8 +71,8 @@ def memory_pressure(
     allocator_calls_in_steps_count: Measurement[int],
 ) -> Measurement[str]:
     """The gravest sign in the log that device memory is short: out_of_memory, allocator_retries, near_limit (peak of
-    allocated memory), fragmented (peak of reserved memory alone) or none. Limits: tables/log.yaml. Without a log it is
-    none where no step called the driver's allocator.
+    allocated memory), fragmented (peak of reserved memory alone) or none. Without a log it is none where no step called
+    the driver's allocator.
 
     Not the same as: The fraction of memory in use: without a log a run near its limit counts as none.
     """
