@@ -55,9 +55,9 @@ _MATCHED = {
     "keys": "fullmatch",
 }
 """Part of the place of a table's expression -> how it is used, where it is not searched."""
-_FOREIGN = ("three_walls.overrides.real_bridge", "three_walls.nsys_recipe.")
+_FOREIGN = ("three_walls.bridge.real_bridge", "three_walls.capture.nsys_recipe.")
 """Modules for the Python of Megatron-Bridge or Nsight Systems; they use no expression."""
-_SCRUB = ("three_walls.tables.shareable", "three_walls.captures.scrub")
+_SCRUB = ("three_walls.tables.shareable", "three_walls.capture.scrub")
 """tests/capture/scrub has the laws of these modules: their expressions are used on texts that were split before."""
 
 

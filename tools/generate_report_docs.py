@@ -1,6 +1,6 @@
 """Writes docs/generated from the code: JSON Schema and fields of report.json and compare.json, and the glossary.
 
-Run it after a change of ``three_walls/model``; a test compares the files with the code:
+Run it after a change of the types of a report; a test compares the files with the code:
 
     python -m tools.generate_report_docs
 """

@@ -151,7 +151,7 @@ def test_several_ranks_are_analyzed_as_one_after_the_other(tmp_path: Path) -> No
 
 _STALLING_THREADS = """
 import pathlib, sys, threading, time
-from three_walls.inputs.nsys import reader
+from three_walls.trace import read_trace as reader
 from three_walls.lib.threads import check_is_wanted
 read = reader.read_ranges
 def stall(*arguments, **options):

@@ -155,7 +155,7 @@ def _check_expression(step_range: str) -> None:
 def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str | None) -> Timeline:
     """The timeline of the ``traces`` of one run. Each capture keeps its own clock, and each rank its own steps.
 
-    ``three_walls.ranks`` later numbers the steps alike on all ranks and drops those that a rank captured in part.
+    ``step/ranks`` later numbers the steps alike on all ranks and drops those that a rank captured in part.
     """
     synchronize = union_of(load_api_patterns(), "synchronize").search
     # Those of a trace are sorted by rank and start, and ranks are numbered from trace to trace.
