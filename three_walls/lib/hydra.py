@@ -17,14 +17,14 @@ from typing import Any
 
 _KEY = re.compile(
     r"(?P<prefix>\+\+|\+|~)?"
-    r"(?P<path>(?:[A-Za-z_$][\w$-]*|0|[1-9](?:_?\d)*)(?:\.(?:[A-Za-z_$][\w$-]*|0|[1-9](?:_?\d)*))*|[A-Za-z_][\w-]*(?:/[A-Za-z_][\w-]*)+)?"
+    r"(?P<path>(?:[A-Za-z_$][\w$-]*|0|[1-9](?:_?\d)*+)(?:\.(?:[A-Za-z_$][\w$-]*|0|[1-9](?:_?\d)*+))*|[A-Za-z_][\w-]*(?:/[A-Za-z_][\w-]*)+)?"
     r"(?P<package>@[\w.$/-]*)?"
     r"(?P<value>=.*)?",
     re.DOTALL | re.ASCII,
 )
-_WHOLE = r"(?:0|[1-9](?:_?\d)*)"
+_WHOLE = r"(?:0|[1-9](?:_?\d)*+)"
 _END = r"(?![\w-])"
-_POINT = rf"(?:{_WHOLE}?\.\d(?:_?\d)*|{_WHOLE}\.)"
+_POINT = rf"(?:{_WHOLE}?\.\d(?:_?\d)*+|{_WHOLE}\.)"
 _TOKENS = {
     "popen": r"[ \t]*\([ \t]*",
     "comma": r"[ \t]*,[ \t]*",
@@ -35,7 +35,7 @@ _TOKENS = {
     "brace_close": r"[ \t]*\}",
     "colon": r"[ \t]*:[ \t]*",
     "equal": r"[ \t]*=[ \t]*",
-    "float": rf"[+-]?(?:(?:{_POINT}|{_WHOLE})[eE][+-]?\d(?:_?\d)*|{_POINT})|[+-](?i:inf|nan)|(?i:inf|nan){_END}",
+    "float": rf"[+-]?(?:(?:{_POINT}|{_WHOLE})[eE][+-]?\d(?:_?\d)*+|{_POINT})|[+-](?i:inf|nan)|(?i:inf|nan){_END}",
     "int": rf"[+-]?{_WHOLE}",
     "bool": rf"(?i:true|false){_END}",
     "null": rf"(?i:null){_END}",
