@@ -74,6 +74,8 @@ def working_directory(prefix: str, parent: Path) -> Iterator[Path]:
                     return
             finally:
                 os.close(descriptor)
+                # A signal may end a removal halfway. It ends this one or that of the directory's own block, not both.
+                shutil.rmtree(name, ignore_errors=True)
 
 
 def _remove_unless_in_use(directory: Path) -> None:
