@@ -55,6 +55,13 @@ def test_control_characters_of_a_rule_are_spelled_out(tmp_path: Path) -> None:
     assert invoke("show", "late-host", str(directory))[1] == RULE + "# \\x1b[2J"
 
 
+def test_a_rule_that_is_not_text_is_one_sentence(tmp_path: Path) -> None:
+    directory = own_rules(tmp_path)
+    (directory / "compute-host" / "late-host.yaml").write_bytes(b"id: late-host \x8b")
+    with pytest.raises(RuleBaseError, match=r"expected a rule \(YAML\), found a file that is not UTF-8 text"):
+        invoke("show", "late-host", str(directory))
+
+
 def test_an_unknown_id_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="expected the id of a rule, found 'nothing'"):
         invoke("show", "nothing")

@@ -11,9 +11,10 @@ import click
 from three_walls.advice.format.rule import Rule
 from three_walls.advice.format.rule_base import load_rule_base
 from three_walls.cli.signals import loading
-from three_walls.lib.errors import UsageError
+from three_walls.lib.errors import InputError, RuleBaseError, UsageError
 from three_walls.lib.expressions import Clause, Junction
 from three_walls.lib.fact import FactDefinition
+from three_walls.lib.given_files import read_text_file
 from three_walls.lib.resources import RULES_DIR
 from three_walls.lib.shell import quote_file
 from three_walls.lib.text import show_control_characters
@@ -108,7 +109,11 @@ def show_command(rule_id: str, directory: Path | None) -> None:
     path = next((path for path in _files(directory) if path.stem == rule_id), None)
     if path is None:
         raise UsageError(f"expected the id of a rule, found {rule_id!r} (see: three-walls rules list)")
-    click.echo(show_control_characters(path.read_text(encoding="utf-8")), nl=False)
+    try:
+        text = read_text_file(path, "a rule (YAML)")
+    except InputError as error:
+        raise RuleBaseError(str(error)) from error
+    click.echo(show_control_characters(text), nl=False)
 
 
 @rules_command.command("check")
