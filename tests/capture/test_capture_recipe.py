@@ -156,7 +156,7 @@ def test_launches_on_several_nodes_do_not_share_a_log() -> None:
 def test_by_default_four_steps_are_clean() -> None:
     rules = capture_rules()
     assert rules.last_step - rules.first_step - 2 == 4
-    assert "so 4 are clean" in " ".join(make_recipe(request(end_step=rules.last_step)).steps[1].reasons)
+    assert "so 4 are clean" in " ".join(make_recipe(request(end_step=rules.last_step))[1].reasons)
 
 
 @pytest.mark.parametrize("memory", [True, False])

@@ -12,8 +12,7 @@ from trace_builder import ADAM, GEMM, MEGATRON, PROCESS, TraceBuilder
 
 from tests.paths import SAMPLES
 from three_walls.capture.capture_guide import capture_rules
-from three_walls.capture.capture_results import Answer
-from three_walls.capture.judge_capture import JUDGES, examine
+from three_walls.capture.judge_capture import JUDGES, Answer, examine
 from three_walls.cli.doctor import format_examination, render_examination
 from three_walls.lib.errors import InputError
 

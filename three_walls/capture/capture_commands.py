@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, NsysOption, capture_rules
-from three_walls.capture.capture_results import CaptureRecipe, CaptureStep
 from three_walls.lib.errors import UsageError
 from three_walls.lib.hydra import write_value
 from three_walls.lib.plain_data import ConfigData
@@ -55,6 +54,14 @@ class CaptureRequest:
     """Whether to record device memory too."""
     command: tuple[str, ...] = ()
     """The launch command; empty for an example."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStep:
+    """A command for a shell, and the reasons for it, one per line."""
+
+    reasons: tuple[str, ...]
+    command: str
 
 
 def read_steps(text: str) -> tuple[int, int]:
@@ -101,8 +108,8 @@ def _select_options(memory: bool, is_attached: bool = False) -> list[NsysOption]
     return [row for row in capture_rules().nsys if row.when in wanted]
 
 
-def make_recipe(request: CaptureRequest) -> CaptureRecipe:
-    """The commands for ``request``. Raises UsageError for a command that runs no program to profile."""
+def make_recipe(request: CaptureRequest) -> tuple[CaptureStep, ...]:
+    """The commands for ``request``, in order. Raises UsageError for a command that runs no program to profile."""
     if request.framework not in FRAMEWORKS:
         raise UsageError(f"--framework: expected one of {', '.join(FRAMEWORKS)}, found {request.framework}")
     command = request.command or tuple(_EXAMPLES[request.launcher, request.framework].split())
@@ -113,20 +120,16 @@ def make_recipe(request: CaptureRequest) -> CaptureRecipe:
         analyze += f" --config {PROFILES}/{RUN_CONFIG}"
     launch = wrap(command, profiler_words(request.launcher, request.memory), appended)
     reasons = (*_explain_launch(request, command), *_explain_steps(request), *_explain_options(request))
-    return CaptureRecipe(
-        (
-            CaptureStep(("create the directory for reports, log and configuration",), f"mkdir -p {PROFILES}"),
-            CaptureStep(
-                (*reasons, "tee keeps the log, which analyze reads"), f"{launch} 2>&1 | tee {_log_path(command)}"
-            ),
-            CaptureStep(
-                ("export the reports to SQLite, on any machine with nsys",),
-                f"for report in {PROFILES}/*.nsys-rep; do nsys export --type sqlite --force-overwrite=true "
-                '-o "${report%.nsys-rep}.sqlite" "$report"; done',
-            ),
-            CaptureStep(("check what this capture supports and what it lacks",), f"three-walls doctor {PROFILES}/"),
-            CaptureStep((), f"{analyze} --out report"),
-        )
+    return (
+        CaptureStep(("create the directory for reports, log and configuration",), f"mkdir -p {PROFILES}"),
+        CaptureStep((*reasons, "tee keeps the log, which analyze reads"), f"{launch} 2>&1 | tee {_log_path(command)}"),
+        CaptureStep(
+            ("export the reports to SQLite, on any machine with nsys",),
+            f"for report in {PROFILES}/*.nsys-rep; do nsys export --type sqlite --force-overwrite=true "
+            '-o "${report%.nsys-rep}.sqlite" "$report"; done',
+        ),
+        CaptureStep(("check what this capture supports and what it lacks",), f"three-walls doctor {PROFILES}/"),
+        CaptureStep((), f"{analyze} --out report"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 
 import click
 
@@ -10,6 +11,7 @@ from three_walls.capture.capture_commands import (
     LAUNCHERS,
     TORCHRUN,
     CaptureRequest,
+    CaptureStep,
     count_ranks,
     find_launcher,
     make_recipe,
@@ -17,7 +19,6 @@ from three_walls.capture.capture_commands import (
     read_steps,
 )
 from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
-from three_walls.capture.capture_results import CaptureRecipe
 from three_walls.lib.errors import UsageError
 from three_walls.megatron.settings.launchers import find_program
 from three_walls.megatron.settings.option_words import find_dialect
@@ -85,10 +86,10 @@ def _find_framework(command: tuple[str, ...]) -> str:
     return MEGATRON_LM if dialect == "megatron_lm" else BRIDGE
 
 
-def format_recipe(recipe: CaptureRecipe) -> str:
-    """The recipe as a shell script: reasons are comments, and every command is one line, so that it can be copied."""
+def format_recipe(steps: Iterable[CaptureStep]) -> str:
+    """The commands as a shell script: reasons are comments, and every command is one line, so that it can be copied."""
     blocks = []
-    for step in recipe.steps:
+    for step in steps:
         lines = [
             line
             for reason in step.reasons

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from three_walls.capture.capture_results import Answer, Check, Examination
-from three_walls.capture.judge_capture import examine
+from three_walls.capture.judge_capture import Answer, Check, Examination, examine
 from three_walls.cli.options import nsys_option, traces_argument
 from three_walls.lib.errors import NothingToAnalyzeError
 from three_walls.lib.text import escape_in_json, show_control_characters
