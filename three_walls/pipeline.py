@@ -34,17 +34,31 @@ from three_walls.bridge.check_overrides import find_problems
 from three_walls.bridge.nearest_recipe import find_nearest_recipe
 from three_walls.bridge.render_entries import spell_entries
 from three_walls.bridge.render_overrides import spell
-from three_walls.build_report import build_report
 from three_walls.export.chrome_trace import StepTracks, list_step_tracks
+from three_walls.export.host_work_rows import host_work, rank_reports
+from three_walls.export.kernel_table import kernels
 from three_walls.export.lanes import measured_step
+from three_walls.export.step_timeline import drawn_timeline
 from three_walls.facts.counted_world import add_counted_world
-from three_walls.facts.log_facts import log_mismatch
+from three_walls.facts.cuda_graphs import graph_coverage
+from three_walls.facts.gemm_efficiency import efficiency
+from three_walls.facts.gemm_shapes import gemm_shapes
+from three_walls.facts.host_copies import copies
+from three_walls.facts.input_warnings import measured_warnings
+from three_walls.facts.log_facts import log_mismatch, log_summary
+from three_walls.facts.moe_ledger import moe_layers
+from three_walls.facts.overlap_slowdown import overlap_slowdown
+from three_walls.facts.pipeline_schedule import pipeline_phases
+from three_walls.facts.recompute_facts import recompute_layers
 from three_walls.facts.sheet import DEFINITIONS, make_sheet
+from three_walls.facts.summarize_step import budget, shown_waits, step_summary, unclassified
 from three_walls.lib.artifacts import Artifacts
 from three_walls.lib.errors import InputError
 from three_walls.lib.fact import FactDefinition
-from three_walls.replay.replay_steps import predictor
+from three_walls.lib.version import VERSION
+from three_walls.replay.replay_steps import critical_path, predictor
 from three_walls.report.report import Diagnosis, LiveReport
+from three_walls.step import step_view
 from three_walls.step.attribute_steps import AttributedRun, attribute
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.ranks.attributed_steps import UnreadStepError, choose_steps
@@ -124,7 +138,7 @@ def analyze_run(request: RunRequest, allowed: Collection[str] = (), progress: Pr
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, replayed, request.bridge_version, allowed)
     progress("listing kernels, host work and the timeline")
-    return build_report(run.attributed, run.made, diagnosis, replayed)
+    return _build_report(run, diagnosis, replayed)
 
 
 @keep_unpacked()
@@ -142,7 +156,7 @@ def export_step(request: RunRequest, ranks: Collection[int] = (), progress: Prog
     Raises the errors of :func:`analyze`, InputError where no step was kept, and UsageError for a rank that did not
     capture it.
     """
-    measured = _measure(request, progress, ranks).made.find(measured_step)
+    measured = _measure(request, progress, ranks).artifacts.find(measured_step)
     if measured.value is None:
         raise InputError(f"nothing to export: {measured.missing_reason}")
     return list_step_tracks(measured.value, ranks)
@@ -153,21 +167,19 @@ class _Run:
     """An attributed run. Everything else is made when it is asked for."""
 
     attributed: AttributedRun
-    made: Artifacts
+    artifacts: Artifacts
 
 
-def _measure(request: RunRequest, progress: Progress, asked: Collection[int] = ()) -> _Run:
-    """Reads and attributes a run. ``asked``: numbers of ranks to read in full."""
+def _measure(request: RunRequest, progress: Progress, ranks: Collection[int] = ()) -> _Run:
+    """Reads and attributes a run. ``ranks``: numbers of those to read in full."""
     step_range, workers = request.step_range, request.workers
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
 
     def measure(inputs: Inputs) -> _Run:
         if inputs.is_to_be_surveyed:
-            from three_walls.step.survey.survey_run import (
-                survey_run,  # imported where it is needed: most runs are not surveyed
-            )
+            from three_walls.step.survey.survey_run import survey_run  # most runs are not surveyed
 
-            return _begin_measuring(survey_run(inputs, step_range, progress, workers=workers, asked=asked), progress)
+            return _begin_measuring(survey_run(inputs, step_range, progress, workers=workers, asked=ranks), progress)
         # From here on nothing refers to what was read: of a long capture most is not needed when the steps are known.
         inputs, timeline, matched_ranks = _find_steps(inputs, step_range, progress)
         progress("attributing every nanosecond")
@@ -182,7 +194,7 @@ def _measure(request: RunRequest, progress: Progress, asked: Collection[int] = (
     if measured is None:
         choose = read_every_step
         measured = measure(read(choose))
-    if measured.made.find(log_mismatch).value:  # by its steps, if not by its settings, left out while reading
+    if measured.artifacts.find(log_mismatch).value:  # by its steps, if not by its settings, left out while reading
         inputs = measured.attributed.inputs
         if inputs.without_log_settings(request.bridge_version).stated != inputs.stated:
             measured = measure(read(choose).without_log_settings(request.bridge_version))
@@ -209,20 +221,22 @@ def _begin_measuring(run: AttributedRun, progress: Progress) -> _Run:
     """``run`` with its number of GPUs, if nothing but its steps shows it, and what is made from it."""
     inputs = replace(run.inputs, config=add_counted_world(run.inputs.config, run.timeline))
     progress("measuring facts")
-    given = {
-        "inputs": inputs,
-        "timeline": run.timeline,
-        "matched_ranks": run.matched_ranks,
-        "attribution": run.attribution,
-        "progress": progress,
-    }
-    return _Run(replace(run, inputs=inputs), Artifacts(given))
+    artifacts = Artifacts(
+        {
+            "inputs": inputs,
+            "timeline": run.timeline,
+            "matched_ranks": run.matched_ranks,
+            "attribution": run.attribution,
+            "progress": progress,
+        }
+    )
+    return _Run(replace(run, inputs=inputs), artifacts)
 
 
 def _prepare_replays(run: _Run, rule_base: RuleBase) -> ReplayedRun:
     """Measures the facts of a run, and makes the predictor of its step."""
-    facts = make_sheet(run.made, run.attributed.inputs.config)
-    return ReplayedRun(rule_base.rules, facts, run.made.pull(predictor))
+    facts = make_sheet(run.artifacts, run.attributed.inputs.config)
+    return ReplayedRun(rule_base.rules, facts, run.artifacts.pull(predictor))
 
 
 def _load_rule_base(additional: Path | None) -> RuleBase:
@@ -259,3 +273,52 @@ def _diagnose(
     )
     first = choose_first_trial(plan, facts, predictor)
     return Diagnosis(verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
+
+
+def _build_report(run: _Run, diagnosis: Diagnosis, replayed: ReplayedRun) -> LiveReport:
+    """The report of ``run``. What is missing is empty in it."""
+    attributed = run.attributed
+    inputs, stragglers = attributed.inputs, attributed.attribution.stragglers
+    culprits = diagnosis.verdict.culprit.ranks if diagnosis.verdict.culprit else ()
+    late = dict.fromkeys((*culprits, *(straggler.rank for straggler in stragglers)))
+    artifacts = run.artifacts.with_given({"late_ranks": tuple(late)})
+    step, work = artifacts.find(step_view.step).value, artifacts.find(host_work).value
+    return LiveReport(
+        tool_version=VERSION,
+        inputs=tuple(capture.input for capture in inputs.captures),
+        verdict=diagnosis.verdict,
+        step=artifacts.pull(step_summary),
+        ranks=artifacts.pull(rank_reports),
+        budget=artifacts.find(budget).value or (),
+        budget_of=step.why if step else "no step could be kept",
+        config=inputs.config,
+        facts=replayed.facts,
+        findings=diagnosis.findings,
+        plan=diagnosis.plan,
+        overrides=diagnosis.overrides,
+        warnings=(*diagnosis.warnings, *artifacts.pull(measured_warnings)),
+        unclassified=artifacts.find(unclassified).value or (),
+        capabilities=artifacts.pull(step_view.run).capabilities,
+        stragglers=stragglers,
+        waits=artifacts.pull(shown_waits),
+        alignment=attributed.matched_ranks.clock.alignment,
+        moe_layers=artifacts.find(moe_layers).value or (),
+        overlap_slowdown=artifacts.find(overlap_slowdown).value or (),
+        pipeline_phases=artifacts.pull(pipeline_phases),
+        log=artifacts.find(log_summary).value,
+        memory_snapshot=inputs.snapshot,
+        recompute_layers=artifacts.find(recompute_layers).value or (),
+        graph_coverage=artifacts.find(graph_coverage).value,
+        efficiency=artifacts.find(efficiency).value or (),
+        gemm_shapes=artifacts.find(gemm_shapes).value or (),
+        copies=artifacts.find(copies).value or (),
+        first_trial=diagnosis.first_trial,
+        known_good_recipe=diagnosis.recipe,
+        no_recipe_reason=diagnosis.no_recipe_reason,
+        critical_path=artifacts.find(critical_path).value,
+        kernels=artifacts.find(kernels).value or (),
+        host_work=work.rows if work else (),
+        timeline=artifacts.find(drawn_timeline).value,
+        survey=attributed.survey,
+        replay=replayed,
+    )

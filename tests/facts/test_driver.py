@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from three_walls import build_report, pipeline
+from three_walls import pipeline
 from three_walls.facts import sheet
 from three_walls.lib.artifacts import Artifacts
 from three_walls.lib.declare import CATALOG, Catalog
@@ -156,6 +156,6 @@ def test_nothing_is_made_from_itself() -> None:
 def test_every_artifact_is_used() -> None:
     """By another one, or by those who ask."""
     sources = {source for each in CATALOG.declared.values() for source in each.sources}
-    asking = "".join(Path(str(module.__file__)).read_text() for module in (pipeline, build_report, read_runs, sheet))
+    asking = "".join(Path(str(module.__file__)).read_text() for module in (pipeline, read_runs, sheet))
     artifacts = {name for name, each in CATALOG.declared.items() if each.definition is None}
     assert [name for name in artifacts - sources if not re.search(rf"\b{name}\b", asking)] == []
