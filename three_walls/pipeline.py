@@ -7,7 +7,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 - ``step/ranks/matched_ranks.py``: the calls of the ranks matched, and their clocks aligned.
 - ``step/attribute_steps.py``: the budget, exposed communication, why no compute ran, stragglers.
 - ``step/survey/rank_survey.py``: a run of many ranks, of which only some are read in full.
-- ``facts/sheet.py``: the fact sheet. From here on facts and rows of the report are pulled (``lib/artifacts.py``).
+- ``facts/sheet.py``: the fact sheet. From here on facts and rows of the report are pulled (``lib/declare.py``).
 - ``replay/replay_steps.py``: the replay of the step, which predicts what edits give back.
 - ``advice/plan/make_plan.py`` and ``advice/decide_verdict.py``: findings, the plan, the wall.
 - ``bridge/render_overrides.py``: the plan as overrides of a launcher; ``bridge/render_entries.py``: each entry alone.
@@ -52,7 +52,7 @@ from three_walls.facts.pipeline_schedule import pipeline_phases
 from three_walls.facts.recompute_facts import recompute_layers
 from three_walls.facts.sheet import DEFINITIONS, make_sheet
 from three_walls.facts.summarize_step import budget, shown_waits, step_summary, unclassified
-from three_walls.lib.artifacts import Artifacts
+from three_walls.lib.declare import Artifacts
 from three_walls.lib.errors import InputError
 from three_walls.lib.fact import FactDefinition
 from three_walls.lib.version import VERSION

@@ -10,8 +10,7 @@ import pytest
 
 from three_walls import pipeline
 from three_walls.facts import sheet
-from three_walls.lib.artifacts import Artifacts
-from three_walls.lib.declare import CATALOG, Catalog
+from three_walls.lib.declare import CATALOG, Artifacts, Catalog
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.runs import read_runs
 from three_walls.step.attribute_steps import Attribution

@@ -9,8 +9,7 @@ from typing import cast
 import polars as pl
 
 from three_walls.facts.sheet import DEFINITIONS
-from three_walls.lib.artifacts import Artifacts
-from three_walls.lib.declare import CATALOG
+from three_walls.lib.declare import CATALOG, Artifacts
 from three_walls.lib.fact import FactValue
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig

@@ -10,8 +10,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 from three_walls import facts
-from three_walls.lib.artifacts import Artifacts
-from three_walls.lib.declare import CATALOG
+from three_walls.lib.declare import CATALOG, Artifacts
 from three_walls.lib.fact import Fact, FactDefinition, FactSheet
 from three_walls.megatron.settings.run_config import NOT_SHOWN, RunConfig
 

@@ -1,4 +1,4 @@
-"""How facts and artifacts are declared: as functions whose parameters name what they are made from.
+"""Declares facts and artifacts as functions whose parameters name what they are made from; makes each once per run.
 
     @duration("GPU idle time per step", needs=("cuda_graph_activity",))
     def idle_ns(step: StepView) -> int:
@@ -7,7 +7,7 @@
 
 A fact has the name of its function, and the docstring is the meaning that users read: it can be read alone, and ends
 with "Not the same as: ..." where that helps. An artifact is anything else that is made once per run: a frame, rows of
-the report. ``driver.py`` makes what is asked for.
+the report. :class:`Artifacts` makes what is asked for.
 
 A parameter is the fact or artifact of that name. Where it is missing, so is what is made from it, for the same reason;
 a parameter annotated as ``Measurement`` is given with the reason instead. A function returns a value, or a
@@ -17,15 +17,16 @@ which a fact is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 from three_walls.lib.fact import UNITS, FactDefinition, Pool
 from three_walls.lib.measurement import Measurement, known, missing
 
 Function = Callable[..., object]
 F = TypeVar("F", bound=Function)
+T = TypeVar("T")
 
 _NOT = " Not the same as: "
 _TIME, _FRACTION = "Time per step ", "Fraction of the step "
@@ -115,14 +116,14 @@ class Catalog:
         )
         self._add(name, Declared(divide, {numerator: True, denominator: True}, module, definition))
 
-    def _decorate(self, stated: FactDefinition, share: str = "") -> Callable[[F], F]:
+    def _decorate(self, form: FactDefinition, share: str = "") -> Callable[[F], F]:
         def declare(function: F) -> F:
-            text = " ".join((stated.meaning or function.__doc__ or "").split())
+            text = " ".join((form.meaning or function.__doc__ or "").split())
             meaning, _, unlike = text.partition(_NOT)
-            name = stated.name or function.__name__
-            if stated.unit not in UNITS:
-                raise ValueError(f"fact {name}: {stated.unit} is not a unit")
-            definition = replace(stated, name=name, meaning=meaning, not_the_same_as=unlike)
+            name = form.name or function.__name__
+            if form.unit not in UNITS:
+                raise ValueError(f"fact {name}: {form.unit} is not a unit")
+            definition = replace(form, name=name, meaning=meaning, not_the_same_as=unlike)
             self._add(name, _read(function)._replace(definition=definition))
             if share:
                 of_step = f"{_FRACTION}{meaning.removeprefix(_TIME)}"
@@ -148,3 +149,70 @@ CATALOG = Catalog()
 """What the modules of this package and of those above it declare."""
 
 artifact, fact, flag, duration = CATALOG.artifact, CATALOG.fact, CATALOG.flag, CATALOG.duration
+
+
+class Artifacts:
+    """The facts and artifacts of one run. ``given``: what is made elsewhere, by name."""
+
+    def __init__(self, given: Mapping[str, object], catalog: Catalog = CATALOG) -> None:
+        self._catalog = catalog
+        self._measurements = {name: _as_measurement(value) for name, value in given.items()}
+
+    @overload
+    def find(self, function: Callable[..., Measurement[T]]) -> Measurement[T]: ...
+    @overload
+    def find(self, function: Callable[..., T]) -> Measurement[T]: ...
+    def find(self, function: Callable[..., Any]) -> Measurement[Any]:
+        """What ``function`` makes, or why there is none."""
+        return self.named(function.__name__)
+
+    @overload
+    def pull(self, function: Callable[..., Measurement[T]]) -> T: ...
+    @overload
+    def pull(self, function: Callable[..., T]) -> T: ...
+    def pull(self, function: Callable[..., Any]) -> Any:
+        """What ``function`` makes, which cannot be missing."""
+        measurement = self.find(function)
+        assert not measurement.is_missing, f"{function.__name__} is missing: {measurement.missing_reason}"
+        return measurement.value
+
+    def named(self, name: str) -> Measurement[Any]:
+        """The fact or artifact ``name``, or why there is none."""
+        if name not in self._measurements:
+            self._measurements[name] = self._make(name)
+        return self._measurements[name]
+
+    def with_given(self, given: Mapping[str, object]) -> Artifacts:
+        """The same run, given something more or in place of what it made: only what follows from that is made again."""
+        changed = Artifacts(given, self._catalog)
+        stale = self.following(given)
+        changed._measurements |= {name: each for name, each in self._measurements.items() if name not in stale}
+        return changed
+
+    def following(self, names: Collection[str]) -> set[str]:
+        """``names``, and all that is made from these."""
+        following = set(names)
+        declared = self._catalog.declared.items()
+        while more := {name for name, each in declared if following.intersection(each.sources)} - following:
+            following |= more
+        return following
+
+    def _make(self, name: str) -> Measurement[Any]:
+        declared = self._catalog.declared[name]
+        for need in declared.definition.needs if declared.definition else ():
+            run: Measurement[Any] = self.named("run")
+            if run.value is None:
+                return run
+            if reason := run.value.lacks(need):
+                return missing(reason)
+        arguments: list[object] = []
+        for parameter, takes_reason in declared.parameters.items():
+            source = self.named(parameter)
+            if source.is_missing and not takes_reason:
+                return source
+            arguments.append(source if takes_reason else source.value)
+        return _as_measurement(declared.function(*arguments))
+
+
+def _as_measurement(value: object) -> Measurement[Any]:
+    return value if isinstance(value, Measurement) else known(value)

@@ -3,7 +3,7 @@
 The type of a table is its reader: a dataclass whose fields are the keys of the file, read by pydantic without silent
 conversions and without undeclared keys. One message lists the errors of form and type, the contradictions within each
 row whose fields are sound (``__post_init__``), and the contradictions between the rows that are sound
-(:func:`raise_contradictions`). ``yaml_document.py`` refuses what YAML makes ambiguous.
+(:func:`raise_contradictions`). ``yaml.py`` refuses what YAML makes ambiguous.
 """
 
 from __future__ import annotations
@@ -34,33 +34,12 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from three_walls.lib.errors import RuleBaseError
 from three_walls.lib.parsed_documents import keep_parsed, read_parsed
 from three_walls.lib.plain_data import ConfigData, ConfigScalar
-from three_walls.lib.problems import Loc, Problem, describe
+from three_walls.lib.problems import Loc as Loc
+from three_walls.lib.problems import Problem as Problem
+from three_walls.lib.problems import describe as describe
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
-
-__all__ = [
-    "NOT_STATED",
-    "ByName",
-    "Loc",
-    "NamedRow",
-    "Pattern",
-    "Problem",
-    "Scalar",
-    "Text",
-    "Texts",
-    "Value",
-    "between",
-    "compilable",
-    "compiled",
-    "describe",
-    "load_table",
-    "one_of",
-    "raise_contradictions",
-    "raise_problems",
-    "read_table",
-    "suggest",
-]
 
 KEY = "[key]"
 """Ends the location of an error that is about a key and not its value, as in pydantic's own errors about keys."""

@@ -15,7 +15,7 @@ from three_walls.advice.finding import Overrides
 from three_walls.advice.verdict_rows import Verdict
 from three_walls.facts.log_facts import log_summary
 from three_walls.facts.sheet import make_sheet
-from three_walls.lib.artifacts import Artifacts
+from three_walls.lib.declare import Artifacts
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.given_files import is_directory
 from three_walls.lib.load_documents import Texts, load_table
