@@ -88,15 +88,15 @@ class Junction:
         value, is_unknown = None, False
         for part in self.parts:
             try:
-                found = evaluate_part(part)
+                part_value = evaluate_part(part)
             except FAILURES:
                 if is_unknown:  # whether it is reached is not known
                     return Truth.UNKNOWN
                 raise
-            if found is Truth.UNKNOWN:
+            if part_value is Truth.UNKNOWN:
                 is_unknown = True
                 continue
-            value = found
+            value = part_value
             if bool(value) is (self.word == "or"):
                 return value
         return Truth.UNKNOWN if is_unknown else value
@@ -124,8 +124,8 @@ def evaluate(expression: Expression, look_up: Lookup) -> Any:
     """Its value in Python, or ``Truth.UNKNOWN``; raises one of ``FAILURES``."""
     match expression:
         case Condition(name, comparison, value):
-            found = look_up(name)
-            return found if found is Truth.UNKNOWN else OPERATIONS[comparison](found, value)
+            left = look_up(name)
+            return left if left is Truth.UNKNOWN else OPERATIONS[comparison](left, value)
         case Name(name):
             return look_up(name)
         case Junction():

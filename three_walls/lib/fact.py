@@ -14,7 +14,6 @@ from three_walls.lib.plain_data import ConfigData
 
 FactValue = ConfigData
 
-
 UNITS = (
     "ns",
     "bytes",
@@ -122,14 +121,13 @@ class FactSheet:
 
     def get(self, name: str) -> Fact:
         """The fact called ``name``; an unknown name is a missing fact, never an error."""
-        found = self.facts.get(name)
-        if found is None and self.environment_is_known and name.startswith("env."):
+        if name in self.facts:
+            return self.facts[name]
+        if self.environment_is_known and name.startswith("env."):
             return Fact(name, None, "config")
-        if found is None:
-            definition = self.definitions.get(name)
-            unit = definition.unit if definition else "text"
-            return Fact(name, None, unit, "not known from the inputs given", definition)
-        return found
+        definition = self.definitions.get(name)
+        unit = definition.unit if definition else "text"
+        return Fact(name, None, unit, "not known from the inputs given", definition)
 
     def number(self, name: str) -> float | None:
         """Numeric value of ``name`` or ``None`` when missing or not a number."""

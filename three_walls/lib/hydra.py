@@ -51,6 +51,14 @@ _TOKEN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _TOKE
 _PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./+-]*", re.ASCII)
 _CONSTANTS = {"null", "true", "false", "nan", "inf"}
 _SCALARS = ("id", "null", "int", "float", "bool", "reference", "character", "colon", "escape", "space")
+_READERS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "bool": lambda text: text.lower() == "true",
+    "null": lambda _: None,
+    "reference": lambda text: Reference(text[2:-1].strip()),
+}
+"""Kind of a token that is a value by itself -> how it is read; what is left is text."""
 _CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
 _LONGEST_PATH = 400
 """In characters; no setting has a longer one."""
@@ -87,9 +95,7 @@ class Override:
 def parse_override(text: str) -> Override:
     """``text`` parsed; ValueError with a phrase that names what Hydra cannot read."""
     override, value = _split(text)
-    if value is None:
-        return override
-    return replace(override, value=_Parser(value).parse())
+    return override if value is None else replace(override, value=_Parser(value).parse())
 
 
 def read_override(word: str) -> list[Override]:
@@ -219,39 +225,35 @@ class _Parser:
             return _unquote(self._take("quoted"))
         return self._primitive(_SCALARS)
 
-    def _list(self) -> tuple[Any, ...]:
-        self._take("open")
-        elements: list[Any] = []
-        while self._next() != "close":
-            if elements:
+    def _separated(self, opening: str, closing: str) -> Iterator[None]:
+        """Goes from each entry between two brackets to the next; commas separate them."""
+        self._take(opening)
+        is_first = True
+        while self._next() != closing:
+            if not is_first:
                 self._take("comma")
-            elements.append(self._element(is_in_list=True))
-        self._take("close")
-        return tuple(elements)
+            is_first = False
+            yield
+        self._take(closing)
+
+    def _list(self) -> tuple[Any, ...]:
+        return tuple([self._element(is_in_list=True) for _ in self._separated("open", "close")])
 
     def _mapping(self) -> dict[str, Any]:
-        self._take("brace_open")
         entries: dict[str, Any] = {}
-        while self._next() != "brace_close":
-            if entries:
-                self._take("comma")
+        for _ in self._separated("brace_open", "brace_close"):
             name = self._primitive(tuple(kind for kind in _SCALARS if kind not in ("colon", "reference")))
             self._take("colon")
             entries[str(name)] = self._element()
-        self._take("brace_close")
         return entries
 
     def _function(self) -> Any:
         name = self._take("id")
-        self._take("popen")
         arguments: list[Any] = []
-        while self._next() != "pclose":
-            if arguments:
-                self._take("comma")
+        for _ in self._separated("popen", "pclose"):
             if self._next() == "id" and self._next(1) == "equal":
                 self._position += 2
             arguments.append(self._element())
-        self._take("pclose")
         if name in _SWEEPS:
             return Sweep()
         if name not in (*_CASTS, "json_str") or len(arguments) != 1:
@@ -263,15 +265,16 @@ class _Parser:
         while self._next() in allowed:
             self._position += 1
         tokens = self._tokens[start : self._position]
-        while tokens and tokens[0][0] == "space":
-            tokens = tokens[1:]
-        while tokens and tokens[-1][0] == "space":
-            tokens = tokens[:-1]
+        if tokens and tokens[0][0] == "space":
+            del tokens[0]
+        if tokens and tokens[-1][0] == "space":
+            del tokens[-1]
         if not tokens:
             raise ValueError("a value is missing")
-        if len(tokens) == 1:
-            return _read_token(*tokens[0])
-        if any(name == "reference" for name, _ in tokens):
+        kinds = [kind for kind, _ in tokens]
+        if len(tokens) == 1 and kinds[0] in _READERS:
+            return _READERS[kinds[0]](tokens[0][1])
+        if "reference" in kinds:
             return Reference("")
         return "".join(_unescape(text) if name == "escape" else text for name, text in tokens)
 
@@ -286,23 +289,6 @@ def _is_setting(value: Any, is_in_list: bool) -> bool:
         case Sweep() | Reference():
             return False
     return not (is_in_list and isinstance(value, tuple | dict))
-
-
-def _read_token(name: str, text: str) -> Any:
-    match name:
-        case "int":
-            return int(text)
-        case "float":
-            return float(text)
-        case "bool":
-            return text.lower() == "true"
-        case "null":
-            return None
-        case "reference":
-            return Reference(text[2:-1].strip())
-        case "escape":
-            return _unescape(text)
-    return text
 
 
 def _unescape(text: str) -> str:

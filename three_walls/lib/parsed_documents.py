@@ -22,11 +22,11 @@ from three_walls.lib.resources import IS_BUNDLED, PARSED_DIR, ROOT, RULES_DIR, T
 
 def read_parsed(path: Path) -> bytes | None:
     """The document at ``path`` as JSON; None where it is not one of the program's, or not kept as it is now."""
-    kept = _place_of(path)
-    if kept is None:
+    place = _place_of(path)
+    if place is None:
         return None
     try:
-        digest, _, text = kept.read_bytes().partition(b"\n")
+        digest, _, text = place.read_bytes().partition(b"\n")
         return text if digest == _digest(path).encode() else None
     except OSError:
         return None
@@ -34,11 +34,11 @@ def read_parsed(path: Path) -> bytes | None:
 
 def keep_parsed(path: Path, text: str) -> None:
     """Keeps ``text``, the document at ``path`` as JSON, for the next process."""
-    kept = _place_of(path)
-    if kept is not None and not IS_BUNDLED and not sys.dont_write_bytecode:
+    place = _place_of(path)
+    if place is not None and not IS_BUNDLED and not sys.dont_write_bytecode:
         with suppress(OSError):
             PARSED_DIR.mkdir(parents=True, exist_ok=True)
-            write_texts({kept.name: _add_digest(path, text)}, PARSED_DIR)
+            write_texts({place.name: _add_digest(path, text)}, PARSED_DIR)
 
 
 def write_all(folder: Path) -> None:
@@ -50,27 +50,21 @@ def write_all(folder: Path) -> None:
 
     texts = {}
     for path in sorted([*RULES_DIR.rglob("*.yaml"), *TABLES_DIR.rglob("*.yaml")]):
-        kept = _place_of(path)
-        if kept is None or path.name.endswith(".cases.yaml"):
+        place = _place_of(path)
+        if place is None or path.name.endswith(".cases.yaml"):
             continue
         problems: list[Problem] = []
         document = read_document(path, problems)
         if document is None or problems:
             raise ValueError("\n".join(map(str, problems)))
-        texts[kept.name] = _add_digest(path, json.dumps(document.value))
+        texts[place.name] = _add_digest(path, json.dumps(document.value))
     write_texts(texts, folder)
-
-
-def own_name(path: Path) -> str | None:
-    """The document's path with dots for slashes; None for a file that does not ship with the program."""
-    is_own = RULES_DIR in path.parents or TABLES_DIR in path.parents
-    return ".".join(path.relative_to(ROOT).parts) if is_own else None
 
 
 def _place_of(path: Path) -> Path | None:
     """Where the document at ``path`` is kept; None for a file that does not ship with the program."""
-    name = own_name(path)
-    return None if name is None else PARSED_DIR / f"{name}.json"
+    is_own = RULES_DIR in path.parents or TABLES_DIR in path.parents
+    return PARSED_DIR / f"{'.'.join(path.relative_to(ROOT).parts)}.json" if is_own else None
 
 
 def _add_digest(path: Path, text: str) -> str:
@@ -84,4 +78,4 @@ def _digest(path: Path) -> str:
 
 @cache
 def _reader_digest() -> bytes:
-    return sha256((Path(__file__).parents[1] / "lib" / "yaml.py").read_bytes()).digest()
+    return sha256(Path(__file__).with_name("yaml.py").read_bytes()).digest()

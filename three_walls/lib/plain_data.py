@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 ConfigScalar = str | int | float | bool | None
-
-
 ConfigData = ConfigScalar | tuple[ConfigScalar, ...]
-
-
 LARGEST_WHOLE_NUMBER = 10**18 - 1
 """Of a setting: what 64 bits hold. A larger number is a mistake, and no other number may overflow because of it."""
 

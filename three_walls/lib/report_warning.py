@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 UNREADABLE = "trace-unreadable"
 """Code of the warning that a trace of several could not be read."""
-
-
 SETTINGS_UNKNOWN = "settings-unknown"
 """Code of the warning that rules wait for the settings of the run."""
 

@@ -59,11 +59,6 @@ def format_share_change(fraction: float | None) -> str:
     return UNKNOWN if fraction is None else f"{_sign(fraction)}{format_share(abs(fraction))}"
 
 
-def format_count_change(change: float | None) -> str:
-    """A difference of numbers as ``+12``."""
-    return UNKNOWN if change is None else f"{_sign(change)}{format_count(abs(change))}"
-
-
 def _sign(value: float) -> str:
     return "+" if value > 0 else "-" if value < 0 else ""
 
@@ -200,7 +195,6 @@ UNITS: Mapping[Callable[..., object], str] = {
     format_us: "ns",
     format_ms_change: "ns",
     format_share_change: "fraction",
-    format_count_change: "count",
     format_moved: "bytes",
 }
 """Unit of the number that a function writes: tables align such columns right, and CSV names their unit."""
@@ -208,12 +202,7 @@ UNITS: Mapping[Callable[..., object], str] = {
 
 def in_ms(value_ns: float, form: str = ".1f") -> str:
     """Nanoseconds in a sentence as ``412.3 ms``; ``form`` is Python's format of the number."""
-    return f"{_to_ms(value_ns):{form}} ms"
-
-
-def _to_ms(value_ns: float) -> float:
-    """Milliseconds, rounded to the microsecond."""
-    return round(value_ns / _NS_PER_MS, 3)
+    return f"{round(value_ns / _NS_PER_MS, 3):{form}} ms"
 
 
 def in_percent(fraction: float, decimals: int = 1) -> str:
@@ -230,7 +219,7 @@ def write_rounded(value: float, unit: str) -> str:
     """A number and its unit to three significant digits, as a sentence compares it: ``12.3 ms``, ``5%``, ``0.5``."""
     match unit:
         case "ns":
-            return f"{_round(_to_ms(value))} ms"
+            return f"{_round(round(value / _NS_PER_MS, 3))} ms"
         case "fraction":
             return f"{_round(value * 100)}%"
         case "bytes":
@@ -273,8 +262,8 @@ def shorten(text: str, columns: int) -> str:
     """``text`` in at most ``columns`` characters: ``...`` replaces the middle of a longer one."""
     if len(text) <= columns:
         return text
-    kept = columns - 3
-    return f"{text[: kept - kept // 3]}...{text[len(text) - kept // 3 :]}"
+    length = columns - 3
+    return f"{text[: length - length // 3]}...{text[len(text) - length // 3 :]}"
 
 
 def keep_sentences(text: str, columns: int) -> str:
@@ -283,7 +272,7 @@ def keep_sentences(text: str, columns: int) -> str:
     if len(text) <= columns:
         return text
     start = text[: columns - 3]
-    ends = [found.end() for found in _CLAUSE_END.finditer(start) if found.end() > columns // 3]
+    ends = [match.end() for match in _CLAUSE_END.finditer(start) if match.end() > columns // 3]
     return f"{start[: ends[-1]] if ends else start.rpartition(' ')[0] or start} ..."
 
 

@@ -1,8 +1,8 @@
 """Reads files in threads: SQLite, polars, hashing and unpacking leave Python's lock to others most of the time.
 
-A thread whose result nobody wants any more, because of an interrupt or an error elsewhere, ends by itself: whatever may
-take long calls :func:`check_is_wanted` between its parts. To raise an error in it from outside would not do, as Python
-may raise that in a thread which is just being started, and whoever started it waits for ever.
+A thread ends by itself when its result is no longer wanted, after an interrupt or an error elsewhere: whatever is slow
+calls :func:`check_is_wanted` between its parts. No error is raised in it from outside: Python might raise that in a
+thread that is just starting, and whoever started it would wait for ever.
 """
 
 from __future__ import annotations
@@ -58,17 +58,17 @@ def read_each(read: Callable[[S], T], files: Sequence[S], jobs: int, begin: Call
     ``begin`` is called, in this thread, with the place of the file that is waited for. The first error in the order of
     files is raised. It ends the reading of the others, as an interrupt does.
     """
-    found = []
+    results = []
     if jobs == 1 or len(files) == 1:
         for place, file in enumerate(files):
             begin(place)
-            found.append(read(file))
+            results.append(read(file))
     else:
         with _start(read, files, min(jobs, _MOST_THREADS)) as outcomes:
             for place, outcome in enumerate(outcomes):
                 begin(place)
-                found.append(_wait_for(outcome))
-    return found
+                results.append(_wait_for(outcome))
+    return results
 
 
 @contextmanager
