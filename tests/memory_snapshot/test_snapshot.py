@@ -19,10 +19,15 @@ from tests.memory_snapshot.snapshots import FORWARD, STATE, block, event, frame,
 from three_walls import analyze
 from three_walls.lib.errors import InputError, RuleBaseError
 from three_walls.lib.load_documents import load_table
-from three_walls.memory_snapshot.allocation_stacks import AllocationStacks, allocation_stacks
 from three_walls.memory_snapshot.read_snapshot import Event, Live
 from three_walls.memory_snapshot.snapshot import CATEGORIES, MemorySnapshot
-from three_walls.memory_snapshot.summarize_snapshot import count_releases, find_peak, read_memory_snapshot
+from three_walls.memory_snapshot.summarize_snapshot import (
+    AllocationStacks,
+    allocation_stacks,
+    count_releases,
+    find_peak,
+    read_memory_snapshot,
+)
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
 from three_walls.report.report import Report

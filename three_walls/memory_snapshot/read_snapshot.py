@@ -17,6 +17,7 @@ from three_walls.lib import limits
 from three_walls.lib.errors import InputError
 from three_walls.lib.given_files import is_directory
 from three_walls.memory_snapshot.plain_pickle import NotPlainError, read_plain_pickle
+from three_walls.memory_snapshot.snapshot import FailedAllocation
 
 _IN_USE = "active_allocated"
 _FREE = "inactive"
@@ -59,8 +60,7 @@ class Snapshot:
     """Blocks in use, by address."""
     largest_free_bytes: int
     events: tuple[Event, ...]
-    failures: tuple[tuple[int, int | None], ...]
-    """Allocations that failed, as (requested bytes, free bytes of the device)."""
+    failures: tuple[FailedAllocation, ...]
 
 
 def load_snapshot(path: Path) -> Snapshot:
@@ -140,42 +140,40 @@ class _Walk:
             yield address, block
             next_address = address + _size(block.get("size"), "a block")
 
-    def _trace(self, entries: Any) -> tuple[tuple[Event, ...], tuple[tuple[int, int | None], ...]]:
-        """The allocator's events, and the failed allocations as (requested bytes, free bytes of the device)."""
+    def _trace(self, entries: Any) -> tuple[tuple[Event, ...], tuple[FailedAllocation, ...]]:
+        """The allocator's events, and the allocations that failed."""
         events: list[Event] = []
-        failures: list[tuple[int, int | None]] = []
+        failures: list[FailedAllocation] = []
         for entry in self._entries(entries, "a device's trace", "a trace entry"):
             action = _checked(entry.get("action"), str, "an action")
             size = _size(entry.get("size", 0), "a trace entry")
             address = _address(entry.get("addr", 0), "an address")
             if action == "oom":
                 free = entry.get("device_free")
-                failures.append((size, _size(free, "the device's free memory") if type(free) is int else None))
+                free_bytes = _size(free, "the device's free memory") if type(free) is int else None
+                failures.append(FailedAllocation(size, free_bytes))
             else:
                 events.append(Event(action, address, size, self._stack(entry.get("frames"))))
         return tuple(events), tuple(failures)
 
     def _stack(self, frames: Any) -> Frames:
         """The frames of a stack; none where the entry has no stack."""
-        found = self._stacks.get(id(frames))
-        if found is None:
-            if frames is None:
-                return ()
-            found = self._stacks[id(frames)] = tuple(map(self._frame, _checked(frames, list, "a stack")))
-        return found
+        if frames is None:
+            return ()
+        if id(frames) not in self._stacks:
+            self._stacks[id(frames)] = tuple(map(self._frame, _checked(frames, list, "a stack")))
+        return self._stacks[id(frames)]
 
     def _frame(self, value: Any) -> str:
-        found = self._frames.get(id(value))
-        if found is None:
+        if id(value) not in self._frames:
             frame = _checked(value, dict, "a frame")
             name = _checked(frame.get("name"), str, "a frame's name")
             file = _checked(frame.get("filename"), str, "a file name")
-            shown = self._files.get(file)
-            if shown is None:
+            if file not in self._files:
                 end = "/".join(PurePosixPath(file[-limits.LONGEST_PATH :]).parts[-4:])
-                shown = self._files[file] = end[-limits.LONGEST_FRAME_TEXT :]
-            found = self._frames[id(value)] = f"{shown}:{name[: limits.LONGEST_FRAME_TEXT]}"
-        return found
+                self._files[file] = end[-limits.LONGEST_FRAME_TEXT :]
+            self._frames[id(value)] = f"{self._files[file]}:{name[: limits.LONGEST_FRAME_TEXT]}"
+        return self._frames[id(value)]
 
 
 def _largest_device(segments: list[dict[Any, Any]], traces: list[Any]) -> int:

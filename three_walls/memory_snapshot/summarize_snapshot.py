@@ -1,18 +1,26 @@
-"""Summarizes a memory snapshot: the peak, its shares by category, its largest allocation sites."""
+"""Summarizes a memory snapshot: the peak, its shares by category, its largest allocation sites.
+
+``tables/allocation-stacks.yaml`` says what an allocation is for, by the stack that allocated it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cache, cached_property
+from itertools import groupby, islice
 from pathlib import Path
+from typing import Annotated
 
-from three_walls.memory_snapshot.allocation_stacks import allocation_stacks
+from three_walls.lib.load_documents import Pattern, Text, load_table, one_of
+from three_walls.lib.resources import TABLES_DIR
 from three_walls.memory_snapshot.read_snapshot import Event, Frames, Live, load_snapshot
 from three_walls.memory_snapshot.snapshot import (
     BEFORE_RECORDING,
+    CATEGORIES,
+    NO_STACK,
+    OTHER,
     AllocationSite,
-    FailedAllocation,
     MemoryMoment,
     MemoryShare,
     MemorySnapshot,
@@ -23,12 +31,62 @@ _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 _MOST_SITES = 10
 _MOST_MOMENTS = 240
 """Stretches of the history: more than a chart can tell apart."""
-_SHOWN_FRAMES = 4
+_SITE_FRAMES = 4
 _NO_HISTORY = (
     "the allocator's history was not recorded; record it with torch.cuda.memory._record_memory_history, with "
     "profiling.record_memory_history=true in Megatron-Bridge 0.4 or newer (older releases write a snapshot without "
     "history), or with --record-memory-history in Megatron-LM"
 )
+_OF_STACKS = tuple(name for name in CATEGORIES if name not in (NO_STACK, OTHER, BEFORE_RECORDING))
+
+
+@dataclass(frozen=True, slots=True)
+class StackPattern:
+    """Allocations with a frame in which ``pattern`` is found are of ``category``."""
+
+    category: Annotated[Text, one_of(_OF_STACKS)]
+    pattern: Pattern
+    reason: Text
+    """What allocates there."""
+
+
+@dataclass(frozen=True)
+class AllocationStacks:
+    """``allocation-stacks.yaml``. Frames are written ``<directory>/<file>:<function>``, innermost first."""
+
+    stacks: tuple[StackPattern, ...]
+    """In order of precedence."""
+    ignored: tuple[Pattern, ...]
+    """Frames that do not show what allocates."""
+
+    @cached_property
+    def _first_match(self) -> dict[str, int]:
+        """Frame -> the first row whose pattern it matches; the number of rows where it matches none."""
+        return {}
+
+    def category(self, frames: Frames | None) -> str:
+        """The category of an allocation with this stack. Each frame is searched once, however many stacks hold it."""
+        if not frames:
+            return BEFORE_RECORDING if frames is None else NO_STACK
+        rows = self._first_match
+        for frame in frames:
+            if frame not in rows:
+                matching = (index for index, row in enumerate(self.stacks) if row.pattern.search(frame))
+                rows[frame] = next(matching, len(self.stacks))
+        first = min(rows[frame] for frame in frames)
+        return self.stacks[first].category if first < len(self.stacks) else OTHER
+
+    def site(self, frames: Frames) -> tuple[str, ...]:
+        """The innermost frames that show who allocates, without directories."""
+        allocating = (frame for frame in frames if not any(pattern.search(frame) for pattern in self.ignored))
+        innermost = tuple(islice(allocating, _SITE_FRAMES)) or frames[:_SITE_FRAMES]
+        return tuple(frame.rpartition("/")[2] for frame in innermost)
+
+
+@cache
+def allocation_stacks() -> AllocationStacks:
+    """The table that ships with the program."""
+    return load_table(TABLES_DIR / "allocation-stacks.yaml", AllocationStacks)
 
 
 def read_memory_snapshot(path: Path) -> MemorySnapshot:
@@ -52,7 +110,7 @@ def read_memory_snapshot(path: Path) -> MemorySnapshot:
         largest_free_block_bytes=snapshot.largest_free_bytes,
         shares=_shares(stacks),
         sites=_sites(stacks),
-        failures=tuple(FailedAllocation(requested, free) for requested, free in snapshot.failures),
+        failures=snapshot.failures,
         release_count=count_releases(snapshot.events),
         history=peak.history if peak else (),
     )
@@ -130,13 +188,8 @@ def _apply(event: Event, sizes: dict[int, int]) -> int:
 
 def count_releases(events: Sequence[Event]) -> int:
     """How often the allocator returned segments to the driver; several in a row count once."""
-    releases = 0
-    was_release = False
-    for event in events:
-        is_release = event.action in ("segment_free", "segment_unmap")
-        releases += is_release and not was_release
-        was_release = is_release
-    return releases
+    are_releases = groupby(event.action in ("segment_free", "segment_unmap") for event in events)
+    return sum(is_release for is_release, _ in are_releases)
 
 
 def _fragmentation_fraction(peak: Peak | None) -> float | None:
@@ -148,22 +201,18 @@ def _fragmentation_fraction(peak: Peak | None) -> float | None:
 
 def _sum_by_stack(live: Iterable[Live]) -> list[tuple[Frames | None, int, int]]:
     """(stack, its bytes, its blocks), each stack once. A snapshot of a million blocks has thousands of stacks."""
-    found: dict[int, tuple[Frames | None, int, int]] = {}
+    sums: dict[int, tuple[Frames | None, int, int]] = {}
     for block in live:  # shared stacks are one object: hashing one visits all of its frames
-        _, size, count = found.get(id(block.frames), (None, 0, 0))
-        found[id(block.frames)] = block.frames, size + block.size_bytes, count + 1
-    return list(found.values())
-
-
-def _category(frames: Frames | None) -> str:
-    return BEFORE_RECORDING if frames is None else allocation_stacks().category(frames)
+        _, size, count = sums.get(id(block.frames), (None, 0, 0))
+        sums[id(block.frames)] = block.frames, size + block.size_bytes, count + 1
+    return list(sums.values())
 
 
 def _shares(stacks: Iterable[tuple[Frames | None, int, int]]) -> tuple[MemoryShare, ...]:
     """Allocated memory by category, largest first. The shares sum to all allocated memory."""
     sizes: dict[str, int] = {}
     for frames, size_bytes, _ in stacks:
-        category = _category(frames)
+        category = allocation_stacks().category(frames)
         sizes[category] = sizes.get(category, 0) + size_bytes
     total = sum(sizes.values())
     ordered = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
@@ -172,18 +221,12 @@ def _shares(stacks: Iterable[tuple[Frames | None, int, int]]) -> tuple[MemorySha
 
 def _sites(stacks: Iterable[tuple[Frames | None, int, int]]) -> tuple[AllocationSite, ...]:
     """The stacks that hold the most memory, largest first."""
-    found: dict[tuple[tuple[str, ...], str], tuple[int, int]] = {}
+    sites: dict[tuple[tuple[str, ...], str], tuple[int, int]] = {}
     for frames, size_bytes, blocks in stacks:
-        key = _shown_frames(frames or ()), _category(frames)
-        size, count = found.get(key, (0, 0))
-        found[key] = size + size_bytes, count + blocks
-    ordered = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+        key = allocation_stacks().site(frames or ()), allocation_stacks().category(frames)
+        size, count = sites.get(key, (0, 0))
+        sites[key] = size + size_bytes, count + blocks
+    ordered = sorted(sites.items(), key=lambda item: (-item[1][0], item[0]))
     return tuple(
         AllocationSite(stack, category, size, count) for (stack, category), (size, count) in ordered[:_MOST_SITES]
     )
-
-
-def _shown_frames(frames: Frames) -> tuple[str, ...]:
-    """The innermost frames that show who allocates, without directories."""
-    shown = tuple(islice(allocation_stacks().relevant(frames), _SHOWN_FRAMES)) or frames[:_SHOWN_FRAMES]
-    return tuple(frame.rpartition("/")[2] for frame in shown)
