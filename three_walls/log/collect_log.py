@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -67,7 +68,7 @@ class Collector:
     unread: list[str] = field(default_factory=list)
     torn: int = 0
     left_out: int = 0
-    left_out_blocks: dict[str, int] = field(default_factory=dict)
+    left_out_blocks: Counter[str] = field(default_factory=Counter)
     """Kind -> blocks that did not fit into memory."""
     unplaced: int = 0
     """Iteration lines and tracebacks whose process is one too many to be distinguished."""
@@ -75,8 +76,10 @@ class Collector:
     def add(self, parsed: ParsedLine, file_name: str) -> None:
         """Adds the values of one line."""
         kind, values = parsed.kind, parsed.values
-        if kind == "step_time":
-            self._add_step_time(values, file_name)
+        if kind == "step_time" and len(self.step_times) < limits.MOST_ITERATIONS:
+            self.step_times.append(StepTimeLine(_int(values["elapsed"]), float(values["tflops"]), file_name))
+        elif kind == "step_time":
+            self.left_out += 1
         elif kind == "memory":
             self._add_memory(values)
         elif kind == "theoretical_memory":
@@ -108,10 +111,6 @@ class Collector:
             self._add_timers(TimerPrint(after, TIMERS[kind](entries)))
         elif entries:
             self.blocks.setdefault(kind, entries)
-
-    def leave_out_block(self, kind: str) -> None:
-        """Counts a block that did not fit into memory."""
-        self.left_out_blocks[kind] = self.left_out_blocks.get(kind, 0) + 1
 
     def result(self, files: tuple[str, ...]) -> TrainingLog:
         """The log, every list in a total order."""
@@ -159,27 +158,24 @@ class Collector:
         elif line not in self.iterations:
             self.left_out += 1
 
-    def _add_step_time(self, values: Mapping[str, Value], file_name: str) -> None:
-        if len(self.step_times) < limits.MOST_ITERATIONS:
-            self.step_times.append(StepTimeLine(_int(values["elapsed"]), float(values["tflops"]), file_name))
-        else:
-            self.left_out += 1
-
     def _add_memory(self, values: Mapping[str, Value]) -> None:
         rank = _int(values["rank"])
-        old = self.memory.get(rank) or MemoryReport(rank)
         if rank not in self.memory and len(self.memory) >= limits.MOST_RANKS:
             return
-        allocated, reserved = _optional_int(values, "allocated"), _optional_int(values, "reserved")
+        old = self.memory.get(rank) or MemoryReport(rank)
+
+        def largest(before: int | None, name: str) -> int | None:
+            return max((value for value in (before, _optional_int(values, name)) if value is not None), default=None)
+
         self.memory[rank] = MemoryReport(
             rank=rank,
-            allocated_bytes=old.allocated_bytes if allocated is None else allocated,
-            max_allocated_bytes=_largest(old.max_allocated_bytes, _optional_int(values, "max_allocated")),
-            reserved_bytes=old.reserved_bytes if reserved is None else reserved,
-            max_reserved_bytes=_largest(old.max_reserved_bytes, _optional_int(values, "max_reserved")),
-            allocator_retries_count=_largest(old.allocator_retries_count, _optional_int(values, "retries")),
-            after_iterations_count=_largest(old.after_iterations_count, _optional_int(values, "iterations")),
-            device_bytes=_largest(old.device_bytes, _optional_int(values, "device")),
+            allocated_bytes=_optional_int(values, "allocated", old.allocated_bytes),
+            max_allocated_bytes=largest(old.max_allocated_bytes, "max_allocated"),
+            reserved_bytes=_optional_int(values, "reserved", old.reserved_bytes),
+            max_reserved_bytes=largest(old.max_reserved_bytes, "max_reserved"),
+            allocator_retries_count=largest(old.allocator_retries_count, "retries"),
+            after_iterations_count=largest(old.after_iterations_count, "iterations"),
+            device_bytes=largest(old.device_bytes, "device"),
         )
 
     def add_oom(self, values: Mapping[str, Value], raised_in: str) -> None:
@@ -216,20 +212,20 @@ class Collector:
     def wants_print(self) -> bool:
         """Whether to read the timer print that begins now: at first every one, in a long log an evenly spread share."""
         self.prints += 1
-        return self._is_kept(self.prints)
+        return self._is_in_share(self.prints)
 
-    def _add_timers(self, printed: TimerPrint) -> None:
-        if not printed.timers or printed in self.timers:
+    def _add_timers(self, new: TimerPrint) -> None:
+        if not new.timers or new in self.timers:
             return
-        self.timers[printed] = self.prints
-        self.timer_values += _count_values(printed)
+        self.timers[new] = self.prints
+        self.timer_values += _count_values(new)
         while self.timer_values > limits.MOST_TIMER_VALUES and len(self.timers) > 1:
             self.share /= 2
-            for dropped in [kept for kept, number in self.timers.items() if not self._is_kept(number)]:
-                del self.timers[dropped]
-                self.timer_values -= _count_values(dropped)
+            for other in [each for each, number in self.timers.items() if not self._is_in_share(number)]:
+                del self.timers[other]
+                self.timer_values -= _count_values(other)
 
-    def _is_kept(self, number: int) -> bool:
+    def _is_in_share(self, number: int) -> bool:
         """Multiples of the golden ratio are evenly spread: where two kinds of prints alternate, both are kept."""
         return number * _GOLDEN % 1.0 < self.share
 
@@ -268,17 +264,13 @@ def _expert_size(settings: tuple[tuple[str, str], ...]) -> int | None:
     return next((_int(value) for value in values if value is not None), None)
 
 
-def _largest(old: int | None, new: int | None) -> int | None:
-    return max((value for value in (old, new) if value is not None), default=None)
-
-
 def _int(value: Value) -> int:
     assert isinstance(value, int)
     return value
 
 
-def _optional_int(values: Mapping[str, Value], name: str) -> int | None:
-    return _int(values[name]) if name in values else None
+def _optional_int(values: Mapping[str, Value], name: str, default: int | None = None) -> int | None:
+    return _int(values[name]) if name in values else default
 
 
 def _float(values: Mapping[str, Value], name: str) -> float | None:
@@ -315,11 +307,11 @@ _Entries = Iterable[tuple[str, str]]
 
 def _read_timers(entries: _Entries) -> tuple[LogTimer, ...]:
     """Timers of (name, ``12.00`` or ``(11.50, 12.00)``) pairs, sorted by name; of a repeated name the last counts."""
-    found = {}
+    timers = {}
     for name, text in entries:
         shortest, _, longest = text.strip("()").rpartition(", ")
-        found[name] = LogTimer(name, _ns(shortest) if shortest else None, _ns(longest))
-    return tuple(found[name] for name in sorted(found))
+        timers[name] = LogTimer(name, _ns(shortest) if shortest else None, _ns(longest))
+    return tuple(timers[name] for name in sorted(timers))
 
 
 def _read_rank_timers(entries: _Entries) -> tuple[LogTimer, ...]:

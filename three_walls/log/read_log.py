@@ -7,10 +7,11 @@ import gzip
 import lzma
 import zlib
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import zstandard
 
@@ -33,25 +34,12 @@ from three_walls.log.read_lines import (
 from three_walls.log.training_log import LogIteration, ProgressJob, TrainingLog
 
 LOG_SUFFIXES = (".log", ".out", ".err", ".txt")
-COMPRESSED_SUFFIXES = (".xz", ".zst", ".gz")
+_COMPRESSED_SUFFIXES = (".xz", ".zst", ".gz")
 _CHUNK_BYTES = 1 << 20
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _JOB_START = "Starting job"
 _CHECKPOINT_VALUES = frozenset({"iteration", "job", "cumulative", "tokens"})
 """Values that a checkpoint's line of a progress file has."""
-
-
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """A file to read."""
-
-    path: Path
-    is_named: bool
-    """Whether the user named the file itself, so that it must be readable, and not a directory that holds it."""
 
 
 def read_logs(paths: Sequence[Path]) -> TrainingLog:
@@ -65,17 +53,17 @@ def read_logs(paths: Sequence[Path]) -> TrainingLog:
     collector = Collector()
     files = find_logs(paths)
     failures: list[InputError] = []
-    for file in files:
+    for file, is_named in files.items():
         try:
-            read_text(read_chunks(file.path), collector, file.path.name)
+            read_text(read_chunks(file), collector, file.name)
         except InputError as error:
-            if file.is_named:
+            if is_named:
                 raise
             failures.append(error)
-            collector.unread.append(str(error).replace(str(file.path), file.path.name))
+            collector.unread.append(str(error).replace(str(file), file.name))
     if failures and len(failures) == len(files):
         raise failures[0]
-    return collector.result(tuple(file.path.name for file in files))
+    return collector.result(tuple(file.name for file in files))
 
 
 def read_text(chunks: Iterable[bytes], collector: Collector, file_name: str) -> None:
@@ -118,8 +106,7 @@ class _FileReader:
         if found.is_anchored and self._open(line, found.text):
             return
         self.lines += 1
-        block = self._take(line.origin)
-        if block is not None:
+        if (block := self._take(line.origin)) is not None:
             block.read(line)
             if block.is_closed:
                 self._add_block(block)
@@ -158,7 +145,7 @@ class _FileReader:
         find the largest would take a look at all of them.
         """
         if self.open_bytes + block.held_bytes > limits.MOST_OPEN_BLOCK_BYTES:
-            self.collector.leave_out_block(block.row.kind)
+            self.collector.left_out_blocks[block.row.kind] += 1
             return
         repeats = block.row.repeats
         (self.prints if repeats else self.blocks)[block.origin] = block
@@ -174,8 +161,7 @@ class _FileReader:
         return block
 
     def _close(self, origin: str) -> None:
-        block = self._take(origin)
-        if block is not None:
+        if (block := self._take(origin)) is not None:
             self._add_block(block)
 
     def _add_block(self, block: Block) -> None:
@@ -227,31 +213,30 @@ class _FileReader:
             )
 
 
-def find_logs(paths: Sequence[Path]) -> list[LogFile]:
-    """The files that ``paths`` name, in that order; directories are searched to any depth, their files sorted by path.
+def find_logs(paths: Sequence[Path]) -> dict[Path, bool]:
+    """The files in ``paths``, in that order; directories are searched to any depth, their files sorted by path.
 
-    Raises InputError for a path that does not exist and for a directory without logs.
+    Each with whether ``paths`` names the file itself. Raises InputError for a path that does not exist and for a
+    directory without logs.
     """
-    found: dict[Path, LogFile] = {}
+    files: dict[Path, bool] = {}
     for path in paths:
-        if is_directory(path):
-            for log_path in _logs_in(path):
-                found.setdefault(log_path, LogFile(log_path, is_named=False))
-        else:
-            found[path] = LogFile(path, is_named=True)
-    return list(found.values())
+        if not is_directory(path):
+            files[path] = True
+            continue
+        logs = sorted(file for file in path.rglob("*") if is_log(file))
+        if not logs:
+            names = ", ".join(f"*{suffix}" for suffix in LOG_SUFFIXES)
+            raise InputError(f"{path}: expected training logs ({names}; also .xz, .zst, .gz), found none")
+        for log in logs:
+            files.setdefault(log, False)
+    return files
 
 
-def _logs_in(directory: Path) -> list[Path]:
-    def is_log(path: Path) -> bool:
-        plain = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
-        return plain.suffix in LOG_SUFFIXES and path.is_file()
-
-    found = sorted(path for path in directory.rglob("*") if is_log(path))
-    if not found:
-        wanted = ", ".join(f"*{suffix}" for suffix in LOG_SUFFIXES)
-        raise InputError(f"{directory}: expected training logs ({wanted}; also .xz, .zst, .gz), found none")
-    return found
+def is_log(path: Path) -> bool:
+    """Whether ``path`` is a file with the name of a log, plain or compressed."""
+    plain = path.with_suffix("") if path.suffix in _COMPRESSED_SUFFIXES else path
+    return plain.suffix in LOG_SUFFIXES and path.is_file()
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
@@ -262,7 +247,7 @@ def read_chunks(path: Path) -> Iterator[bytes]:
     """
     try:
         with path.open("rb") as file:
-            yield from _decode(_unpack(path.suffix, file))
+            yield from _decode(iter(partial(_reader(path.suffix, file), _CHUNK_BYTES), b""))
     except EOFError:
         return
     except (lzma.LZMAError, zstandard.ZstdError, zlib.error, gzip.BadGzipFile) as error:
@@ -271,22 +256,16 @@ def read_chunks(path: Path) -> Iterator[bytes]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _unpack(suffix: str, file: BinaryIO) -> Iterator[bytes]:
-    if suffix == ".xz":
-        with lzma.LZMAFile(file) as stream:
-            yield from _chunks(stream)
-    elif suffix == ".gz":
-        with gzip.GzipFile(fileobj=file) as stream:
-            yield from _chunks(stream)
-    elif suffix == ".zst":
-        yield from _chunks(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
-    else:
-        yield from _chunks(file)
-
-
-def _chunks(stream: _Readable) -> Iterator[bytes]:
-    while chunk := stream.read(_CHUNK_BYTES):
-        yield chunk
+def _reader(suffix: str, file: BinaryIO) -> Callable[[int], bytes]:
+    """What reads so many bytes of ``file``, unpacked as its suffix asks."""
+    match suffix:
+        case ".xz":
+            return lzma.LZMAFile(file).read
+        case ".gz":
+            return gzip.GzipFile(fileobj=file).read
+        case ".zst":
+            return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read
+    return file.read
 
 
 def _decode(chunks: Iterator[bytes]) -> Iterator[bytes]:

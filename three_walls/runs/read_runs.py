@@ -21,7 +21,7 @@ from three_walls.lib.given_files import is_directory
 from three_walls.lib.load_documents import Texts, load_table
 from three_walls.lib.measurement import known_or_missing, missing
 from three_walls.lib.version import VERSION
-from three_walls.log.read_log import COMPRESSED_SUFFIXES, LOG_SUFFIXES, read_logs
+from three_walls.log.read_log import is_log, read_logs
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.log_settings import read_log_settings
 from three_walls.megatron.settings.merge_settings import merge_sources
@@ -128,8 +128,7 @@ def _complete(given: GivenRun) -> GivenRun:
 
 
 def _is_log(path: Path) -> bool:
-    plain = path.with_suffix("") if path.suffix in COMPRESSED_SUFFIXES else path
-    return plain.suffix in LOG_SUFFIXES and path.is_file() and not path.name.startswith("overrides.")
+    return is_log(path) and not path.name.startswith("overrides.")
 
 
 def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: Sequence[str] = ()) -> Report:
