@@ -34,7 +34,7 @@ _ENTRY_BYTES = 72
 _AS_ASCII = bytes(code if code < 128 else ord("?") for code in range(256))
 
 
-class FoundLine(NamedTuple):
+class RawLine(NamedTuple):
     """A line without its line end."""
 
     text: bytes
@@ -46,7 +46,7 @@ class FoundLine(NamedTuple):
 
 def scan_lines(
     chunks: Iterable[bytes], anchors: Sequence[bytes], wants_every_line: Callable[[], bool]
-) -> Iterator[FoundLine]:
+) -> Iterator[RawLine]:
     """The lines that hold one of ``anchors``, in order; every line while ``wants_every_line`` returns True.
 
     Lines end with LF, CRLF or CR (as progress bars write). Colours and other terminal codes are removed. Memory is
@@ -57,8 +57,8 @@ def scan_lines(
     for chunk in chunks:
         text = rest + (chunk.replace(b"\r", b"\n") if b"\r" in chunk else chunk)
         if is_overlong:
-            _, found, text = text.partition(b"\n")
-            is_overlong = not found
+            _, line_end, text = text.partition(b"\n")
+            is_overlong = not line_end
         whole = text.rfind(b"\n") + 1
         rest = text[whole:]
         yield from _lines_of(text[:whole], anchors, wants_every_line)
@@ -67,7 +67,7 @@ def scan_lines(
     yield from _lines_of(rest, anchors, wants_every_line)
 
 
-def _lines_of(text: bytes, anchors: Sequence[bytes], wants_every_line: Callable[[], bool]) -> Iterator[FoundLine]:
+def _lines_of(text: bytes, anchors: Sequence[bytes], wants_every_line: Callable[[], bool]) -> Iterator[RawLine]:
     if b"\x1b" in text:
         text = _TERMINAL_CODE.sub(b"", text)
     starts = _find_anchored(text, anchors)
@@ -79,11 +79,11 @@ def _lines_of(text: bytes, anchors: Sequence[bytes], wants_every_line: Callable[
             if place == len(starts):
                 return
             position = starts[place]
-        found = text.find(b"\n", position)
-        end = len(text) if found < 0 else found
+        line_end = text.find(b"\n", position)
+        end = len(text) if line_end < 0 else line_end
         if position < end <= position + limits.MOST_LINE_BYTES:
             is_anchored = place < len(starts) and starts[place] == position
-            yield FoundLine(text[position:end], is_anchored, is_ended=found >= 0)
+            yield RawLine(text[position:end], is_anchored, is_ended=line_end >= 0)
         position = end + 1
 
 
@@ -131,10 +131,9 @@ def strip_prefixes(line: str, grammar: LogGrammar, is_ended: bool = True) -> Sou
     origin, text, stamped = "", line, line
     is_stamped = False
     for _ in range(limits.MOST_PREFIXES):
-        found = _first_prefix(text, grammar)
-        if found is None:
+        prefix, length = _first_prefix(text, grammar)
+        if prefix is None:
             break
-        prefix, length = found
         if prefix.origin:
             origin += text[:length].strip()
         else:
@@ -145,14 +144,13 @@ def strip_prefixes(line: str, grammar: LogGrammar, is_ended: bool = True) -> Sou
     return SourceLine(origin[-limits.LONGEST_ORIGIN :], text, stamped, is_ended)
 
 
-def _first_prefix(text: str, grammar: LogGrammar) -> tuple[Prefix, int] | None:
-    """The first prefix of ``grammar`` that ``text`` begins with, and its length there; None where there is none."""
+def _first_prefix(text: str, grammar: LogGrammar) -> tuple[Prefix | None, int]:
+    """The first prefix of ``grammar`` that ``text`` begins with, and its length there."""
     if grammar.any_prefix.match(text):
         for prefix in grammar.prefixes:
-            match = prefix.pattern.match(text)
-            if match and match.end():
+            if (match := prefix.pattern.match(text)) and match.end():
                 return prefix, match.end()
-    return None
+    return None, 0
 
 
 def read_line(line: SourceLine, raw: bytes, grammar: LogGrammar) -> tuple[list[ParsedLine], list[str]]:
@@ -185,8 +183,8 @@ def _read_values(row: LineRow, match: re.Match[str], text: str) -> dict[str, Val
                 name, unit = row.names_by_label[label.strip()]
                 texts[name] = (value.strip(), unit)
     for name, part in row.parts.items():
-        found = part.pattern.search(text)
-        texts[name] = (next((group for group in found.groups() if group), None) if found else None, part.unit)
+        part_match = part.pattern.search(text)
+        texts[name] = (next(filter(None, part_match.groups()), None) if part_match else None, part.unit)
     values = {name: read_value(value, unit) for name, (value, unit) in texts.items() if value}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -228,7 +226,7 @@ class Block:
     is_closed: bool = False
 
     @property
-    def held_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """What the block takes of memory."""
         return _BLOCK_BYTES + sys.getsizeof(self.origin) + sys.getsizeof(self.section) + self.entries_bytes
 

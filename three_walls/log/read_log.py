@@ -22,8 +22,8 @@ from three_walls.log.collect_log import TIMERS, Collector, as_iteration
 from three_walls.log.log_lines import LogGrammar, log_grammar
 from three_walls.log.read_lines import (
     Block,
-    FoundLine,
     ParsedLine,
+    RawLine,
     SourceLine,
     Value,
     open_block,
@@ -70,8 +70,8 @@ def read_text(chunks: Iterable[bytes], collector: Collector, file_name: str) -> 
     """Reads the text of one file into ``collector``."""
     grammar = log_grammar()
     reader = _FileReader(grammar, collector, file_name)
-    for found in scan_lines(chunks, grammar.anchors, lambda: bool(reader.blocks or reader.prints)):
-        reader.read(found)
+    for raw in scan_lines(chunks, grammar.anchors, lambda: bool(reader.blocks or reader.prints)):
+        reader.read(raw)
     reader.close()
 
 
@@ -101,9 +101,9 @@ class _FileReader:
     """How often training has restarted in this file."""
     is_running: bool = False
 
-    def read(self, found: FoundLine) -> None:
-        line = strip_prefixes(found.text.decode("utf-8", "replace"), self.grammar, found.is_ended)
-        if found.is_anchored and self._open(line, found.text):
+    def read(self, raw: RawLine) -> None:
+        line = strip_prefixes(raw.text.decode("utf-8", "replace"), self.grammar, raw.is_ended)
+        if raw.is_anchored and self._open(line, raw.text):
             return
         self.lines += 1
         if (block := self._take(line.origin)) is not None:
@@ -115,8 +115,8 @@ class _FileReader:
         for waiting in (self.blocks, self.prints):
             while waiting and (first := next(iter(waiting.values()))).expires_at < self.lines:
                 self._close(first.origin)
-        if found.is_anchored:
-            parsed_lines, torn = read_line(line, found.text, self.grammar)
+        if raw.is_anchored:
+            parsed_lines, torn = read_line(line, raw.text, self.grammar)
             for parsed in parsed_lines:
                 self._add(parsed, line.origin)
             self.collector.torn += torn.count("iteration")
@@ -144,12 +144,12 @@ class _FileReader:
         Leaves it out where it does not fit. The block that has just grown is the one to go, whatever others hold: to
         find the largest would take a look at all of them.
         """
-        if self.open_bytes + block.held_bytes > limits.MOST_OPEN_BLOCK_BYTES:
+        if self.open_bytes + block.memory_bytes > limits.MOST_OPEN_BLOCK_BYTES:
             self.collector.left_out_blocks[block.row.kind] += 1
             return
         repeats = block.row.repeats
         (self.prints if repeats else self.blocks)[block.origin] = block
-        self.open_bytes += block.held_bytes
+        self.open_bytes += block.memory_bytes
         limit = limits.MOST_FOREIGN_LINES_OF_PRINTS if repeats else limits.MOST_FOREIGN_LINES
         block.expires_at = self.lines + limit
 
@@ -157,7 +157,7 @@ class _FileReader:
         """The open block of this process, which is then no longer kept; None where it has none."""
         block = self.blocks.pop(origin, None) or self.prints.pop(origin, None)
         if block is not None:
-            self.open_bytes -= block.held_bytes
+            self.open_bytes -= block.memory_bytes
         return block
 
     def _close(self, origin: str) -> None:
