@@ -104,8 +104,8 @@ def nsys_options(memory: bool, is_attached: bool = False) -> tuple[str, ...]:
 
 
 def _select_options(memory: bool, is_attached: bool = False) -> list[NsysOption]:
-    wanted = {"always"} | ({"memory"} if memory else set()) | ({"attach"} if is_attached else set())
-    return [row for row in capture_rules().nsys if row.when in wanted]
+    uses = {"always": True, "memory": memory, "attach": is_attached}
+    return [row for row in capture_rules().nsys if uses[row.when]]
 
 
 def make_recipe(request: CaptureRequest) -> tuple[CaptureStep, ...]:
@@ -236,30 +236,24 @@ def wrap(command: Sequence[str], profiler: Sequence[str], appended: Sequence[str
     launcher = find_launcher(command)
     at, is_module = _program_index(command)
     if launcher == TORCHRUN:
-        module = ("-m",) if is_module else ()
-        front = command[: at - 1] if is_module else command[:at]
-        program = ("python", *module, *command[at:])
+        start = at - 1 if is_module else at
         # torchrun starts Python files; with --no-python it starts any program, here the profiler.
         no_python = () if "--no-python" in command or "--no_python" in command else ("--no-python",)
-        front = (*front, *no_python)
+        front, program = (*command[:start], *no_python), ("python", *command[start:])
     else:
         start = _interpreter_before(command, at)
-        front, program = command[:start], tuple(command[start:])
+        front, program = tuple(command[:start]), tuple(command[start:])
     return " ".join([*_quote(front), *profiler, *_quote(program), *appended])
 
 
 def _quote(words: Sequence[str]) -> list[str]:
     """A variable set in front of the command stays one: only its value is quoted."""
-    return [quote_assignment(*_split_assignment(word)) if _is_assignment(word) else quote_word(word) for word in words]
-
-
-def _split_assignment(word: str) -> tuple[str, str]:
-    name, _, value = word.partition("=")
-    return name, value
+    return [quote_assignment(*word.split("=", 1)) if _is_assignment(word) else quote_word(word) for word in words]
 
 
 def _is_assignment(word: str) -> bool:
-    return "=" in word and is_variable(_split_assignment(word)[0])
+    name, equals, _ = word.partition("=")
+    return bool(equals) and is_variable(name)
 
 
 def _program_index(command: Sequence[str]) -> tuple[int, bool]:
@@ -269,16 +263,14 @@ def _program_index(command: Sequence[str]) -> tuple[int, bool]:
             return index + 1, True
         if word.endswith(".py") and not word.endswith(("torch/distributed/run.py", "torch/distributed/launch.py")):
             return index, False
-    found = " ".join(map(quote_word, command))
-    raise UsageError(f"expected a command that runs a Python file or module (python -m), found: {found}")
+    words = " ".join(map(quote_word, command))
+    raise UsageError(f"expected a command that runs a Python file or module (python -m), found: {words}")
 
 
 def _interpreter_before(command: Sequence[str], at: int) -> int:
     """Index of the interpreter that runs the program at index ``at``; ``at`` itself where none is named."""
-    for index in range(at - 1, -1, -1):
-        if PurePosixPath(command[index]).name.rstrip("0123456789.") in _INTERPRETER:
-            return index
-    return at
+    before = (i for i in range(at - 1, -1, -1) if PurePosixPath(command[i]).name.rstrip("0123456789.") in _INTERPRETER)
+    return next(before, at)
 
 
 def spell_settings(settings: Mapping[str, ConfigData], framework: str) -> tuple[str, ...]:

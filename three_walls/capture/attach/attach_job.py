@@ -15,15 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from three_walls.capture.attach.attach_settings import Added, add_settings
 from three_walls.capture.attach.job import Job, log_path, make_directory, read_job
-from three_walls.capture.attach.run_program import Ended, Program
-from three_walls.capture.attach.tee import Tee
+from three_walls.capture.attach.run_program import Ended, Program, Tee
 from three_walls.capture.capture_commands import RUN_CONFIG, CaptureRequest, nsys_options
 from three_walls.lib.errors import InputError
 from three_walls.lib.files import write_texts
@@ -101,11 +100,12 @@ class _Attached:
         self._is_profiled = in_run and job.rank in request.capture.ranks
         self._report = directory / f"rank{job.rank}{REPORT_SUFFIX}"
         self._nsys: str | None = None
-        self._profiler: subprocess.Popen[bytes] | None = None
 
     def prepare(self, folder: Path, log: int) -> None:
         """All that can fail before the program runs. ``folder``: for pipes; ``log``: the open log file."""
-        added = self._add_settings()
+        added = Added((), "nothing is added to the command (--no-overrides)")
+        if self._request.adds_settings:
+            added = add_settings(self._request.capture, self._request.framework, self._directory / RUN_CONFIG)
         if self._job.rank == 0:
             self._warn(f"output, reports and logs are in {self._directory}")
             self._warn(added.note)
@@ -120,19 +120,14 @@ class _Attached:
 
     def run(self) -> Ended:
         """Runs the program until it has ended."""
-        try:
-            ended = self._program.run(self._words, self._nsys_log)
-        finally:
-            if self._nsys_log is not None:
-                self._nsys_log.close()
-        self._profiler = self._program.profiler
-        return ended
+        with self._nsys_log or nullcontext():
+            return self._program.run(self._words, self._nsys_log)
 
     def finish(self, ended: Ended) -> None:
         """Exports the report; on rank 0, waits for the other ranks and analyzes. Less if a signal asked for an end."""
         self._tee.finish(_DRAIN_S)
-        if self._profiler is not None:
-            self._wait_for(self._profiler)
+        if self._program.profiler is not None:
+            self._wait_for(self._program.profiler)
         reason = self._export_report(ended) if self._is_profiled else "not profiled"
         self._leave_note(ended, reason)
         if self._job.rank != 0:
@@ -153,12 +148,6 @@ class _Attached:
     def _is_in_haste(self, ended: Ended) -> bool:
         """Whether the launcher waits for the end: after a signal, or to end the other ranks of a failed run."""
         return ended.was_asked_to_end or (ended.code != 0 and self._job.world != 1)
-
-    def _add_settings(self) -> Added:
-        request = self._request
-        if not request.adds_settings:
-            return Added((), "nothing is added to the command (--no-overrides)")
-        return add_settings(request.capture, request.framework, self._directory / RUN_CONFIG)
 
     def _profiler_words(self) -> tuple[str, ...]:
         """``nsys profile`` with its options; empty where this rank runs without it."""
@@ -190,7 +179,7 @@ class _Attached:
         if not ended.is_profiled or self._nsys is None:
             return "it ran without the profiler"
         if not self._report.exists():
-            code = self._profiler.returncode if self._profiler is not None else 0
+            code = self._program.profiler.returncode if self._program.profiler is not None else 0
             if self._report.with_suffix(".qdstrm").exists():
                 reason = "the profiler could not import its report (see its log); a .qdstrm file is there"
             elif code is not None and code < 0:
@@ -211,20 +200,17 @@ class _Attached:
     def _leave_note(self, ended: Ended, reason: str) -> None:
         """Leaves a file by which rank 0 sees that this rank has done its part."""
         note = {"rank": self._job.rank, "code": ended.code, "exported": not reason, "reason": reason or None}
-        write_texts({self._note_of(self._job.rank).name: json.dumps(note) + "\n"}, self._directory)
+        write_texts({f"rank{self._job.rank}.json": json.dumps(note) + "\n"}, self._directory)
 
     def _export_of(self, rank: int) -> Path:
         return self._directory / f"rank{rank}.sqlite"
-
-    def _note_of(self, rank: int) -> Path:
-        return self._directory / f"rank{rank}.json"
 
     def _wait_for_ranks(self) -> None:
         """Waits until all profiled ranks and the last one, whose log has the step times, have left their notes."""
         profiled = [rank for rank in self._request.capture.ranks if self._job.world is None or rank < self._job.world]
         awaited = sorted({*profiled, self._job.last_rank})
         until_s = time.monotonic() + self._request.wait_s
-        while missing := [rank for rank in awaited if not self._note_of(rank).exists()]:
+        while missing := [rank for rank in awaited if not (self._directory / f"rank{rank}.json").exists()]:
             if time.monotonic() > until_s:
                 names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
                 self._warn(
@@ -235,7 +221,7 @@ class _Attached:
             time.sleep(_POLL_S)
 
     def _analyze(self) -> None:
-        exports = [self._export_of(rank) for rank in self._request.capture.ranks if self._export_of(rank).is_file()]
+        exports = list(filter(Path.is_file, map(self._export_of, self._request.capture.ranks)))
         if not exports:
             self._warn("no rank has an export, so there is nothing to analyze")
             return

@@ -10,7 +10,6 @@ from three_walls.capture.capture_commands import CaptureRequest, capture_setting
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM, capture_rules
 from three_walls.lib.errors import UsageError
 from three_walls.lib.hydra import write_value
-from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.shell import quote_word
 from three_walls.megatron.settings.launchers import find_program
 from three_walls.megatron.settings.option_words import find_dialect, read_command_line
@@ -37,8 +36,8 @@ def find_framework(command: Sequence[str]) -> str | None:
 
 def read_profile_ranks(command: Sequence[str]) -> tuple[int, ...] | None:
     """The ranks that ``command`` itself states as those to profile, or None."""
-    stated = read_command_line(command).values.get("profile_ranks")
-    ranks = stated.value if stated is not None and stated.is_stated else None
+    setting = read_command_line(command).values.get("profile_ranks")
+    ranks = setting.value if setting is not None and setting.is_stated else None
     return tuple(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, tuple) else None
 
 
@@ -72,14 +71,12 @@ def add_settings(request: CaptureRequest, framework: str | None, config: Path) -
     if not _ends_with_arguments(command):
         return Added((), "nothing is added to the command, which is a string for a shell: add the settings inside it")
     values = read_command_line(command).values
-    stated = {key for key, found in values.items() if found.is_stated}
-    if "use_pytorch_profiler" in stated and values["use_pytorch_profiler"].value:
+    explicit = {key for key, value in values.items() if value.is_stated}
+    if "use_pytorch_profiler" in explicit and values["use_pytorch_profiler"].value:
         return Added((), "nothing is added to the command, which uses PyTorch's profiler: only one of the two can run")
-    if stated & set(_RANGE):
-        stated |= set(_RANGE)  # one end of a range does not fit another's other end
-    settings: dict[str, ConfigData] = {
-        key: value for key, value in capture_settings(request).items() if key not in stated
-    }
+    if explicit & set(_RANGE):
+        explicit |= set(_RANGE)  # one end of a range does not fit another's other end
+    settings = {key: value for key, value in capture_settings(request).items() if key not in explicit}
     words = setting_words(settings, framework)
     path = capture_rules().saved_config
     if framework == BRIDGE and not any(word.lstrip("+").startswith(f"{path}=") for word in command):
@@ -89,10 +86,10 @@ def add_settings(request: CaptureRequest, framework: str | None, config: Path) -
 
 
 def _warn_of_few_steps(command: Sequence[str], request: CaptureRequest) -> str:
-    trained = read_command_line(command).values.get("train_iters")
-    if trained is None or not isinstance(trained.value, int) or trained.value >= request.end_step:
+    steps = read_command_line(command).values.get("train_iters")
+    if steps is None or not isinstance(steps.value, int) or steps.value >= request.end_step:
         return ""
-    return f"; it trains {trained.value} steps, and the capture ends at step {request.end_step}: give other --steps"
+    return f"; it trains {steps.value} steps, and the capture ends at step {request.end_step}: give other --steps"
 
 
 def _ends_with_arguments(command: Sequence[str]) -> bool:
