@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from three_walls.capture.scrub.names import filter_name
 from three_walls.capture.scrub.secrets import Secrets, scan_for_leaks
-from three_walls.capture.scrub.texts import TextFilter
+from three_walls.capture.scrub.texts import TextFilter, filter_name
 from three_walls.tables.shareable import cut_private, cut_sentence, holds_key, scrub_rules
 
 pytestmark = [pytest.mark.slow, pytest.mark.attack]

@@ -15,9 +15,6 @@ from three_walls.trace.nsys_export import NsysExport
 _ID_KINDS = ("kernel_ids", "call_ids", "range_ids")
 """Kinds of string ids. Where a string is used as several kinds the first counts: a kernel keeps its name."""
 
-_BATCH = 10_000
-"""Rows inserted at once."""
-
 
 @dataclass(slots=True)
 class Copied:
@@ -120,28 +117,20 @@ def _copy_table(
             copied.tables[table] = int(export.rows(f'SELECT count(*) FROM "{quoted_table}"')[0][0])
         return
     copied.columns += [f"{table}.{name}" for name in have if name not in kinds]
-    kept = [name for name in have if name in kinds]
-    _create(database, table, [f'"{name}" {_type_of(kinds[name])}' for name in kept])
-    cells = ", ".join(_cell(name, kinds[name]) for name in kept)
+    columns = [_column(name, kinds[name]) for name in have if name in kinds]
+    _create(database, table, [declaration for declaration, _ in columns])
+    cells = ", ".join(cell for _, cell in columns)
     database.execute(f'INSERT INTO main."{table}" SELECT {cells} FROM original."{table}" ORDER BY rowid')
 
 
-def _is_text(kind: str) -> bool:
-    return kind in ("range_texts", "gpu_names", "sentences", "field_names")
-
-
-def _type_of(kind: str) -> str:
+def _column(name: str, kind: str) -> tuple[str, str]:
+    """The declaration of a column, and the expression that makes its cells from the original ones."""
     if kind == "nccl_payloads":
-        return "BLOB"
-    return "TEXT" if _is_text(kind) else "INTEGER"
-
-
-def _cell(name: str, kind: str) -> str:
-    if kind == "nccl_payloads":
-        return f'reduced(typeof("{name}"), CAST("{name}" AS BLOB))'
-    if _is_text(kind):
-        return f"CASE WHEN typeof(\"{name}\") = 'text' THEN filtered('{kind}', CAST(\"{name}\" AS BLOB)) END"
-    return f"CASE WHEN typeof(\"{name}\") IN ('integer', 'real') THEN \"{name}\" END"
+        return f'"{name}" BLOB', f'reduced(typeof("{name}"), CAST("{name}" AS BLOB))'
+    if kind in ("range_texts", "gpu_names", "sentences", "field_names"):
+        filtered = f"filtered('{kind}', CAST(\"{name}\" AS BLOB))"
+        return f'"{name}" TEXT', f"CASE WHEN typeof(\"{name}\") = 'text' THEN {filtered} END"
+    return f'"{name}" INTEGER', f"CASE WHEN typeof(\"{name}\") IN ('integer', 'real') THEN \"{name}\" END"
 
 
 def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, texts: TextFilter) -> int:
@@ -154,20 +143,17 @@ def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: Scrub
         for table, columns in rules.column_kinds.items():
             for column, column_kind in columns.items():
                 if column_kind == kind and export.has(table, column):
-                    rows = database.execute(
-                        f'SELECT DISTINCT "{column}" FROM main."{table}" WHERE "{column}" IS NOT NULL'
-                    )
-                    for (number,) in rows:
+                    query = f'SELECT DISTINCT "{column}" FROM main."{table}" WHERE "{column}" IS NOT NULL'
+                    for (number,) in database.execute(query):
                         uses.setdefault(number, kind)
     left_out = 0
-    batch: list[tuple[int, str]] = []
+    rows: list[tuple[int, str]] = []
     for number, text in database.execute("SELECT id, value FROM original.StringIds ORDER BY rowid"):
-        if number not in uses or not isinstance(text, str):
+        if number in uses and isinstance(text, str):
+            rows.append((number, texts.filter(uses[number], text)))
+        else:
             left_out += 1
-            continue
-        batch.append((number, texts.filter(uses[number], text)))
-    for first in range(0, len(batch), _BATCH):
-        database.executemany("INSERT INTO main.StringIds VALUES (?, ?)", batch[first : first + _BATCH])
+    database.executemany("INSERT INTO main.StringIds VALUES (?, ?)", rows)
     return left_out
 
 

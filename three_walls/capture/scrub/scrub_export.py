@@ -89,9 +89,9 @@ def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"{target}: cannot be created ({error.strerror})") from error
-    shared = Shared(HostNames(is_whole_run=is_directory), Placeholders())
+    hosts, placeholders = HostNames(is_whole_run=is_directory), Placeholders()
     return [
-        _scrub_export(source_path, target_path, shared, force)
+        _scrub_export(source_path, target_path, hosts, placeholders, force)
         for source_path, target_path in zip(sources, targets, strict=True)
     ]
 
@@ -104,7 +104,9 @@ def _check_target(source: Path, target: Path, force: bool) -> None:
         raise UsageError(f"{target}: expected a name that ends in .sqlite, .sqlite.xz or .sqlite.zst")
 
 
-def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> ScrubSummary:
+def _scrub_export(
+    source: Path, target: Path, hosts: HostNames, placeholders: Placeholders, force: bool
+) -> ScrubSummary:
     digest = hash_file(source)
     with ExitStack() as files:
         original = files.enter_context(plain_sqlite(source))
@@ -119,8 +121,8 @@ def _scrub_export(source: Path, target: Path, shared: Shared, force: bool) -> Sc
         rules, secrets = scrub_rules(), find_secrets(export)
         pairs = select_pairs(export, rules)
         arguments = _add_launch(export, pairs, secrets, rules)
-        host = _add_host(export, pairs, shared.hosts, digest)
-        texts = TextFilter(rules, secrets, shared.placeholders)
+        host = _add_host(export, pairs, hosts, digest)
+        texts = TextFilter(rules, secrets, placeholders)
         with _database_errors(source, target):
             copied = write_export(database, export, rules, texts, pairs)
         scan = scan_for_leaks(new, secrets, texts.kept)
@@ -190,8 +192,8 @@ def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: Scrub
     for row in launch_environment(export):
         name, separator, quoted = row.partition("=")
         if separator and is_public_variable(name):
-            shown = unquote(quoted) if allowed_variables().shows(name, unquote(quoted)) else REMOVED
-            rows.append(("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{shown}"'))
+            value = unquote(quoted) if allowed_variables().shows(name, unquote(quoted)) else REMOVED
+            rows.append(("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{value}"'))
         elif separator:
             secrets.variables.add(name)
     return max(0, len(words) - len(reduced.words))
@@ -219,21 +221,13 @@ def _add_host(export: NsysExport, pairs: Pairs, hosts: HostNames, digest: str) -
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What exports that are scrubbed together have in common."""
-
-    hosts: HostNames
-    placeholders: Placeholders
-
-
 @dataclass(slots=True)
 class HostNames:
     """Pseudonyms of hosts, the same for all exports that are scrubbed together."""
 
     is_whole_run: bool
     """Whether the exports of a directory are scrubbed together."""
-    known: dict[str, str] = field(default_factory=dict)
+    pseudonyms: dict[str, str] = field(default_factory=dict)
     """By host."""
 
     def name(self, host: str, environment: Mapping[str, ConfigValue], digest: str) -> str:
@@ -243,13 +237,13 @@ class HostNames:
         there is none and the run has several hosts, the name is unique to the export: two hosts must never look like
         the same.
         """
-        if host not in self.known:
-            self.known[host] = self._choose(environment, digest)
-        return self.known[host]
+        if host not in self.pseudonyms:
+            self.pseudonyms[host] = self._choose(environment, digest)
+        return self.pseudonyms[host]
 
     def _choose(self, environment: Mapping[str, ConfigValue], digest: str) -> str:
         if self.is_whole_run:
-            return f"host-{len(self.known) + 1}"
+            return f"host-{len(self.pseudonyms) + 1}"
         for variable in _HOST_NUMBERS:
             number = _number(environment, variable)
             if number is not None:
@@ -259,6 +253,5 @@ class HostNames:
 
 
 def _number(environment: Mapping[str, ConfigValue], variable: str) -> int | None:
-    found = environment.get(variable)
-    text = str(found.value) if found is not None else ""
+    text = str(environment[variable].value) if variable in environment else ""
     return int(text) if text.isdecimal() and len(text) < 10 else None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from three_walls.capture.scrub.names import filter_name
+from three_walls.capture.scrub.texts import filter_name
 from three_walls.lib.hydra import Override, write_value
 from three_walls.megatron.settings.launchers import LaunchedProgram, find_program
 from three_walls.megatron.settings.option_words import VARIABLE_PREFIX, find_dialect, is_bridge_override, is_flag

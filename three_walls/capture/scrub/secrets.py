@@ -61,9 +61,9 @@ class _Lookup:
         for start in range(len(text) - self._width + 1):
             if text[start : start + self._width] in self._beginnings:
                 for length, values in self._by_length.items():
-                    found = text[start : start + length]
-                    if found in values:
-                        yield start, found
+                    candidate = text[start : start + length]
+                    if candidate in values:
+                        yield start, candidate
 
 
 def _is_alphanumeric(text: str, place: int) -> bool:
@@ -102,9 +102,9 @@ class Secrets:
         if len(name) > _LONGEST_NAME:
             self._add(name, self.strict)
             return
-        for known in {name, name.partition(".")[0]}:  # node7.example.org is called node7 too
-            if len(known) >= 2 and known.lower() not in _NOBODY:
-                self.identities.add(known)
+        for identity in {name, name.partition(".")[0]}:  # node7.example.org is called node7 too
+            if len(identity) >= 2 and identity.lower() not in _NOBODY:
+                self.identities.add(identity)
 
     def add_variables(self, rows: Iterable[str], are_kept: bool) -> None:
         """Adds those variables of an environment whose value may not be shown.
@@ -178,27 +178,27 @@ def scan_for_leaks(stream: BinaryIO, secrets: Secrets, kept: Iterable[str]) -> S
     """
     loose = (secrets.loose | {name for name in secrets.identities if len(name) >= _SHORTEST_BYTES}) - secrets.strict
     by_chance = _find([sorted(kept)], {value[:_LONGEST_SEARCHED]: value for value in loose})
-    wanted = {value[:_LONGEST_SEARCHED]: value for value in secrets.strict | (loose - by_chance)}
+    targets = {value[:_LONGEST_SEARCHED]: value for value in secrets.strict | (loose - by_chance)}
     forms = {
         beginning.encode(code, "replace").decode("latin-1"): value
-        for beginning, value in sorted(wanted.items())
+        for beginning, value in sorted(targets.items())
         for code in _CODES
     }
     leaked = _find(_read_texts(stream, overlap=max(map(len, forms), default=1) - 1), forms)
-    return Scan(len(wanted), len(leaked))
+    return Scan(len(targets), len(leaked))
 
 
-def _find(batches: Iterable[list[str]], wanted: Mapping[str, str]) -> set[str]:
-    """What ``wanted`` gives for those of its keys that occur in a text. All are searched in one pass."""
-    found: set[str] = set()
-    if not wanted:
-        return found
+def _find(batches: Iterable[list[str]], values: Mapping[str, str]) -> set[str]:
+    """What ``values`` gives for those of its keys that occur in a text. All are searched in one pass."""
+    leaked: set[str] = set()
+    if not values:
+        return leaked
     for batch in batches:
         texts = pl.Series(batch, dtype=pl.String)
-        hits = texts.filter(texts.str.contains_any(list(wanted)))
-        for matches in hits.str.extract_many(list(wanted), overlapping=True).to_list():
-            found |= {wanted[match] for match in matches}
-    return found
+        hits = texts.filter(texts.str.contains_any(list(values)))
+        for matches in hits.str.extract_many(list(values), overlapping=True).to_list():
+            leaked |= {values[match] for match in matches}
+    return leaked
 
 
 def _read_texts(stream: BinaryIO, overlap: int) -> Iterator[list[str]]:

@@ -1,14 +1,28 @@
-"""Which texts of an export stay as they are, and what replaces the others."""
+"""Which texts of an export stay as they are, and what replaces the others.
+
+Names of kernels, calls and library ranges are filtered word by word: words of the field stay, others become word1,
+word2, ...
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
 
-from three_walls.capture.scrub.names import filter_name
 from three_walls.capture.scrub.secrets import Secrets
 from three_walls.tables.environment_variables import allowed_variables
-from three_walls.tables.shareable import ScrubRules, cut_sentence, holds_key, is_safe_text
+from three_walls.tables.shareable import (
+    ScrubRules,
+    cut_private,
+    cut_sentence,
+    holds_key,
+    is_compound,
+    is_safe_text,
+    scrub_words,
+)
 from three_walls.trace.identity import UNNAMED_GPU
 from three_walls.trace.nccl_payload import FIELD_NAMES
 
@@ -17,6 +31,16 @@ _OPERATOR_TAIL = re.compile(r"(, (stashed )?(seq|op_id|sizes|input_op_ids) = [-\
 _TAIL_START = re.compile(r", (stashed )?(seq|op_id|sizes|input_op_ids) = ")
 _TOO_LONG_NUMBER = re.compile(r"\d{15}", re.ASCII)
 _ORDINARY_NAME = re.compile(r"[a-z]+", re.ASCII)
+_IDENTIFIER = re.compile(r"\w+")
+_PART = re.compile(r"_+|[^_]+")
+_PIECE = re.compile(r"\d+(?:x\d+)+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|.", re.DOTALL)
+_NUMBER_OF_SEVERAL = re.compile(r"\d{2,6}(?:[ .-]\d{2,6}){2,}", re.ASCII)
+"""Numbers in a row, as of cards and telephones. Names separate theirs by commas, brackets and letters."""
+_OTHER_CHARACTERS = re.compile(r"[^\x20-\x7e\w]+")
+_LONGEST_PART = 64
+_LONGEST_NUMBER = 6
+_MOST_SINGLE_LETTERS = 2
+_MOST_CHANGES = 4
 
 
 @dataclass(slots=True)
@@ -111,3 +135,71 @@ def _split_operator(text: str) -> tuple[str, str]:
     if _TOO_LONG_NUMBER.search(text, start.start()):
         return text, ""
     return text[: start.start()], text[start.start() :]
+
+
+def filter_name(text: str, replace: Callable[[str], str]) -> str:
+    """``text`` with paths, addresses, keys, long numbers and all words that are not the field's replaced.
+
+    ``replace`` gives the placeholder of a word. The work is linear in the length of ``text``.
+    """
+    cut = _NUMBER_OF_SEVERAL.sub("<number>", cut_private(text))
+    return _IDENTIFIER.sub(lambda match: _filter_identifier(match[0], replace), _OTHER_CHARACTERS.sub("?", cut))
+
+
+def _filter_identifier(identifier: str, replace: Callable[[str], str]) -> str:
+    if not identifier.isascii():
+        return replace(identifier)
+    return "".join(
+        part if is_known else replace(part)
+        for whole in _PART.findall(identifier)
+        for part, is_known in (_judge_part(whole) if len(whole) <= _LONGEST_PART else [(whole, whole[0] == "_")])
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def _judge_part(part: str) -> tuple[tuple[str, bool], ...]:
+    """``part`` of a name, which has no underscores or nothing else, in pieces, each with whether it may stay.
+
+    Digits and single letters next to an unknown word go with it: ``hunter2`` is one piece.
+    """
+    if part[0] == "_" or scrub_words().any_form.fullmatch(part) or _is_word(part.lower()):
+        return ((part, True),)
+    pieces = _PIECE.findall(part)
+    single_letters = sum(piece.isalpha() and len(piece) == 1 for piece in pieces)
+    changes = sum(before[0].isdigit() != after[0].isdigit() for before, after in pairwise(pieces))
+    most_letters = _MOST_SINGLE_LETTERS if changes < len(pieces) - 1 else 1  # `871c969b8468` has no word at all
+    if single_letters > most_letters or changes > _MOST_CHANGES:
+        return ((part, False),)
+    return tuple(_join_pieces([(piece, _is_known(piece)) for piece in pieces]))
+
+
+def _is_known(piece: str) -> bool | None:
+    """Whether ``piece`` may stay; None for one that goes with its neighbours."""
+    if piece[0].isdigit():
+        return None if max(map(len, piece.split("x"))) <= _LONGEST_NUMBER else False
+    if len(piece) == 1:
+        return None
+    return _is_word(piece.lower())
+
+
+def _is_word(word: str) -> bool:
+    return is_compound(word, scrub_words().words_of_names)
+
+
+def _join_pieces(pieces: list[tuple[str, bool | None]]) -> Iterator[tuple[str, bool]]:
+    """Joins what goes together: unknown words with the digits and single letters on both sides of them."""
+    joined, is_known = "", True
+    waiting = ""  # digits and single letters whose neighbour is not known yet
+    for piece, judged in pieces:
+        if judged is None:
+            waiting += piece
+        elif judged == is_known or (not joined and is_known):
+            joined, is_known, waiting = joined + waiting + piece, judged, ""
+        elif is_known:  # an unknown word takes the digits before it
+            yield joined, True
+            joined, is_known, waiting = waiting + piece, False, ""
+        else:
+            yield joined + waiting, False
+            joined, is_known, waiting = piece, True, ""
+    if joined or waiting:
+        yield joined + waiting, is_known
