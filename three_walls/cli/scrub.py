@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -43,10 +43,10 @@ def describe_scrubbed(summary: ScrubSummary) -> Iterator[str]:
     """Lines on what was left out (names and counts), how sizes changed, and what was searched for."""
     sizes = f"{format_count(summary.target_bytes)} bytes, from {format_count(summary.source_bytes)}"
     yield f"Wrote {show_control_characters(str(summary.target))} ({sizes})"
-    yield f"  tables left out: {_counts(summary.tables)}"
-    yield f"  columns left out: {len(summary.columns)} ({_names(summary.columns)})"
-    yield f"  rows left out of {_counts(summary.pairs)}"
-    strings = format_count(summary.strings)
+    yield f"  tables left out: {_counts(summary.left_out.tables)}"
+    yield f"  columns left out: {len(summary.left_out.columns)} ({_names(summary.left_out.columns)})"
+    yield f"  rows left out of {_counts(summary.left_out.pairs)}"
+    strings = format_count(summary.left_out.strings)
     yield f"  strings left out: {strings}, {summary.blocks} of them the environment of a process"
     # What stands before = in a damaged environment may be anything, also what was to be removed.
     named = tuple(name for name in summary.variables if is_variable(name))
@@ -77,6 +77,6 @@ def _counts(counted: Mapping[str, int]) -> str:
     )
 
 
-def _names(names: tuple[str, ...]) -> str:
+def _names(names: Sequence[str]) -> str:
     shown = ", ".join(show_control_characters(name) for name in names[:_MOST_NAMES])
     return f"{shown}, ..." if len(names) > _MOST_NAMES else shown or "none"

@@ -11,23 +11,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.units import NUMERIC
 
 FactValue = ConfigData
 
-UNITS = (
-    "ns",
-    "bytes",
-    "count",
-    "fraction",
-    "ratio",
-    "flag",
-    "text",
-    "bytes_per_s",
-    "tflops",
-    "flops",
-    "flops_per_s",
-    "config",
-)
+UNITS = (*NUMERIC, "flag", "text", "config")
 
 
 @dataclass(frozen=True, slots=True)

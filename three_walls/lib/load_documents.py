@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 KEY = "[key]"
 """Ends the location of an error that is about a key and not its value, as in pydantic's own errors about keys."""
-
 T = TypeVar("T")
 _MOST_PROBLEMS = 100
 """Of one file that are worded, and of all that are listed."""

@@ -8,7 +8,6 @@ from typing import Generic, Never, TypeVar
 
 GIVE_CONFIG = "(give --log, --config or --set)"
 """What to give so that a setting is known; ends the reason for which it, or what follows from it, is missing."""
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

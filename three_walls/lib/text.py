@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from three_walls.lib.units import NS_PER_MS
+
 UNKNOWN = "unknown"
 UNSET = "unset"
 
 _CLAUSE_END = re.compile(r"[.;](?= )")
 _NS_PER_US = 1_000
-_NS_PER_MS = 1_000_000
 _BYTES_PER_GIB = 1 << 30
 _BYTES_PER_GB = 1_000_000_000
 _FLOP_PER_TFLOP = 1_000_000_000_000
@@ -37,7 +38,7 @@ def format_ms(value_ns: float | None) -> str:
     """Nanoseconds as ``412 ms``."""
     if value_ns is None:
         return UNKNOWN
-    value_ms = value_ns / _NS_PER_MS
+    value_ms = value_ns / NS_PER_MS
     return f"{_write(value_ms, _decimals(value_ms))} ms"
 
 
@@ -69,7 +70,7 @@ def format_ms_range(low: float | None, high: float | None) -> str:
         return UNKNOWN
     if low is None or high is None:
         return f"at least {format_ms(low)}" if high is None else f"up to {format_ms(high)}"
-    low, high = low / _NS_PER_MS, high / _NS_PER_MS
+    low, high = low / NS_PER_MS, high / NS_PER_MS
     decimals = _decimals_of_estimate(max(high, -low))
     low = 0.0 if low < 0 and round(low, decimals) == 0 else low  # not -0.0
     texts = _write(low, decimals), _write(high, decimals)
@@ -80,7 +81,7 @@ def format_ms_range(low: float | None, high: float | None) -> str:
 
 def format_ms_estimate(value_ns: float, widest_ns: float) -> str:
     """Nanoseconds within a range as ``20 ms``, as precise as its widest bound is written."""
-    return f"{_write(value_ns / _NS_PER_MS, _decimals_of_estimate(widest_ns / _NS_PER_MS))} ms"
+    return f"{_write(value_ns / NS_PER_MS, _decimals_of_estimate(widest_ns / NS_PER_MS))} ms"
 
 
 def _decimals_of_estimate(value_ms: float) -> int:
@@ -202,7 +203,7 @@ UNITS: Mapping[Callable[..., object], str] = {
 
 def in_ms(value_ns: float, form: str = ".1f") -> str:
     """Nanoseconds in a sentence as ``412.3 ms``; ``form`` is Python's format of the number."""
-    return f"{round(value_ns / _NS_PER_MS, 3):{form}} ms"
+    return f"{round(value_ns / NS_PER_MS, 3):{form}} ms"
 
 
 def in_percent(fraction: float, decimals: int = 1) -> str:
@@ -219,7 +220,7 @@ def write_rounded(value: float, unit: str) -> str:
     """A number and its unit to three significant digits, as a sentence compares it: ``12.3 ms``, ``5%``, ``0.5``."""
     match unit:
         case "ns":
-            return f"{_round(round(value / _NS_PER_MS, 3))} ms"
+            return f"{_round(round(value / NS_PER_MS, 3))} ms"
         case "fraction":
             return f"{_round(value * 100)}%"
         case "bytes":

@@ -91,10 +91,10 @@ def find_inputs(text: str) -> list[str]:
     reports = sorted(file for file in path.iterdir() if file.name.endswith(REPORT_SUFFIXES))
     own = {report.with_suffix(".sqlite").name for report in reports}
     exports = sorted(file for file in path.iterdir() if file.name.endswith(EXPORT_SUFFIXES) and file.name not in own)
-    found = [str(file.absolute()) for file in (*reports, *exports)][:most]
-    if not found:
+    files = [str(file.absolute()) for file in (*reports, *exports)][:most]
+    if not files:
         raise argparse.ArgumentTypeError(f"{text}: expected .nsys-rep reports or .sqlite exports in it, found none")
-    return found
+    return files
 
 
 def export_report(path: str, folder: str) -> str:
@@ -133,8 +133,8 @@ def make_command(exports: list[str], out_dir: str, argument: Any) -> tuple[list[
     python = os.environ.get("THREE_WALLS_PYTHON") or notes.get(PYTHON) or sys.executable
     command = [python, "-m", NAME, "analyze", *exports, "--out", out_dir]
     for option in PASSED_ON:
-        given = argument(option[2:].replace("-", "_"))
-        values = given if isinstance(given, list) else [] if given is None else [given]
+        value = argument(option[2:].replace("-", "_"))
+        values = value if isinstance(value, list) else [] if value is None else [value]
         command += [word for value in values for word in (option, value)]
     environment = dict(os.environ)
     environment.pop("PYTHONPATH", None)  # nsys's packages
@@ -142,9 +142,9 @@ def make_command(exports: list[str], out_dir: str, argument: Any) -> tuple[list[
         environment["PYTHONPATH"] = notes[ROOT]
     own = str(Path(find_nsys()).resolve().parents[1]) if os.sep in find_nsys() else ""
     libraries = environment.pop("LD_LIBRARY_PATH", "").split(os.pathsep)
-    kept = [library for library in libraries if library and not (own and library.startswith(own))]
-    if kept:
-        environment["LD_LIBRARY_PATH"] = os.pathsep.join(kept)
+    others = [library for library in libraries if library and not (own and library.startswith(own))]
+    if others:
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(others)
     return command, environment
 
 

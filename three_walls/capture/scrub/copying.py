@@ -17,17 +17,17 @@ _ID_KINDS = ("kernel_ids", "call_ids", "range_ids")
 
 
 @dataclass(slots=True)
-class Copied:
-    """What was left out of a copy."""
+class LeftOut:
+    """What was left out of a copy: names and counts only."""
 
     tables: dict[str, int] = field(default_factory=dict)
     """Tables, with their number of rows."""
     columns: list[str] = field(default_factory=list)
     """Columns of tables that stay, as ``TABLE.column``."""
     pairs: dict[str, int] = field(default_factory=dict)
-    """Number of rows left out of each name/value table."""
+    """Name/value tables, with the number of their rows."""
     strings: int = 0
-    """Number of strings of StringIds."""
+    """Of StringIds, also those that hold the environment of a whole process."""
 
 
 Pairs = dict[str, list[tuple[str, str]]]
@@ -69,13 +69,13 @@ def attach_original(database: sqlite3.Connection, path: Path) -> None:
 
 def write_export(
     database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, texts: TextFilter, pairs: Pairs
-) -> Copied:
+) -> LeftOut:
     """Fills ``database`` from the database ``original`` that is attached to it, which is also open as ``export``.
 
     Only what may be kept is ever written, so no deleted data can linger in the file. Ids of strings stay the same.
     Raises sqlite3.Error where the source is damaged or the disk is full.
     """
-    copied = Copied()
+    left_out = LeftOut()
     layouts = read_layouts(export)
 
     # Python refuses texts that are no UTF-8, so functions are given bytes.
@@ -93,18 +93,20 @@ def write_export(
     for table, rows in pairs.items():
         _create(database, table, ["name TEXT", "value TEXT"])
         database.executemany(f'INSERT INTO main."{table}" VALUES (?, ?)', rows)
-        copied.pairs[table] = len(export.pairs(table)) - len(rows)
+        left_out.pairs[table] = len(export.pairs(table)) - len(rows)
     for table in sorted(export.columns):
-        _copy_table(database, export, table, rules, copied)
-    copied.strings = _copy_strings(database, export, rules, texts)
+        _copy_table(database, export, table, rules, left_out)
+    left_out.strings = _copy_strings(database, export, rules, texts)
     database.execute("COMMIT")
+    left_out.columns.sort()
+    left_out.pairs = dict(sorted(left_out.pairs.items()))
     texts.kept.update(row[0] for row in database.execute("SELECT sql FROM main.sqlite_master"))
     texts.kept.update(f"{name}={value}" for rows in pairs.values() for name, value in rows)
-    return copied
+    return left_out
 
 
 def _copy_table(
-    database: sqlite3.Connection, export: NsysExport, table: str, rules: ScrubRules, copied: Copied
+    database: sqlite3.Connection, export: NsysExport, table: str, rules: ScrubRules, left_out: LeftOut
 ) -> None:
     if table in rules.pairs or table == "StringIds":
         return
@@ -114,9 +116,9 @@ def _copy_table(
         # Tables named ENUM_ hold constants of the format; to list them would hide what matters.
         if not table.startswith("ENUM_"):
             quoted_table = table.replace('"', '""')
-            copied.tables[table] = int(export.rows(f'SELECT count(*) FROM "{quoted_table}"')[0][0])
+            left_out.tables[table] = int(export.rows(f'SELECT count(*) FROM "{quoted_table}"')[0][0])
         return
-    copied.columns += [f"{table}.{name}" for name in have if name not in kinds]
+    left_out.columns += [f"{table}.{name}" for name in have if name not in kinds]
     columns = [_column(name, kinds[name]) for name in have if name in kinds]
     _create(database, table, [declaration for declaration, _ in columns])
     cells = ", ".join(cell for _, cell in columns)
@@ -146,15 +148,15 @@ def _copy_strings(database: sqlite3.Connection, export: NsysExport, rules: Scrub
                     query = f'SELECT DISTINCT "{column}" FROM main."{table}" WHERE "{column}" IS NOT NULL'
                     for (number,) in database.execute(query):
                         uses.setdefault(number, kind)
-    left_out = 0
+    count = 0
     rows: list[tuple[int, str]] = []
     for number, text in database.execute("SELECT id, value FROM original.StringIds ORDER BY rowid"):
         if number in uses and isinstance(text, str):
             rows.append((number, texts.filter(uses[number], text)))
         else:
-            left_out += 1
+            count += 1
     database.executemany("INSERT INTO main.StringIds VALUES (?, ?)", rows)
-    return left_out
+    return count
 
 
 def _create(database: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from three_walls.capture.scrub.copying import Pairs, attach_original, open_new, select_pairs, write_export
+from three_walls.capture.scrub.copying import LeftOut, Pairs, attach_original, open_new, select_pairs, write_export
 from three_walls.capture.scrub.scrub_words import REMOVED, is_public_variable, reduce_command
 from three_walls.capture.scrub.secrets import Secrets, find_secrets, scan_for_leaks
 from three_walls.capture.scrub.texts import Placeholders, TextFilter
@@ -50,15 +50,9 @@ class ScrubSummary:
     target: Path
     source_bytes: int
     target_bytes: int
-    tables: Mapping[str, int]
-    """Tables left out, with their rows."""
-    columns: tuple[str, ...]
-    """Columns left out of tables that stay."""
-    pairs: Mapping[str, int]
-    """Rows left out of name/value tables."""
-    strings: int
-    """Strings left out of StringIds, ``blocks`` of them environments of whole processes."""
+    left_out: LeftOut
     blocks: int
+    """Strings left out that are environments of whole processes."""
     variables: tuple[str, ...]
     """Names of the environment variables left out."""
     arguments: int
@@ -124,7 +118,7 @@ def _scrub_export(
         host = _add_host(export, pairs, hosts, digest)
         texts = TextFilter(rules, secrets, placeholders)
         with _database_errors(source, target):
-            copied = write_export(database, export, rules, texts, pairs)
+            left_out = write_export(database, export, rules, texts, pairs)
         scan = scan_for_leaks(new, secrets, texts.kept)
         if scan.leaked:
             raise InputError(
@@ -138,10 +132,7 @@ def _scrub_export(
             target=target,
             source_bytes=sum(path.stat().st_size for path in (list_tables(source) if source.is_dir() else [source])),
             target_bytes=target_bytes,
-            tables=dict(sorted(copied.tables.items())),
-            columns=tuple(sorted(copied.columns)),
-            pairs=dict(sorted(copied.pairs.items())),
-            strings=copied.strings,
+            left_out=left_out,
             blocks=len(environment_blocks(export)),
             variables=tuple(sorted(secrets.variables)),
             arguments=arguments,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from three_walls.capture.scrub.texts import filter_name
 from three_walls.lib.hydra import Override, write_value
-from three_walls.megatron.settings.launchers import LaunchedProgram, find_program
+from three_walls.megatron.settings.launchers import find_program
 from three_walls.megatron.settings.option_words import VARIABLE_PREFIX, find_dialect, is_bridge_override, is_flag
 from three_walls.megatron.settings.setting_sources import shown_value, shown_words
 from three_walls.megatron.settings.written_values import read_overrides
@@ -17,11 +18,9 @@ from three_walls.tables.config_values import takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
 
 REMOVED = "removed"
-"""Replaces values of an unexpected form. It has no setting's form itself, so analysis withholds it too."""
-
+"""Replaces values of an unexpected form. It has no setting's form itself, so analysis redacts it too."""
 OTHER_SCRIPT = "train.py"
 """Replaces the name of a script that is not a known one."""
-
 _OTHER_SETTING = "other"
 
 _LONG_NUMBER = re.compile(r"(?<![\d.])\d{15}", re.ASCII)
@@ -44,28 +43,22 @@ def reduce_command(words: Sequence[str], scripts: frozenset[str]) -> ReducedComm
     Nothing of the launcher is kept.
     """
     program = find_program(words)
-    kept = ["python"]
+    reduced = ["python"]
     if program.script is not None:
-        kept += _script(program, scripts)
+        names = (program.file_name or OTHER_SCRIPT, f"{program.script_name}.py")
+        reduced.append(next((name for name in names if name in scripts), OTHER_SCRIPT))
     dialect = find_dialect(program)
     if dialect == "bridge":
-        kept += _bridge_words(program.arguments)
+        reduced += _bridge_words(program.arguments)
     elif dialect == "megatron_lm":
-        kept += _megatron_words(program.arguments)
+        reduced += _megatron_words(program.arguments)
     pieces = {piece for word in words for piece in (word, *word.split())}  # `bash -c "..."` holds many in one word
-    return ReducedCommand(tuple(kept), tuple(sorted(pieces - set(kept))))
-
-
-def _script(program: LaunchedProgram, scripts: frozenset[str]) -> list[str]:
-    name = program.file_name or OTHER_SCRIPT
-    if name in scripts:
-        return [name]
-    return [f"{program.script_name}.py"] if f"{program.script_name}.py" in scripts else [OTHER_SCRIPT]
+    return ReducedCommand(tuple(reduced), tuple(sorted(pieces - set(reduced))))
 
 
 def _megatron_words(arguments: Sequence[str]) -> list[str]:
     table = config_keys()
-    kept: list[str] = []
+    reduced: list[str] = []
     index = 0
     while index < len(arguments):
         flag, has_equals, attached = arguments[index].partition("=")
@@ -73,43 +66,40 @@ def _megatron_words(arguments: Sequence[str]) -> list[str]:
         key = keys_by_flag().get(flag)
         if key is None:
             if flag in table.shorthands or flag in table.defaults_unknown_with:
-                kept.append(flag)
+                reduced.append(flag)
             continue
         if has_equals:
-            kept.append(f"{flag}={_shown(key, [attached])[0]}")
+            reduced.append(f"{flag}={_redact(key, [attached])[0]}")
             continue
-        kept.append(flag)
+        reduced.append(flag)
         if key.type == "bool":
             continue
-        end = index + 1 if not takes_several_words(key.type) else len(arguments)
-        values = []
-        while index < min(end, len(arguments)) and not is_flag(arguments[index]):
-            values.append(arguments[index])
-            index += 1
-        kept += _shown(key, values)
-    return kept
+        end = len(arguments) if takes_several_words(key.type) else index + 1
+        values = list(takewhile(lambda word: not is_flag(word), arguments[index:end]))
+        index += len(values)
+        reduced += _redact(key, values)
+    return reduced
 
 
-def _shown(key: ConfigKey, words: Sequence[str]) -> Sequence[str]:
+def _redact(key: ConfigKey, words: Sequence[str]) -> Sequence[str]:
     """``words`` where they are a value of ``key``, else REMOVED."""
     is_shown = shown_words(key, words) is not None and not any(map(_LONG_NUMBER.search, words))
     return words if not words or is_shown else [REMOVED]
 
 
 def _bridge_words(arguments: Sequence[str]) -> list[str]:
-    kept: list[str] = []
-    table = config_keys()
-    known = table.bridge_scripts.options.keys() | table.bridge_scripts.recipe | table.bridge_scripts.implied.keys()
-    for index, word in enumerate(arguments):
+    reduced: list[str] = []
+    scripts = config_keys().bridge_scripts
+    options = scripts.options.keys() | scripts.recipe | scripts.implied.keys()
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
         option, has_equals, attached = word.partition("=")
-        if option in known:
-            kept.append(f"{option}={_option_value(option, attached)}" if has_equals else option)
-            following = arguments[index + 1] if index + 1 < len(arguments) else ""
+        if option in options:
+            reduced.append(f"{option}={_option_value(option, attached)}" if has_equals else option)
             if not has_equals and following and not following.startswith("-") and not is_bridge_override(following):
-                kept.append(_option_value(option, following))
+                reduced.append(_option_value(option, following))
         elif is_bridge_override(word):
-            kept += [_reduce_override(override) for override in read_overrides(word)]
-    return kept
+            reduced += [_reduce_override(override) for override in read_overrides(word)]
+    return reduced
 
 
 def _option_value(option: str, value: str) -> str:
@@ -126,7 +116,9 @@ def _reduce_override(override: Override) -> str:
     """A known setting with its value. Of an unknown one only the section is kept: its presence is informative."""
     section = override.path.partition(".")[0]
     if override.path.startswith(VARIABLE_PREFIX):
-        is_known, is_shown = _check_variable(override.path.removeprefix(VARIABLE_PREFIX), override)
+        name = override.path.removeprefix(VARIABLE_PREFIX)
+        is_known = is_public_variable(name) and not isinstance(override.value, tuple)
+        is_shown = is_known and (override.value is None or allowed_variables().shows(name, str(override.value)))
     else:
         key = keys_by_path().get(override.path)
         is_known, is_shown = key is not None, key is not None and shown_value(key, override.value) is not None
@@ -135,12 +127,6 @@ def _reduce_override(override: Override) -> str:
         return f"~{path}"
     value = write_value(override.value) if is_shown else REMOVED
     return f"{override.prefix}{path}={REMOVED if _LONG_NUMBER.search(value) else value}"
-
-
-def _check_variable(name: str, override: Override) -> tuple[bool, bool]:
-    """Whether analysis reads the variable, and whether its value may be shown."""
-    is_known = is_public_variable(name) and not isinstance(override.value, tuple)
-    return is_known, is_known and (override.value is None or allowed_variables().shows(name, str(override.value)))
 
 
 def is_public_variable(name: str) -> bool:

@@ -20,19 +20,14 @@ from three_walls.trace.nsys_export import EXPORT_METADATA, NsysExport
 
 _SHORTEST_BYTES = 6
 """Shorter values are not searched for: they occur anywhere by chance."""
-
 _HOME = re.compile(r"(/(?:home|Users|users)/([^/\s:;,'\"]+))")
 """A home directory, and in it the name of its owner."""
-
 _WORD = re.compile(r"[A-Za-z]{1,12}|[\d.,:-]{1,11}|[A-Za-z]+=?\d{1,3}")
 """A word or a short number that other texts contain by chance."""
-
 _LONGEST_SEARCHED = 64
 """Characters. Of a longer value its beginning is searched for: a periodic one would match itself everywhere."""
-
 _LONGEST_NAME = 64
 """Of a host or a user; a longer one is searched for like any other value."""
-
 _PIECE_BYTES = 1 << 18
 _PIECES_AT_ONCE = 32
 _CODES = ("utf-8", "utf-16-le", "utf-16-be")
