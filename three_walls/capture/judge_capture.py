@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -101,14 +101,11 @@ def examine(paths: Sequence[Path]) -> Examination:
 
 def _check(capability: Capability, captures: Captures) -> Check:
     answer, contents = JUDGES[capability.name](captures)
+    check = Check(capability.name, capability.title, answer, contents, capability.claims)
     if answer is Answer.YES:
-        return Check(capability.name, capability.title, answer, contents, capability.claims)
-    return Check(
-        capability.name,
-        capability.title,
-        answer,
-        contents,
-        capability.claims,
+        return check
+    return replace(
+        check,
         remedy=capability.remedy,
         nsys=capability.nsys,
         bridge=_spell([capability], captures, BRIDGE),

@@ -100,7 +100,7 @@ def read_table(
     except ValidationError as error:
         details = _errors_of(error)
     refused = {problem.place for problem in problems}  # a value of refused form is no second problem
-    known = set(_field_names(kind))
+    keys = set(_field_names(kind))
     contradictions = _contradictions_of_sound_rows(document.value, details, validate)
     for detail in islice(chain(details, contradictions), _MOST_PROBLEMS):
         loc, is_about_key = detail["loc"], detail["type"] == "unexpected_keyword_argument"
@@ -108,7 +108,7 @@ def read_table(
             loc, is_about_key = loc[:-1], True
         place = document.place_of(loc, is_about_key)
         if place not in refused:
-            problems.append(Problem(place, _sentence(detail, known)))
+            problems.append(Problem(place, _sentence(detail, keys)))
     return None
 
 
@@ -179,9 +179,9 @@ def raise_contradictions(contradictions: Iterable[tuple[Loc, str]]) -> None:
         raise ValidationError.from_exception_data("contradictions", errors)
 
 
-def suggest(word: str, known: Collection[str]) -> str:
-    """`` (did you mean x?)`` if ``known`` has a close match, else nothing."""
-    close = get_close_matches(word, list(known), n=1)
+def suggest(word: str, words: Collection[str]) -> str:
+    """`` (did you mean x?)`` if ``words`` has a close match, else nothing."""
+    close = get_close_matches(word, list(words), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
@@ -276,10 +276,10 @@ Value = Annotated[ConfigData, PlainValidator(_read_value)]
 """A scalar or a flat list of them, as settings have."""
 
 
-def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
+def _sentence(error: ErrorDetails, keys: Collection[str]) -> str:
     """pydantic's error as a sentence that states what was expected and what was found."""
     key = str(error["loc"][-1]) if error["loc"] else ""
-    context, found = error.get("ctx", {}), error["input"]
+    context, value = error.get("ctx", {}), error["input"]
     match error["type"]:
         case "missing":
             is_element = isinstance(error["loc"][-1], int)
@@ -287,10 +287,10 @@ def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
                 f"the list is too short: element {int(key) + 1} is missing" if is_element else f"key {key} is missing"
             )
         case "unexpected_keyword_argument":
-            return f"unknown key {key}{suggest(key, known)}"
+            return f"unknown key {key}{suggest(key, keys)}"
         case "literal_error" | "enum":
             words = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
-            return f"expected one of {words}, found {found}{suggest(str(found), words.split(', '))}"
+            return f"expected one of {words}, found {value}{suggest(str(value), words.split(', '))}"
         case "value_error":
             return str(context.get("error", error["msg"]))
         case "contradiction":
@@ -298,9 +298,9 @@ def _sentence(error: ErrorDetails, known: Collection[str]) -> str:
         case "string_too_short":
             return "expected text, found none"
         case kind if kind in _EXPECTED:
-            return f"expected {_EXPECTED[kind]}, found {describe(found)}"
+            return f"expected {_EXPECTED[kind]}, found {describe(value)}"
         case _:
-            return f"{error['msg'][:1].lower()}{error['msg'][1:]}, found {describe(found)}"
+            return f"{error['msg'][:1].lower()}{error['msg'][1:]}, found {describe(value)}"
 
 
 def _field_names(kind: Any) -> Iterator[str]:

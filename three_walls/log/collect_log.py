@@ -246,8 +246,8 @@ def as_iteration(values: Mapping[str, Value], run: int, file_name: str) -> LogIt
     )
 
 
-def _count_values(printed: TimerPrint) -> int:
-    return sum(len(timer.ranks_ns) + 2 for timer in printed.timers)
+def _count_values(timer_print: TimerPrint) -> int:
+    return sum(len(timer.ranks_ns) + 2 for timer in timer_print.timers)
 
 
 def _without_hosts(values: Mapping[str, Value]) -> str:
@@ -255,8 +255,8 @@ def _without_hosts(values: Mapping[str, Value]) -> str:
     text = str(values["ranks"])
     numbers_alone = text if re.fullmatch(r"[\[{(][\d, ]*[)}\]]", text) else ""
     ranks = re.findall(r"\brank=(\d{1,7})\b", text) or re.findall(r"\b\d{1,7}\b", numbers_alone)
-    named = ", ".join(map(str, sorted({int(rank) for rank in ranks})))
-    return f"some GPUs {values['what']}: ranks {named or 'not stated'}"
+    numbers = ", ".join(map(str, sorted({int(rank) for rank in ranks})))
+    return f"some GPUs {values['what']}: ranks {numbers or 'not stated'}"
 
 
 def _expert_size(settings: tuple[tuple[str, str], ...]) -> int | None:

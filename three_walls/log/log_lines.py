@@ -118,7 +118,7 @@ class LineRow:
         return {listed.label: (name, listed.unit) for name, listed in self.fields.items()}
 
     def __post_init__(self) -> None:
-        named = {*self.values, *self.fields, *self.parts}
+        names = {*self.values, *self.fields, *self.parts}
         wrong: list[tuple[Loc, str]] = [
             (("values", name), f"value {name} is no group of the pattern")
             for name in self.values
@@ -126,7 +126,7 @@ class LineRow:
         ]
         wrong += [
             (("required",), f"required {name} is neither a value nor a field nor a part")
-            for name in sorted(self.required - named)
+            for name in sorted(self.required - names)
         ]
         raise_contradictions(wrong)
 

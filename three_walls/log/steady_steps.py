@@ -86,22 +86,22 @@ def match_captured_steps(iterations: Sequence[LogIteration], lengths: Sequence[i
     ``lengths``: of every step of one captured rank in order, in ns; None for a step that the capture cuts off, whose
     length cannot be compared. Profiled iterations are usually longer than the others, so that few places fit.
     """
-    compared = [offset for offset, length in enumerate(lengths) if length is not None]
-    if len(compared) < log_thresholds.MINIMUM_STEADY_COUNT:
+    offsets = [offset for offset, length in enumerate(lengths) if length is not None]
+    if len(offsets) < log_thresholds.MINIMUM_STEADY_COUNT:
         return None
     by_number = {(line.run, line.iteration): line.elapsed_ns for line in iterations}
-    fitting = []
+    starts = []
     for run, number in by_number:
-        logged = [by_number.get((run, number + offset - compared[0])) for offset in compared]
-        pairs = zip(logged, (lengths[offset] for offset in compared), strict=True)
+        elapsed_ns = [by_number.get((run, number + offset - offsets[0])) for offset in offsets]
+        pairs = zip(elapsed_ns, (lengths[offset] for offset in offsets), strict=True)
         if all(
             elapsed and length and abs(elapsed - length) <= log_thresholds.CAPTURED_STEP_TOLERANCE_FRACTION * length
             for elapsed, length in pairs
         ):
-            fitting.append(number - compared[0])
-    if len(fitting) != 1:
+            starts.append(number - offsets[0])
+    if len(starts) != 1:
         return None
-    return ProfiledRange(start=fitting[0] - 1, end=fitting[0] - 1 + len(lengths))
+    return ProfiledRange(start=starts[0] - 1, end=starts[0] - 1 + len(lengths))
 
 
 def _role_without_plateau(

@@ -43,8 +43,8 @@ def read_plain_pickle(data: bytes) -> Any:
         writer = "torch.cuda.memory._dump_snapshot"
         code = data[position : position + 1].decode("latin-1")
         name = next((opcode.name for opcode in pickletools.opcodes if opcode.code == code), None)
-        found = f"{name} at byte {position}, which {writer} does not write" if name else "no pickle"
-        raise NotPlainError(f"{found}; save the snapshot with {writer}, or the same data as .json")
+        contents = f"{name} at byte {position}, which {writer} does not write" if name else "no pickle"
+        raise NotPlainError(f"{contents}; save the snapshot with {writer}, or the same data as .json")
     if sum(map(data.count, _CONTAINERS)) > limits.MOST_SNAPSHOT_CONTAINERS:
         raise NotPlainError(f"it holds more than {limits.MOST_SNAPSHOT_CONTAINERS:,} dicts, lists and tuples")
     try:

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from three_walls.capture.attach.attach_settings import Added, add_settings
 from three_walls.capture.attach.job import Job, log_path, make_directory, read_job
-from three_walls.capture.attach.run_program import Ended, Program, Tee
+from three_walls.capture.attach.run_program import ExitStatus, Program, Tee
 from three_walls.capture.capture_commands import RUN_CONFIG, CaptureRequest, nsys_options
 from three_walls.lib.errors import InputError
 from three_walls.lib.files import write_texts
@@ -55,7 +55,7 @@ class AttachRequest:
 
 
 def attach(request: AttachRequest, warn: Warn) -> int:
-    """Runs the program and what belongs around it; returns how the program ended, as ``Ended.code``.
+    """Runs the program and what belongs around it; returns how the program ended, as ``ExitStatus.code``.
 
     ``warn`` is called with a line for the user.
     """
@@ -118,18 +118,20 @@ class _Attached:
         self._program = Program([*self._request.capture.command, *added.words], folder, environment, self._warn)
         self._tee = Tee(folder, log)
 
-    def run(self) -> Ended:
+    def run(self) -> ExitStatus:
         """Runs the program until it has ended."""
         with self._nsys_log or nullcontext():
             return self._program.run(self._words, self._nsys_log)
 
-    def finish(self, ended: Ended) -> None:
+    def finish(self, ended: ExitStatus) -> None:
         """Exports the report; on rank 0, waits for the other ranks and analyzes. Less if a signal asked for an end."""
         self._tee.finish(_DRAIN_S)
         if self._program.profiler is not None:
             self._wait_for(self._program.profiler)
         reason = self._export_report(ended) if self._is_profiled else "not profiled"
-        self._leave_note(ended, reason)
+        note = {"rank": self._job.rank, "code": ended.code, "exported": not reason, "reason": reason or None}
+        # By this file rank 0 sees that this rank has done its part.
+        write_texts({f"rank{self._job.rank}.json": json.dumps(note) + "\n"}, self._directory)
         if self._job.rank != 0:
             return
         if self._is_in_haste(ended):
@@ -145,7 +147,7 @@ class _Attached:
             if code:
                 self._warn(f"--when-done: exit code {code}")
 
-    def _is_in_haste(self, ended: Ended) -> bool:
+    def _is_in_haste(self, ended: ExitStatus) -> bool:
         """Whether the launcher waits for the end: after a signal, or to end the other ranks of a failed run."""
         return ended.was_asked_to_end or (ended.code != 0 and self._job.world != 1)
 
@@ -173,7 +175,7 @@ class _Attached:
                 os.killpg(profiler.pid, signal.SIGKILL)
             self._warn(f"the profiler of rank {self._job.rank} took more than {_FINISH_S:.0f} s to write its report")
 
-    def _export_report(self, ended: Ended) -> str:
+    def _export_report(self, ended: ExitStatus) -> str:
         """Exports the report of this rank; returns why there is no export, or an empty text."""
         reason = ""
         if not ended.is_profiled or self._nsys is None:
@@ -196,11 +198,6 @@ class _Attached:
         if reason:
             self._warn(f"rank {self._job.rank}: {reason}")
         return reason
-
-    def _leave_note(self, ended: Ended, reason: str) -> None:
-        """Leaves a file by which rank 0 sees that this rank has done its part."""
-        note = {"rank": self._job.rank, "code": ended.code, "exported": not reason, "reason": reason or None}
-        write_texts({f"rank{self._job.rank}.json": json.dumps(note) + "\n"}, self._directory)
 
     def _export_of(self, rank: int) -> Path:
         return self._directory / f"rank{rank}.sqlite"

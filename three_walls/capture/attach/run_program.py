@@ -35,7 +35,7 @@ _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUI
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ExitStatus:
     """How the program ended."""
 
     code: int
@@ -61,21 +61,21 @@ class Program:
         # Both ends, so that opening does not wait. The starter sees the end of the pipe when this process is gone.
         self._liveness_pipe = os.open(folder / LIVENESS, os.O_RDWR)
 
-    def run(self, profiler: Sequence[str], profiler_log: IO[bytes] | None) -> Ended:
+    def run(self, profiler: Sequence[str], profiler_log: IO[bytes] | None) -> ExitStatus:
         """Runs the program under ``profiler`` (its words; none to run it without) and waits until it has ended.
 
         The profiler may still be writing its report then: it is :attr:`profiler`.
         """
         with self._signals_passed_on():
             if profiler and not self._start_under(profiler, profiler_log):
-                asked = [number for number in self._pending if number in _ENDING]
-                if asked:
-                    return Ended(-asked[0], False, True)
+                ending = [number for number in self._pending if number in _ENDING]
+                if ending:
+                    return ExitStatus(-ending[0], False, True)
             if self.profiler is None:
                 self._mark = self._folder / _WITHOUT_PROFILER
                 self._parent = self._start((), None)
             code = self._wait_for_end()
-            return Ended(code, self.profiler is not None, self._was_asked_to_end)
+            return ExitStatus(code, self.profiler is not None, self._was_asked_to_end)
 
     def _start_under(self, profiler: Sequence[str], log: IO[bytes] | None) -> bool:
         """Whether ``profiler`` has started the program; if not, it never will."""

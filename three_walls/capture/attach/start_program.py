@@ -37,7 +37,10 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # an ignored signal stays ignored in the program
             signal.signal(number, lambda *_: None)  # a handler, unlike SIG_IGN, does not reach the program
     code = _run(folder, command, claim, liveness)
-    _write_whole(os.path.join(folder, ENDED), str(code))  # noqa: PTH118
+    ended = os.path.join(folder, ENDED)  # noqa: PTH118
+    with open(f"{ended}.new", "w") as file:  # noqa: PTH123
+        file.write(str(code))
+    os.replace(f"{ended}.new", ended)  # noqa: PTH105
     os._exit(code if code >= 0 else 128 - code)
 
 
@@ -64,12 +67,6 @@ def _kill_when_let_go(liveness: int, group: int) -> None:
     """Waits until no process holds the other end of ``liveness``, then kills the process group ``group``."""
     os.read(liveness, 1)
     os.killpg(group, signal.SIGKILL)
-
-
-def _write_whole(path: str, text: str) -> None:
-    with open(f"{path}.new", "w") as file:  # noqa: PTH123
-        file.write(text)
-    os.replace(f"{path}.new", path)  # noqa: PTH105
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def select_pairs(export: NsysExport, rules: ScrubRules) -> Pairs:
         table: [
             (name, value)
             for name, value in export.pairs(table)
-            if any(named.fullmatch(name) and valued.fullmatch(value) for named, valued in patterns.items())
+            if any(name_re.fullmatch(name) and value_re.fullmatch(value) for name_re, value_re in patterns.items())
         ]
         for table, patterns in rules.pairs.items()
         if export.has(table, "name", "value")

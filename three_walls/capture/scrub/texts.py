@@ -123,8 +123,8 @@ class TextFilter:
 
 def _names_secret(sentence: str) -> bool:
     """Whether it contains an option or a variable that looks secret, and so perhaps its value: ``--token abc``."""
-    named = [word.partition("=")[0] for word in sentence.split() if word.startswith("-") or "=" in word]
-    return any(map(allowed_variables().looks_secret, named))
+    names = [word.partition("=")[0] for word in sentence.split() if word.startswith("-") or "=" in word]
+    return any(map(allowed_variables().looks_secret, names))
 
 
 def _split_operator(text: str) -> tuple[str, str]:
