@@ -168,8 +168,8 @@ class Scan:
 def scan_for_leaks(stream: BinaryIO, secrets: Secrets, texts: Iterable[str]) -> Scan:
     """Searches the uncompressed file ``stream`` for every value of ``secrets``, in UTF-8 and UTF-16 like SQLite's text.
 
-    Of a long value its beginning is searched for. A loose value that is part of one of the ``texts`` of the result occurs
-    by chance and is no leak.
+    Of a long value its beginning is searched for. A loose value that is part of one of the ``texts`` (of the result)
+    occurs by chance and is no leak.
     """
     loose = (secrets.loose | {name for name in secrets.identities if len(name) >= _SHORTEST_BYTES}) - secrets.strict
     by_chance = _find([sorted(texts)], {value[:_LONGEST_SEARCHED]: value for value in loose})

@@ -70,7 +70,7 @@ class TextFilter:
     _filtered: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def filter(self, kind: str, text: str) -> str:
-        """``text``, or what replaces it. ``kind`` is one of ``tables.scrub.COLUMN_KINDS``."""
+        """``text``, or what replaces it. ``kind`` is one of ``tables.shareable.ColumnKind``."""
         head, tail = _split_operator(text) if kind in ("range_ids", "range_texts") else (text, "")
         filtered = self._filtered.get((kind, head))
         if filtered is None:
