@@ -202,7 +202,7 @@ def _measure(request: RunRequest, progress: Progress, ranks: Collection[int] = (
 
 
 def _find_steps(inputs: Inputs, step_range: str | None, progress: Progress) -> tuple[Inputs, Timeline, MatchedRanks]:
-    """The steps that are attributed, with the ranks compared; and ``inputs`` with what these steps rest on alone."""
+    """Finds the steps to attribute and matches their ranks; reduces ``inputs`` to what these steps rest on."""
     traces = inputs.with_kernels
     progress("classifying kernels, finding steps")
     captured = build_timeline(traces, inputs.config, step_range)
@@ -218,7 +218,7 @@ def _find_steps(inputs: Inputs, step_range: str | None, progress: Progress) -> t
 
 
 def _begin_measuring(run: AttributedRun, progress: Progress) -> _Run:
-    """``run`` with its number of GPUs, if nothing but its steps shows it, and what is made from it."""
+    """Adds the number of GPUs, where nothing but the steps shows it; makes the facts of ``run`` available."""
     inputs = replace(run.inputs, config=add_counted_world(run.inputs.config, run.timeline))
     progress("measuring facts")
     artifacts = Artifacts(
@@ -281,7 +281,7 @@ def _build_report(run: _Run, diagnosis: Diagnosis, replayed: ReplayedRun) -> Liv
     inputs, stragglers = attributed.inputs, attributed.attribution.stragglers
     culprits = diagnosis.verdict.culprit.ranks if diagnosis.verdict.culprit else ()
     late = dict.fromkeys((*culprits, *(straggler.rank for straggler in stragglers)))
-    artifacts = run.artifacts.with_given({"late_ranks": tuple(late)})
+    artifacts = run.artifacts.with_inputs({"late_ranks": tuple(late)})
     step, work = artifacts.find(step_view.step).value, artifacts.find(host_work).value
     return LiveReport(
         tool_version=VERSION,

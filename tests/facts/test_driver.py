@@ -110,7 +110,7 @@ def test_with_other_inputs_only_what_follows_from_them_is_made_again() -> None:
     catalog, made = catalog_of_a_run()
     run = Artifacts({"step": 100, "switch": True}, catalog)
     run.named("reason")
-    other = run.with_given({"switch": False})
+    other = run.with_inputs({"switch": False})
     assert other.named("reason") == known("25: it is switched off")
     assert made == ["parts"]
     assert run.named("reason") == known("25: None")

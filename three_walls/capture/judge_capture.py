@@ -232,17 +232,13 @@ def judge_memory_usage(captures: Captures) -> Judgement:
 
 
 def judge_command_line(captures: Captures) -> Judgement:
-    count = len(captures.with_kernels)
-    with_command = sum(trace.config.dialect != "unknown" for trace in captures.with_kernels)
-    answer = Answer.YES if count and with_command == count else Answer.NO
-    return answer, f"Megatron settings in {with_command} of {_reports(count)}"
+    recorded = [trace.config.dialect != "unknown" for trace in captures.with_kernels]
+    return _judge_reports(recorded, "Megatron settings")
 
 
 def judge_environment(captures: Captures) -> Judgement:
     pairs = zip(captures.unparsed, captures.traces, strict=True)
-    recorded = [unparsed.has_environment for unparsed, trace in pairs if trace.ranks]
-    answer = Answer.YES if recorded and all(recorded) else Answer.NO
-    return answer, f"recorded in {sum(recorded)} of {_reports(len(recorded))}"
+    return _judge_reports([unparsed.has_environment for unparsed, trace in pairs if trace.ranks], "recorded")
 
 
 def judge_profiler_overhead(captures: Captures) -> Judgement:
@@ -272,6 +268,12 @@ def _judge_capability(captures: Captures, name: str, contents: str) -> Judgement
     """The answer by a capability of the traces; ``contents``: what they contain where they have it."""
     state = captures.capabilities.get(name, "not checked")
     return (Answer.YES, contents) if state == YES else (Answer.NO, state)
+
+
+def _judge_reports(recorded: Sequence[bool], contents: str) -> Judgement:
+    """The answer by whether each report with kernels records something."""
+    answer = Answer.YES if recorded and all(recorded) else Answer.NO
+    return answer, f"{contents} in {sum(recorded)} of {_reports(len(recorded))}"
 
 
 def _reports(count: int) -> str:

@@ -78,7 +78,7 @@ def make_sheet(measured: Artifacts, config: RunConfig) -> FactSheet:
     excess_ns = measured.named("excess_ns")
     if not excess_ns.value:
         return sheet
-    as_traced = measured.with_given({"excess_ns": None})
+    as_traced = measured.with_inputs({"excess_ns": None})
     changed = measured.following(["excess_ns"])
     traced = {each.name: _find(each, as_traced).value for each in DEFINITIONS if each.name in changed}
     return replace(

@@ -152,11 +152,11 @@ artifact, fact, flag, duration = CATALOG.artifact, CATALOG.fact, CATALOG.flag, C
 
 
 class Artifacts:
-    """The facts and artifacts of one run. ``given``: what is made elsewhere, by name."""
+    """The facts and artifacts of one run. ``inputs``: what is made elsewhere, by name."""
 
-    def __init__(self, given: Mapping[str, object], catalog: Catalog = CATALOG) -> None:
+    def __init__(self, inputs: Mapping[str, object], catalog: Catalog = CATALOG) -> None:
         self._catalog = catalog
-        self._measurements = {name: _as_measurement(value) for name, value in given.items()}
+        self._measurements = {name: _as_measurement(value) for name, value in inputs.items()}
 
     @overload
     def find(self, function: Callable[..., Measurement[T]]) -> Measurement[T]: ...
@@ -182,10 +182,10 @@ class Artifacts:
             self._measurements[name] = self._make(name)
         return self._measurements[name]
 
-    def with_given(self, given: Mapping[str, object]) -> Artifacts:
-        """The same run, given something more or in place of what it made: only what follows from that is made again."""
-        changed = Artifacts(given, self._catalog)
-        stale = self.following(given)
+    def with_inputs(self, inputs: Mapping[str, object]) -> Artifacts:
+        """The same run with ``inputs`` added or replaced: only what follows from these is made again."""
+        changed = Artifacts(inputs, self._catalog)
+        stale = self.following(inputs)
         changed._measurements |= {name: each for name, each in self._measurements.items() if name not in stale}
         return changed
 

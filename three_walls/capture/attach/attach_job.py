@@ -64,8 +64,7 @@ def attach(request: AttachRequest, warn: Warn) -> int:
         job = read_job(os.environ)
         directory, log = make_directory(request.out.absolute(), job)
         folder = Path(tempfile.mkdtemp(prefix="three-walls-attach-"))
-        attached = _Attached(request, job, directory, warn)
-        attached.prepare(folder, log)
+        attached = _Attached(request, job, directory, folder, log, warn)
     except Exception as error:  # whatever it is, the program has to run
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -94,28 +93,26 @@ def _describe(error: Exception) -> str:
 class _Attached:
     """One rank of a job and its files: ``rank0.log``, ``rank0.nsys-rep``, ``rank0.sqlite``, ``rank0.json``."""
 
-    def __init__(self, request: AttachRequest, job: Job, directory: Path, warn: Warn) -> None:
+    def __init__(self, request: AttachRequest, job: Job, directory: Path, folder: Path, log: int, warn: Warn) -> None:
+        """All that can fail before the program runs. ``folder``: for pipes; ``log``: the open log file."""
         self._request, self._job, self._directory, self._warn = request, job, directory, warn
         in_run = job.world is None or job.rank < job.world
         self._is_profiled = in_run and job.rank in request.capture.ranks
         self._report = directory / f"rank{job.rank}{REPORT_SUFFIX}"
         self._nsys: str | None = None
-
-    def prepare(self, folder: Path, log: int) -> None:
-        """All that can fail before the program runs. ``folder``: for pipes; ``log``: the open log file."""
         added = Added((), "nothing is added to the command (--no-overrides)")
-        if self._request.adds_settings:
-            added = add_settings(self._request.capture, self._request.framework, self._directory / RUN_CONFIG)
-        if self._job.rank == 0:
-            self._warn(f"output, reports and logs are in {self._directory}")
-            self._warn(added.note)
+        if request.adds_settings:
+            added = add_settings(request.capture, request.framework, directory / RUN_CONFIG)
+        if job.rank == 0:
+            warn(f"output, reports and logs are in {directory}")
+            warn(added.note)
         environment = dict(os.environ)
         if os.isatty(1) and "PYTHONUNBUFFERED" not in environment:
             environment["PYTHONUNBUFFERED"] = "1"  # a program that prints into a pipe holds its lines back
         self._words = self._profiler_words()
-        self._nsys_log = (self._directory / f"rank{self._job.rank}.nsys.log").open("wb") if self._words else None
+        self._nsys_log = (directory / f"rank{job.rank}.nsys.log").open("wb") if self._words else None
         _open_standard_files()
-        self._program = Program([*self._request.capture.command, *added.words], folder, environment, self._warn)
+        self._program = Program([*request.capture.command, *added.words], folder, environment, warn)
         self._tee = Tee(folder, log)
 
     def run(self) -> ExitStatus:
@@ -143,8 +140,7 @@ class _Attached:
             self._analyze()
         if self._request.when_done is not None:
             environment = os.environ | {"THREE_WALLS_RUN": str(self._directory)}
-            code = _run_to_end(["sh", "-c", self._request.when_done], environment)
-            if code:
+            if code := _run_to_end(["sh", "-c", self._request.when_done], environment):
                 self._warn(f"--when-done: exit code {code}")
 
     def _is_in_haste(self, ended: ExitStatus) -> bool:
@@ -223,8 +219,7 @@ class _Attached:
             self._warn("no rank has an export, so there is nothing to analyze")
             return
         words = [sys.executable, "-P", "-m", "three_walls", *self._analyze_words(exports)]
-        code = _run_to_end(words, dict(os.environ))
-        if code:
+        if code := _run_to_end(words, os.environ):
             self._warn(f"the analysis failed (exit code {code}); to repeat it: {self._analyze_line()}")
 
     def _analyze_words(self, traces: Sequence[Path]) -> list[str]:
