@@ -10,7 +10,7 @@ import pytest
 from three_walls.cli.verify import read_overrides
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError
-from three_walls.lib.given_files import is_directory, read_text_file
+from three_walls.lib.files import is_directory, read_text_file
 from three_walls.log.read_log import find_logs
 from three_walls.megatron.settings.saved_config import read_config_file
 from three_walls.memory_snapshot.read_snapshot import load_snapshot

@@ -14,8 +14,7 @@ from three_walls.cli.options import run_options
 from three_walls.cli.render import check_can_be_written
 from three_walls.cli.signals import loading
 from three_walls.lib.errors import UsageError
-from three_walls.lib.files import whole_file
-from three_walls.lib.given_files import write_errors
+from three_walls.lib.files import whole_file, write_errors
 from three_walls.lib.text import format_count, show_control_characters
 from three_walls.trace.run_request import RunRequest
 

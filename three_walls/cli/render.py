@@ -10,8 +10,7 @@ import click
 
 from three_walls.cli.signals import loading
 from three_walls.lib.errors import UsageError
-from three_walls.lib.files import encode, write_texts
-from three_walls.lib.given_files import check_target, write_errors
+from three_walls.lib.files import check_target, encode, write_errors, write_texts
 from three_walls.lib.text import show_control_characters
 from three_walls.report.render_report import FORMATS, render
 

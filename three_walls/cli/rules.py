@@ -14,7 +14,7 @@ from three_walls.cli.signals import loading
 from three_walls.lib.errors import InputError, RuleBaseError, UsageError
 from three_walls.lib.expressions import Clause, Junction
 from three_walls.lib.fact import FactDefinition
-from three_walls.lib.given_files import read_text_file
+from three_walls.lib.files import read_text_file
 from three_walls.lib.resources import RULES_DIR
 from three_walls.lib.shell import quote_file
 from three_walls.lib.text import show_control_characters

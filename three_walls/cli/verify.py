@@ -13,7 +13,7 @@ from three_walls.bridge.merged_config import MergedConfig, config_of_sections
 from three_walls.bridge.real_bridge.verify_overrides import Target, WrittenOverrides, verify
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError, UsageError
-from three_walls.lib.given_files import read_text_file
+from three_walls.lib.files import read_text_file
 from three_walls.lib.shell import is_variable, quote_file
 from three_walls.lib.text import show_control_characters
 from three_walls.lib.yaml import read_yaml

@@ -17,7 +17,7 @@ import zstandard
 
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError
-from three_walls.lib.given_files import is_directory
+from three_walls.lib.files import is_directory
 from three_walls.log.collect_log import TIMERS, Collector, as_iteration
 from three_walls.log.log_lines import LogGrammar, log_grammar
 from three_walls.log.read_lines import (

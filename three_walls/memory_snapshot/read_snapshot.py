@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError
-from three_walls.lib.given_files import is_directory
+from three_walls.lib.files import is_directory
 from three_walls.memory_snapshot.plain_pickle import NotPlainError, read_plain_pickle
 from three_walls.memory_snapshot.snapshot import FailedAllocation
 

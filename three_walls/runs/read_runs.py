@@ -17,7 +17,7 @@ from three_walls.facts.log_facts import log_summary
 from three_walls.facts.sheet import make_sheet
 from three_walls.lib.declare import Artifacts
 from three_walls.lib.errors import InputError, UsageError
-from three_walls.lib.given_files import is_directory
+from three_walls.lib.files import is_directory
 from three_walls.lib.load_documents import Texts, load_table
 from three_walls.lib.measurement import known_or_missing, missing
 from three_walls.lib.version import VERSION

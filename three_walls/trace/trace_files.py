@@ -22,8 +22,7 @@ import zstandard
 
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError
-from three_walls.lib.files import working_directory
-from three_walls.lib.given_files import is_directory
+from three_walls.lib.files import is_directory, working_directory
 from three_walls.lib.shell import quote_file
 from three_walls.lib.text import in_percent
 from three_walls.lib.threads import check_is_wanted, work_meanwhile

@@ -19,8 +19,7 @@ from three_walls.capture.scrub.scrub_words import REMOVED, is_public_variable, r
 from three_walls.capture.scrub.secrets import Secrets, find_secrets, scan_for_leaks
 from three_walls.capture.scrub.texts import Placeholders, TextFilter
 from three_walls.lib.errors import InputError, UsageError
-from three_walls.lib.files import UNFINISHED, whole_file, working_directory
-from three_walls.lib.given_files import check_target, write_errors
+from three_walls.lib.files import UNFINISHED, check_target, whole_file, working_directory, write_errors
 from three_walls.megatron.settings.run_config import ConfigValue
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.shareable import ScrubRules, scrub_rules
@@ -109,7 +108,10 @@ def _scrub_export(
         # The new file has a name only until SQLite has opened it: nothing of it is left, however the program ends.
         with write_errors(target), working_directory(UNFINISHED, target.absolute().parent) as folder:
             new = files.enter_context((folder / "new.sqlite").open("w+b"))
-            database = files.enter_context(closing(open_new(folder / "new.sqlite")))
+            try:
+                database = files.enter_context(closing(open_new(folder / "new.sqlite")))
+            except sqlite3.Error as error:
+                raise OSError(0, str(error)) from error
         with _database_errors(source, target):
             attach_original(database, original)
         rules, secrets = scrub_rules(), find_secrets(export)

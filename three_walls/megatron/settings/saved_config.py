@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from three_walls.lib.errors import InputError
-from three_walls.lib.given_files import read_text_file
+from three_walls.lib.files import read_text_file
 from three_walls.lib.plain_data import as_size
 from three_walls.megatron.settings.option_words import set_precision_recipe
 from three_walls.megatron.settings.run_config import ConfigValue
