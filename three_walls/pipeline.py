@@ -25,6 +25,7 @@ from pathlib import Path
 
 from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.decide_verdict import decide_verdict
+from three_walls.advice.format.load_rules import check_rules_directory
 from three_walls.advice.format.rule_base import RuleBase, load_rule_base
 from three_walls.advice.judge_warnings import judge_warnings
 from three_walls.advice.plan.locate import name_places
@@ -42,7 +43,6 @@ from three_walls.facts.log_facts import log_mismatch
 from three_walls.facts.sheet import DEFINITIONS, make_sheet
 from three_walls.lib.artifacts import Artifacts
 from three_walls.lib.errors import InputError
-from three_walls.lib.fact import FactDefinition
 from three_walls.replay.replay_steps import predictor
 from three_walls.report.report import Diagnosis, LiveReport
 from three_walls.step.attribute_steps import AttributedRun, attribute
@@ -228,15 +228,8 @@ def _prepare_replays(run: _Run, rule_base: RuleBase) -> ReplayedRun:
 def _load_rule_base(additional: Path | None) -> RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``additional``."""
     if additional is not None:
-        # Imported where it is needed: rules that ship with the program were read and checked before.
-        from three_walls.advice.format.load_rules import check_rules_directory
-
         check_rules_directory(additional)
-    return load_rule_base(_list_definitions, additional)
-
-
-def _list_definitions() -> tuple[FactDefinition, ...]:
-    return DEFINITIONS
+    return load_rule_base(DEFINITIONS, additional)
 
 
 def _diagnose(
