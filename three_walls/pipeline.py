@@ -86,8 +86,7 @@ def analyze(
       It is searched in linear time, so it has neither look-around nor backreferences.
     - ``bridge_version``: Megatron-Bridge release that the overrides are spelled for; by default the run's.
     - ``rules``: a directory of rules in addition to those of the program.
-    - ``allowed``: applicabilities (``model.rule.APPLICABILITIES``) whose edits may be planned in addition to
-      execution-only ones.
+    - ``allowed``: applicabilities whose edits may be planned in addition to execution-only ones.
     - ``exports``: the directory in which the exports of reports (``.nsys-rep``) are kept.
     - ``workers``: in how many threads traces are read, and where the ranks of a run with many are surveyed. New
       processes import the caller's main module, which must then run nothing on import.

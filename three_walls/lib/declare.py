@@ -7,7 +7,7 @@
 
 A fact has the name of its function, and the docstring is the meaning that users read: it can be read alone, and ends
 with "Not the same as: ..." where that helps. An artifact is anything else that is made once per run: a frame, rows of
-the report. ``driver.py`` makes what is asked for.
+the report. ``artifacts.py`` makes what is asked for.
 
 A parameter is the fact or artifact of that name. Where it is missing, so is what is made from it, for the same reason;
 a parameter annotated as ``Measurement`` is given with the reason instead. A function returns a value, or a

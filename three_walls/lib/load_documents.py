@@ -3,7 +3,7 @@
 The type of a table is its reader: a dataclass whose fields are the keys of the file, read by pydantic without silent
 conversions and without undeclared keys. One message lists the errors of form and type, the contradictions within each
 row whose fields are sound (``__post_init__``), and the contradictions between the rows that are sound
-(:func:`raise_contradictions`). ``yaml_document.py`` refuses what YAML makes ambiguous.
+(:func:`raise_contradictions`). ``yaml.py`` refuses what YAML makes ambiguous.
 """
 
 from __future__ import annotations

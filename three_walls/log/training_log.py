@@ -1,6 +1,6 @@
 """The contents of a training log as plain values: what ran, how long iterations took, how much memory they used.
 
-``inputs/log`` makes them from the log's files. Times are whole nanoseconds, memory is bytes.
+``read_log.py`` makes them from the log's files. Times are whole nanoseconds, memory is bytes.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class TrainingLog:
-    """All files of a log together. Settings are raw text: ``inputs/config`` reads them."""
+    """All files of a log together. Settings are raw text: ``megatron/settings`` reads them."""
 
     files: tuple[str, ...] = ()
     """File names without directories."""

@@ -13,9 +13,20 @@ from three_walls.replay.awaited_operations import find_awaited
 from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams
 from three_walls.replay.host_chains import find_first_calls, find_hand_overs, list_calls
 from three_walls.replay.launch_queue import QueueWaits, find_queue_waits
-from three_walls.replay.step_graph import EDGE_COLUMNS, NONE, ORIGIN, Carried, Edges, HostPoints, Kind, StepGraph
+from three_walls.replay.step_graph import (
+    EDGE_COLUMNS,
+    NONE,
+    ORIGIN,
+    Carried,
+    Edges,
+    HostCalls,
+    HostPoints,
+    Kind,
+    StepGraph,
+)
 from three_walls.step.build_timeline import Timeline, find_between, take_rank
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_tables import Arrivals, Operations, RankIntervals, ReadyDurations
 from three_walls.step.stream_edges import EventCalls, list_event_calls
 from three_walls.step.transfer import estimate_ready_durations
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
@@ -26,8 +37,7 @@ class RunCalls:
     """What the graphs of all steps of a run need of its calls, found once."""
 
     event_calls: EventCalls
-    ready: pl.DataFrame
-    """How long each call of communication transfers: estimate_ready_durations."""
+    ready: ReadyDurations
 
     @classmethod
     def of(cls, timeline: Timeline) -> RunCalls:
@@ -39,11 +49,11 @@ class RunCalls:
 def build_graph(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
-    windows: pl.DataFrame,
+    windows: RankIntervals,
     shared_gpus: Collection[int] = (),
     run_calls: RunCalls | None = None,
 ) -> StepGraph:
-    """The graph of the steps ``windows`` (rank_index, start_ns, end_ns; one step of each rank).
+    """The graph of the steps ``windows``, one of each rank.
 
     ``shared_gpus``: indices of ranks whose GPU another process uses. It holds their operations up. ``run_calls``: those
     of ``timeline``, where they are known.
@@ -54,7 +64,7 @@ def build_graph(
 def build_graphs(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
-    steps: Sequence[pl.DataFrame],
+    steps: Sequence[RankIntervals],
     shared_gpus: Collection[int],
     run_calls: RunCalls,
 ) -> Iterator[StepGraph]:
@@ -88,8 +98,8 @@ class _RankPart:
     end_ns: int
     shift_ns: int
     """From the rank's own clock to the common one."""
-    operations: pl.DataFrame
-    calls: pl.DataFrame
+    operations: Operations
+    calls: HostCalls
     call_of: Int64Array
     """Per operation the call that launched it, or NONE."""
     previous: Int64Array
@@ -178,7 +188,7 @@ def _split(rows: pl.DataFrame, column: str, begin: int, end: int) -> tuple[pl.Da
     return rows[:first], rows[first:after], rows[after:]
 
 
-def _find_next_host_step(operations: pl.DataFrame, later: pl.DataFrame, end_ns: int) -> int:
+def _find_next_host_step(operations: Operations, later: pl.DataFrame, end_ns: int) -> int:
     """When the host begins to launch the next step: it runs ahead of the device, so this may be before ``end_ns``."""
     last_launch = operations["launch_start_ns"].max()
     following = pl.col("launch_start_ns")
@@ -188,7 +198,7 @@ def _find_next_host_step(operations: pl.DataFrame, later: pl.DataFrame, end_ns: 
     return first if isinstance(first, int) else end_ns
 
 
-def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Int64Array:
+def _find_calls(operations: Operations, calls: pl.DataFrame) -> Int64Array:
     """Per operation the place of its launch call among ``calls``, or NONE. Correlations are unique in a process."""
     if not calls.height:
         return np.full(operations.height, NONE, dtype=np.int64)
@@ -234,7 +244,7 @@ class _EdgeList:
 
 
 def _join_ranks(
-    parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.DataFrame, shared_gpus: Collection[int]
+    parts: Sequence[_RankPart], arrivals: Arrivals, ready: pl.DataFrame, shared_gpus: Collection[int]
 ) -> StepGraph:
     """One graph of all ranks, on the common clock. ``ready``: estimate_ready_durations."""
     operation_base = np.cumsum([0, *(part.operations.height for part in parts)])
@@ -408,7 +418,7 @@ def _list_carried(
     )
 
 
-def _find_ends(operations: pl.DataFrame, previous: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _find_ends(operations: Operations, previous: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The first and the last of the ``operations`` on every stream. ``previous``: per operation the one before it."""
     has_next = np.zeros(len(previous) + 1, dtype=bool)
     has_next[previous] = True  # NONE marks the end of the array
@@ -435,14 +445,14 @@ _CALL = ("rank_index", "stream", "start_ns", "end_ns")
 """Identifies a call of communication."""
 
 
-def _find_ready_durations(operations: pl.DataFrame, ready: pl.DataFrame) -> Int64Array:
+def _find_ready_durations(operations: Operations, ready: pl.DataFrame) -> Int64Array:
     """Per operation how long it transfers when its peers are ready, or NONE."""
     known = ready.drop_nulls("ready_ns").unique(_CALL, keep="first", maintain_order=True)
     joined = operations.select(_CALL).join(known, on=_CALL, how="left", maintain_order="left")
     return joined["ready_ns"].fill_null(NONE).to_numpy()
 
 
-def _is_complete(member: Int64Array, arrivals: pl.DataFrame, operations: pl.DataFrame) -> BoolArray:
+def _is_complete(member: Int64Array, arrivals: Arrivals, operations: Operations) -> BoolArray:
     """Per operation whether all members of its collective were captured, so that its rendezvous is whole.
 
     ``member``: the operations that meet others.
@@ -457,7 +467,7 @@ def _is_complete(member: Int64Array, arrivals: pl.DataFrame, operations: pl.Data
 
 
 def _list_rendezvous(
-    operations: pl.DataFrame, arrivals: pl.DataFrame, rank_indices: Sequence[int]
+    operations: Operations, arrivals: Arrivals, rank_indices: Sequence[int]
 ) -> tuple[Int64Array, Int64Array]:
     """Pairs (operation, number of its rendezvous), by rendezvous. Each has two members or more."""
     numbered = operations.with_row_index("op").select(

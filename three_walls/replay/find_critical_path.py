@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import polars as pl
@@ -25,6 +26,7 @@ from three_walls.facts.fact_rows import (
 from three_walls.replay import replay_thresholds
 from three_walls.replay.longest_path import find_longest_paths_once
 from three_walls.replay.step_graph import NONE, ORIGIN, Edges, Kind, StepGraph, Times, Work
+from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import BUCKET_BY_NAME
 from three_walls.trace.schemas import Int64Array
 
@@ -51,6 +53,9 @@ SEGMENTS = pl.Schema(
     }
 )
 
+Segments = Annotated[pl.DataFrame, SEGMENTS]
+"""The critical path, in order: each segment begins where the one before it ends."""
+
 _NEVER = -(2**61)
 """Of what nothing follows: it may be as late as it likes."""
 
@@ -64,7 +69,7 @@ class CriticalNodes:
     start_ns: int
     """Start of the step, from the graph's origin."""
     step_ns: int
-    segments: pl.DataFrame
+    segments: Segments
     """SEGMENTS, in order; each begins where the one before it ends."""
     slack_ns: Int64Array
     """Per operation of the graph how much later it may end without any rank's step ending later than the longest."""
@@ -276,7 +281,7 @@ def _label(graph: StepGraph, segments: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _column(operations: pl.DataFrame, name: str) -> pl.Expr:
+def _column(operations: Operations, name: str) -> pl.Expr:
     """A label, or null where operations have not been labelled."""
     return pl.col(name).cast(pl.String) if name in operations.columns else pl.lit(None, dtype=pl.String)
 

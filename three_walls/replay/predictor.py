@@ -42,7 +42,7 @@ class LogSteps:
 
 @dataclass(frozen=True, slots=True)
 class StepReplay:
-    """The graph of one step with what the profiler added to it; a ``model.transformation.Predictor``."""
+    """The graph of one step with what the profiler added to it; a ``Predictor``."""
 
     graph: StepGraph
     added_ns: Float64Array

@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import polars as pl
 
 from three_walls.replay import replay_thresholds
 from three_walls.replay.longest_path import find_longest_paths
+from three_walls.step.step_tables import Operations
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 Found = TypeVar("Found")
@@ -146,14 +147,32 @@ class Carried:
     """Whether the host waits for it: threads and launches, not streams."""
 
 
+CALLS = pl.Schema(
+    {
+        "rank": pl.Int64(),  # place of the rank in the graph
+        "thread": pl.Int64(),
+        "start_ns": pl.Int64(),  # on the capture's own clock
+        "end_ns": pl.Int64(),
+        "correlation": pl.Int64(),
+        "name": pl.Categorical(),
+        "kind": pl.Categorical(),  # tables/api-calls.yaml; other
+    }
+)
+
+HostCalls = Annotated[pl.DataFrame, CALLS]
+"""CUDA calls of the threads that launch, thread by thread in the order of time."""
+
+RankOperations = Annotated[Operations, {"rank": pl.Int64}]  # place of the rank in the graph
+"""What ran on the devices; a row's place is the operation's number in the graph."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepGraph:
     """One step of every captured rank. Times count from ``origin_ns`` on the common clock."""
 
-    operations: pl.DataFrame
-    """What ran on the devices: OPERATIONS. A row's place is the operation's number."""
-    calls: pl.DataFrame
-    """CUDA calls of the launching threads: CALLS. Call i has the host points 2i and 2i + 1."""
+    operations: RankOperations
+    calls: HostCalls
+    """Call i has the host points 2i and 2i + 1."""
     points: HostPoints
     edges: Edges
     nodes_count: int
@@ -284,7 +303,7 @@ def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None 
     return work, times
 
 
-def with_operations(graph: StepGraph, operations: pl.DataFrame) -> StepGraph:
+def with_operations(graph: StepGraph, operations: RankOperations) -> StepGraph:
     """``graph`` with more columns in its operations, in the same order."""
     assert operations.height == graph.operations.height
     return replace(graph, operations=operations)

@@ -16,6 +16,7 @@ from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, Edges, Kind, StepGraph, Work, replay
 from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
 from three_walls.replay.unseen_shapes import meet_known_shapes
+from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
@@ -34,7 +35,7 @@ def select_operations(graph: StepGraph, select: Selection) -> BoolArray:
     return graph.once(select, lambda: _find_operations(graph.operations, select))
 
 
-def _find_operations(operations: pl.DataFrame, select: Selection) -> BoolArray:
+def _find_operations(operations: Operations, select: Selection) -> BoolArray:
     categories = [name for each in select.categories for name in CATEGORY_GROUPS.get(each, (each,))]
     wanted: list[pl.Expr] = []
     lists = (
