@@ -81,11 +81,11 @@ def find_first_calls(calls: HostCalls) -> Int64Array:
     return np.array([begin for begin, _ in _bound_runs(calls["thread"].to_numpy())], dtype=np.int64)
 
 
-def find_hand_overs(calls: HostCalls) -> tuple[Int64Array, Int64Array]:
+def find_handoffs(calls: HostCalls) -> tuple[Int64Array, Int64Array]:
     """Pairs (call, call of another thread that it followed), in the order of calls.
 
-    A thread was handed over to when it had been silent for a while, and another thread finished a call in the meantime
-    and began no other one.
+    A thread resumes after a handoff when it had been silent for a while, and another thread finished a call in the
+    meantime and began no other one.
     """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     is_first = np.zeros(len(start), dtype=bool)

@@ -1,4 +1,4 @@
-"""What the profiler added to each piece of host time, so that a replay can predict the step that nobody profiled.
+"""What the profiler added to each host segment, so that a replay can predict the step that nobody profiled.
 
 Two things cost host time while a capture runs:
 
@@ -23,7 +23,7 @@ import polars as pl
 
 from three_walls.lib.load_documents import Pattern, Text, load_table
 from three_walls.lib.resources import TABLES_DIR
-from three_walls.replay.host_chains import find_first_calls, find_hand_overs
+from three_walls.replay.host_chains import find_first_calls, find_handoffs
 from three_walls.replay.step_graph import HostCalls
 from three_walls.step.step_tables import RangeTimes
 from three_walls.trace.schemas import Float64Array
@@ -90,10 +90,10 @@ def measure_profiler_cost(calls: HostCalls, ranges: RangeTimes) -> Float64Array:
     added = np.zeros(2 * calls.height)
     added[0::2], added[1::2] = before * scale, inside * scale
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    first, (handed, followed) = find_first_calls(calls), find_hand_overs(calls)
+    first, (resumed, followed) = find_first_calls(calls), find_handoffs(calls)
     since = np.roll(end, 1)
     since[first] = start[first]
-    since[handed] = end[followed]
+    since[resumed] = end[followed]
     events = _list_events(ranges)
     cost = measure_range_cost(events, calls)
     thread = calls["thread"].to_numpy()

@@ -110,7 +110,7 @@ class StepView:
     """Which step it is and why that one, in words."""
     least_transfer: frozenset[str] = frozenset()
     """Categories whose transfer is a lower bound unless all messages have one size."""
-    crawl_ns: int = 0
+    contended_ns: int = 0
     """Exposed transfer that ``transfer_ns`` leaves out for that reason."""
 
     @property
@@ -248,7 +248,7 @@ def choose_step(
     which = "only complete" if kept_steps.height == 1 else "median"
     of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
     budget = attribution.budget.filter(of_step).select("bucket", "ns").rows()
-    transfer_ns, crawl_ns = _transfer_at_pace(attribution, matched_ranks, rank_index, step)
+    transfer_ns, contended_ns = _transfer_at_pace(attribution, matched_ranks, rank_index, step)
     chosen = StepView(
         run=run,
         trace=trace,
@@ -266,7 +266,7 @@ def choose_step(
         schedule_nodes=timeline.schedule_nodes,
         why=f"rank {rank.rank}, step {step}: its {which} step; {reason}",
         least_transfer=frozenset(attribution.transfer.filter(of_step & pl.col("is_least"))["class"].to_list()),
-        crawl_ns=crawl_ns,
+        contended_ns=contended_ns,
     )
     return known(chosen)
 
