@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +16,16 @@ PACKAGE = REPOSITORY / "three_walls"
 MAY_SHARE_A_NAME = ("cli", "report/sections")
 """A command or a section carries the name of what it shows."""
 FEW_LINES = 60
+FOREIGN_FILES = {
+    "pretrain_gpt.py",
+    "run_recipe.py",
+    "train.py",
+    "comm_overlap.py",
+    "theoretical_memory_usage.py",
+    "parsed.py",
+    "hatch_build.py",
+}
+"""Those of Megatron, of users and of the build; ``parsed.py`` gives a name to a cache."""
 
 
 @cache
@@ -71,8 +82,47 @@ def test_no_small_file_serves_one_reader_in_its_own_folder() -> None:
     assert small == []
 
 
+def test_files_that_comments_name_exist() -> None:
+    folders = (PACKAGE, REPOSITORY / "tools", REPOSITORY / "benchmarks", REPOSITORY / "tests")
+    known = {path.name for folder in folders for path in folder.rglob("*.py")} | FOREIGN_FILES
+    named = {
+        (module, name)
+        for module in modules()
+        for name in re.findall(r"(?<![\w/.-])\w+\.py\b", (PACKAGE / f"{module}.py").read_text())
+    }
+    assert {(module, name) for module, name in named if name not in known} == set()
+
+
+def list_bare_frames(module: str, body: list[ast.stmt]) -> Iterator[str]:
+    """Public functions, methods and fields below ``body`` that name a frame and not which table it is."""
+    for node in body:
+        name = getattr(node, "name", None) or ast.unparse(getattr(node, "target", ast.Constant("")))
+        if name.startswith("_"):
+            continue
+        if isinstance(node, ast.ClassDef):
+            yield from list_bare_frames(module, node.body)
+        notes: list[ast.expr | None] = []
+        if isinstance(node, ast.FunctionDef):
+            arguments = node.args
+            parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            notes = [*(parameter.annotation for parameter in parameters), node.returns]
+        elif isinstance(node, ast.AnnAssign):
+            notes = [node.annotation]
+        if any("DataFrame" in ast.unparse(note) for note in notes if note):
+            yield f"{module}: {name}"
+
+
+def test_a_bare_frame_is_found() -> None:
+    source = "def count(rows: pl.DataFrame) -> int: ...\ndef list_steps(steps: Steps) -> Steps: ..."
+    assert [*list_bare_frames("sample", ast.parse(source).body)] == ["sample: count"]
+
+
+def test_tables_that_are_passed_on_have_a_name() -> None:
+    assert [name for module, tree in modules().items() for name in list_bare_frames(module, tree.body)] == []
+
+
 def test_the_size_of_the_house_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = defaultdict(int)
+    lines: dict[str, int] = defaultdict(int)
     for module in modules():
         lines[module.partition("/")[0]] += len((PACKAGE / f"{module}.py").read_text().splitlines())
     with capsys.disabled():

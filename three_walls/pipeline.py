@@ -25,6 +25,7 @@ from pathlib import Path
 
 from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.decide_verdict import decide_verdict
+from three_walls.advice.format.load_rules import check_rules_directory
 from three_walls.advice.format.rule_base import RuleBase, load_rule_base
 from three_walls.advice.judge_warnings import judge_warnings
 from three_walls.advice.plan.locate import name_places
@@ -54,7 +55,6 @@ from three_walls.facts.sheet import DEFINITIONS, make_sheet
 from three_walls.facts.summarize_step import budget, shown_waits, step_summary, unclassified
 from three_walls.lib.declare import Artifacts
 from three_walls.lib.errors import InputError
-from three_walls.lib.fact import FactDefinition
 from three_walls.lib.version import VERSION
 from three_walls.replay.replay_steps import critical_path, predictor
 from three_walls.report.report import Diagnosis, LiveReport
@@ -100,8 +100,7 @@ def analyze(
       It is searched in linear time, so it has neither look-around nor backreferences.
     - ``bridge_version``: Megatron-Bridge release that the overrides are spelled for; by default the run's.
     - ``rules``: a directory of rules in addition to those of the program.
-    - ``allowed``: applicabilities (``advice.finding.APPLICABILITIES``) whose edits may be planned in addition to
-      execution-only ones.
+    - ``allowed``: applicabilities whose edits may be planned in addition to execution-only ones.
     - ``exports``: the directory in which the exports of reports (``.nsys-rep``) are kept.
     - ``workers``: in how many threads traces are read, and where the ranks of a run with many are surveyed. New
       processes import the caller's main module, which must then run nothing on import.
@@ -242,15 +241,8 @@ def _prepare_replays(run: _Run, rule_base: RuleBase) -> ReplayedRun:
 def _load_rule_base(additional: Path | None) -> RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``additional``."""
     if additional is not None:
-        # Imported where it is needed: rules that ship with the program were read and checked before.
-        from three_walls.advice.format.load_rules import check_rules_directory
-
         check_rules_directory(additional)
-    return load_rule_base(_list_definitions, additional)
-
-
-def _list_definitions() -> tuple[FactDefinition, ...]:
-    return DEFINITIONS
+    return load_rule_base(DEFINITIONS, additional)
 
 
 def _diagnose(

@@ -11,8 +11,8 @@ from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.facts.moe_model import LAYER_NS, Model, command
 from three_walls import analyze
 from three_walls.facts.fact_rows import RecomputedLayer
-from three_walls.facts.recompute_facts import FULL, NONE, REPLAYS, Recompute, sum_replays_by_layer
-from three_walls.layers.attention_passes import BACKWARD, FORWARD, PASSES, RECOMPUTE
+from three_walls.facts.recompute_facts import FULL, NONE, Recompute, sum_replays_by_layer
+from three_walls.layers.attention_passes import BACKWARD, FORWARD, PASSES, RECOMPUTE, REPLAYS
 from three_walls.lib.measurement import known, missing
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.report.report import Report

@@ -39,8 +39,8 @@ class GraphBuilder:
     def __init__(self) -> None:
         self.nodes = 1
         self.edges: list[dict[str, float]] = []
-        self.pieces: list[int] = []
-        self.joins: list[int] = []
+        self.host_segments: list[int] = []
+        self.sync_nodes: list[int] = []
         self.calls: list[dict[str, object]] = []
         self.operations: list[dict[str, object]] = []
         self.starts: list[int] = []
@@ -54,20 +54,20 @@ class GraphBuilder:
         return self.nodes - 1
 
     def edge(self, kind: Kind, target: int, fixed: int = 0, **columns: float) -> None:
-        defaults = {"source": NONE, "point": NONE, "piece": NONE, "operation": NONE, "share": 0.0}
+        defaults = {"source": NONE, "point": NONE, "host_segment": NONE, "operation": NONE, "share": 0.0}
         self.edges.append({"kind": int(kind), "target": target, "fixed_ns": fixed, **defaults, **columns})
 
     def call(self, think: int, took: int, awaits: int = NONE, tail: int = 0) -> int:
         """A call after ``think``; with ``awaits`` it returns after that operation."""
         number = len(self.calls)
-        self.pieces += [think, took]
+        self.host_segments += [think, took]
         first = self.node() if number == 0 else NONE
         if number == 0:
             self.edge(Kind.GIVEN, first, think, source=ORIGIN)
-        self.joins += [first, NONE]
+        self.sync_nodes += [first, NONE]
         if awaits != NONE:
-            end = self.joins[-1] = self.node()
-            self.edge(Kind.THREAD, end, point=2 * number, piece=2 * number + 1)
+            end = self.sync_nodes[-1] = self.node()
+            self.edge(Kind.THREAD, end, point=2 * number, host_segment=2 * number + 1)
             self.edge(Kind.AWAITED, end, tail, source=self.ends[awaits], operation=awaits, share=1.0)
         kind = "launch" if awaits == NONE else "synchronize"
         self.calls.append({"rank": 0, "thread": THREAD, "name": f"call{number}", "kind": kind, "correlation": number})
@@ -116,14 +116,14 @@ class GraphBuilder:
         def numbers(values: list[int]) -> np.ndarray:
             return np.array(values, dtype=np.int64)
 
-        points = HostPoints(numbers(self.joins))
+        points = HostPoints(numbers(self.sync_nodes))
         self.edges.sort(key=lambda edge: edge["target"])
         columns = {
             name: np.array([edge[name] for edge in self.edges], dtype=np.float64 if name == "share" else np.int64)
             for name in EDGE_COLUMNS
         }
         from_host = columns["point"] != NONE
-        columns["source"][from_host] = points.last_join(columns["point"][from_host])
+        columns["source"][from_host] = points.last_sync_node(columns["point"][from_host])
         graph = StepGraph(
             operations=pl.DataFrame(self.operations),
             calls=pl.DataFrame(self.calls),
@@ -133,13 +133,13 @@ class GraphBuilder:
             call_of=numbers(self.call_of),
             start_node=numbers(self.starts),
             end_node=numbers(self.ends),
-            piece_ns=numbers(self.pieces),
+            host_segment_ns=numbers(self.host_segments),
             duration_ns=numbers(self.durations),
             wait_ns=numbers([0] * len(self.durations)),
             held_ns=numbers([0] * len(self.durations)),
             ready_ns=numbers([NONE] * len(self.durations)),
             carried=Carried(
-                numbers([1]), numbers([len(self.pieces) - 1]), numbers([NONE]), numbers([0]), np.array([True])
+                numbers([1]), numbers([len(self.host_segments) - 1]), numbers([NONE]), numbers([0]), np.array([True])
             ),
             measured_ns=numbers([0]),
             rank_start_ns=numbers([0]),

@@ -21,7 +21,7 @@ def with_durations(graph: StepGraph, *durations_us: float) -> Times:
 
 
 def with_host(graph: StepGraph, factor: float) -> Times:
-    return replay(graph, replace(graph.work, piece_ns=np.rint(graph.piece_ns * factor).astype(np.int64)))
+    return replay(graph, replace(graph.work, host_segment_ns=np.rint(graph.host_segment_ns * factor).astype(np.int64)))
 
 
 def test_an_unchanged_replay_gives_the_captured_times(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_threads_that_work_at_the_same_time_do_not_wait_for_each_other(tmp_path:
         step.run(at + 10, at + 12, launched=at + 4)
     graph = step.graph_between(tmp_path, 110, 400)
     slow = np.where(np.repeat((graph.calls["thread"] == other).to_numpy(), 2), 3, 1)
-    times = replay(graph, replace(graph.work, piece_ns=graph.piece_ns * slow))
+    times = replay(graph, replace(graph.work, host_segment_ns=graph.host_segment_ns * slow))
     main = (graph.operations["stream"] == 7).to_numpy()
     assert np.array_equal(times.start_ns[main], replay(graph).start_ns[main])
 

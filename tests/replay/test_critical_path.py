@@ -140,7 +140,7 @@ def test_an_operation_may_end_later_by_its_slack_and_no_more(graph: StepGraph, d
 
 @given(random_graphs())
 @settings(max_examples=40, deadline=None)
-def test_shorter_pieces_off_the_path_change_nothing(graph: StepGraph) -> None:
+def test_shorter_host_segments_off_the_path_change_nothing(graph: StepGraph) -> None:
     path = path_of(graph)
     on_path = set(path.segments.filter(pl.col("what") == "operation")["operation"].to_list())
     longest_ns = replay(graph).longest_ns

@@ -59,7 +59,7 @@ def read(traces: Sequence[Path]) -> tuple[StepGraph, Work]:
     predictor = replay_run(RunRequest(tuple(traces))).predictor
     assert isinstance(predictor, StepReplay)
     graph = labelled(predictor.graph)
-    return graph, replace(graph.work, piece_ns=np.minimum(graph.work.piece_ns, 1_000))
+    return graph, replace(graph.work, host_segment_ns=np.minimum(graph.work.host_segment_ns, 1_000))
 
 
 def step_ns(graph: StepGraph, work: Work, factor: float, level: Level = Level.LIKELY) -> int:

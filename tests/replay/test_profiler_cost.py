@@ -66,18 +66,20 @@ def test_a_cuda_call_between_two_begins_does_not_count_as_the_cost_of_a_range(tm
     assert added[2] == round(before + 2 * 3 + 2 * 2, 3)
 
 
-def test_without_the_profiler_no_piece_is_negative_and_none_grows(tmp_path: Path) -> None:
+def test_without_the_profiler_no_host_segment_is_negative_and_none_grows(tmp_path: Path) -> None:
     graph = launches(tmp_path, 3, every=20)
-    left = without_profiler(graph, np.full(len(graph.piece_ns), 1e9), 1.0).piece_ns
+    left = without_profiler(graph, np.full(len(graph.host_segment_ns), 1e9), 1.0).host_segment_ns
     assert (left >= 0).all()
-    assert (left <= graph.piece_ns).all()
-    assert (left[graph.piece_ns > 10] > 0).all()  # some of each is the program's own
-    assert np.array_equal(without_profiler(graph, np.zeros(len(graph.piece_ns)), 1.0).piece_ns, graph.piece_ns)
+    assert (left <= graph.host_segment_ns).all()
+    assert (left[graph.host_segment_ns > 10] > 0).all()  # some of each is the program's own
+    assert np.array_equal(
+        without_profiler(graph, np.zeros(len(graph.host_segment_ns)), 1.0).host_segment_ns, graph.host_segment_ns
+    )
 
 
 def test_a_log_decides_how_much_the_profiler_added(tmp_path: Path) -> None:
     graph = launches(tmp_path, 11)
-    added = np.zeros(len(graph.piece_ns))
+    added = np.zeros(len(graph.host_segment_ns))
     added[0::2] = 10 * US  # of the 95 us between two launches
     without = fit_profiler_cost(graph, added, 0, None)
     assert without.least < without.likely < without.most
@@ -89,7 +91,7 @@ def test_a_log_decides_how_much_the_profiler_added(tmp_path: Path) -> None:
 
 def test_the_quartiles_of_a_log_give_the_ends_of_what_the_profiler_added(tmp_path: Path) -> None:
     graph = launches(tmp_path, 11)
-    added = np.zeros(len(graph.piece_ns))
+    added = np.zeros(len(graph.host_segment_ns))
     added[0::2] = 10 * US
     measured_ns = int(graph.measured_ns[0])
     log = LogSteps(measured_ns - 130 * US, measured_ns - 120 * US, measured_ns - 110 * US)
@@ -99,7 +101,7 @@ def test_the_quartiles_of_a_log_give_the_ends_of_what_the_profiler_added(tmp_pat
 
 def test_where_the_device_decides_the_ends_are_those_without_a_log(tmp_path: Path) -> None:
     graph = launches(tmp_path, 11)
-    nothing = np.zeros(len(graph.piece_ns))
+    nothing = np.zeros(len(graph.host_segment_ns))
     without, measured_ns = fit_profiler_cost(graph, nothing, 0, None), int(graph.measured_ns[0])
     fitted = fit_profiler_cost(graph, nothing, 0, LogSteps(measured_ns - US, measured_ns, measured_ns + US))
     assert fitted.least <= without.least
@@ -108,7 +110,7 @@ def test_where_the_device_decides_the_ends_are_those_without_a_log(tmp_path: Pat
 
 def test_without_a_log_the_step_of_a_host_bound_run_is_known_to_a_tenth(tmp_path: Path) -> None:
     graph = launches(tmp_path, 11)
-    nothing = np.zeros(len(graph.piece_ns))
+    nothing = np.zeros(len(graph.host_segment_ns))
     replay = StepReplay(graph, nothing, 0, 0.0, fit_profiler_cost(graph, nothing, 0, None))
     for distance_ns in (
         replay.step_ns.high_ns - replay.step_ns.likely_ns,

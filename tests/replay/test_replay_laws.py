@@ -27,12 +27,12 @@ GRAPHS = random_graphs() | CAPTURED
 
 
 def lengths_of(graph: StepGraph, work: Work) -> Int64Array:
-    return work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
+    return work.edges.lengths_ns(graph.points, work.host_segment_ns, work.duration_ns)
 
 
 @st.composite
 def graphs_with_less_work(draw: st.DrawFn) -> tuple[StepGraph, Work]:
-    """A graph, and work of which some durations, pieces and gaps are shorter and some edges are gone."""
+    """A graph, and work of which some durations, host segments and gaps are shorter and some edges are gone."""
     graph = draw(GRAPHS)
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     share = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
@@ -47,7 +47,7 @@ def graphs_with_less_work(draw: st.DrawFn) -> tuple[StepGraph, Work]:
     fixed_ns = np.where(edges.kind == 0, edges.fixed_ns, shorten(edges.fixed_ns))
     return graph, replace(
         graph.work,
-        piece_ns=shorten(graph.piece_ns),
+        host_segment_ns=shorten(graph.host_segment_ns),
         duration_ns=shorten(graph.duration_ns),
         edges=replace(edges, fixed_ns=fixed_ns).take(kept),
     )
@@ -58,7 +58,7 @@ def graphs_with_less_work(draw: st.DrawFn) -> tuple[StepGraph, Work]:
 def test_scaling_by_one_changes_nothing(graph: StepGraph) -> None:
     work = graph.work
     same = Work(
-        np.rint(work.piece_ns * 1.0).astype(np.int64),
+        np.rint(work.host_segment_ns * 1.0).astype(np.int64),
         np.rint(work.duration_ns * 1.0).astype(np.int64),
         replace(work.edges, share=work.edges.share * 1.0),
         work.wait_ns,

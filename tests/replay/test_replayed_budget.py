@@ -31,7 +31,7 @@ def test_idle_time_up_to_the_launch_is_the_hosts_and_the_rest_is_other() -> None
 
 def test_with_an_infinitely_fast_host_nothing_is_starved() -> None:
     graph = late_launch().build()
-    instant = replace(graph.work, piece_ns=np.zeros_like(graph.piece_ns))
+    instant = replace(graph.work, host_segment_ns=np.zeros_like(graph.host_segment_ns))
     assert budget_of(graph, instant) == {"gemm": 50, "norm": 30}
 
 

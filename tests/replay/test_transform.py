@@ -117,7 +117,7 @@ def test_kernels_added_to_a_cuda_graph_need_no_launch(tmp_path: Path) -> None:
     in_graph = replace(graph, call_of=np.full_like(graph.call_of, first))
     cast = Transformation(Action.SCALE, GEMMS, added_kernels=same(1))
     work = transform(in_graph, in_graph.work, (cast,), Level.LIKELY)
-    assert (work.piece_ns == in_graph.piece_ns).all()
+    assert (work.host_segment_ns == in_graph.host_segment_ns).all()
     assert (work.duration_ns - in_graph.duration_ns).tolist() == [2500, 0, 0, 2500]
 
 

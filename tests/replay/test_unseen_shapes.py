@@ -45,7 +45,7 @@ def launched(
 
 
 def host_ns(graph: StepGraph, level: Level = Level.LIKELY, change: Transformation = BALANCED) -> int:
-    return int(transform(graph, graph.work, (change,), level).piece_ns.sum()) - sum(FIXED_NS)
+    return int(transform(graph, graph.work, (change,), level).host_segment_ns.sum()) - sum(FIXED_NS)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from three_walls.advice.format.rule import Rule
-from three_walls.advice.format.rule_base import load_rule_base
 from three_walls.cli.signals import loading
 from three_walls.lib.errors import InputError, RuleBaseError, UsageError
 from three_walls.lib.expressions import Clause, Junction
@@ -19,6 +18,9 @@ from three_walls.lib.resources import RULES_DIR
 from three_walls.lib.shell import quote_file
 from three_walls.lib.text import show_control_characters
 from three_walls.tables.buckets import SubWall, Wall
+
+if TYPE_CHECKING:
+    from three_walls.advice.format.rule_base import RuleBase
 
 
 def _own_directory(_context: click.Context, _parameter: click.Parameter, directory: Path | None) -> Path | None:
@@ -58,7 +60,7 @@ def rules_command() -> None:
 @_OWN
 def list_command(directory: Path | None) -> None:
     """List rules, one a line: id, wall, applicability, title. DIRECTORY adds rules of your own."""
-    for rule in _load(directory):
+    for rule in _load(directory).rules:
         wall = f"{rule.wall}.{rule.sub_wall}" if rule.sub_wall else str(rule.wall)
         click.echo(f"{rule.id:<36} {wall:<21} {rule.applicability:<21} {rule.title}")
 
@@ -67,13 +69,7 @@ def list_command(directory: Path | None) -> None:
 @_OWN
 def warnings_command(directory: Path | None) -> None:
     """List the warnings of rules/warnings, one a line: code, conditions, exceptions."""
-    if directory is None:
-        warnings = load_rule_base(_list_definitions).warnings
-    else:
-        with loading():
-            from three_walls.advice.judge_warnings import load_warnings
-        warnings = load_warnings(RULES_DIR, directory, definitions=_list_definitions())
-    for warning in warnings:
+    for warning in _load(directory).warnings:
         unless = f" unless {_describe(warning.unless)}" if warning.unless else ""
         click.echo(f"{warning.code:<36} {_describe(warning.when)}{unless}")
 
@@ -94,7 +90,7 @@ def new_command(rule_id: str, wall: str, sub_wall: str | None, directory: Path) 
     """Write a rule and its cases to fill in. rules test names every part that is still to do."""
     with loading():
         from three_walls.advice.format.scaffold import write_scaffold
-    if any(rule.id == rule_id for rule in _load(None)):
+    if any(rule.id == rule_id for rule in _load(None).rules):
         raise UsageError(f"{rule_id} is already the id of a rule")
     for path in write_scaffold(rule_id, Wall(wall), SubWall(sub_wall) if sub_wall else None, directory):
         click.echo(f"wrote {show_control_characters(str(path))}")
@@ -119,8 +115,8 @@ def show_command(rule_id: str, directory: Path | None) -> None:
 @rules_command.command("check")
 @_OWN
 def check_command(directory: Path | None) -> None:
-    """Read every rule; list all errors with file, line and column (exit code 5)."""
-    click.echo(f"{len(_read(directory))} rules have no errors")
+    """Read every rule and warning; list all errors with file, line and column (exit code 5)."""
+    click.echo(f"{len(_load(directory).rules)} rules have no errors")
 
 
 @rules_command.command("test")
@@ -131,7 +127,7 @@ def test_command(directory: Path | None) -> None:
         from three_walls.advice.format.load_rules import cases_file
         from three_walls.advice.testing.derive_cases import check_cases
         from three_walls.advice.testing.rule_cases import load_cases
-    rules = {rule.id: rule for rule in _read(directory)}
+    rules = {rule.id: rule for rule in _load(directory).rules}
     written = derived = failed = 0
     for path in _files(directory):
         if not cases_file(path).exists():
@@ -152,15 +148,10 @@ def test_command(directory: Path | None) -> None:
         sys.exit(1)
 
 
-def _load(directory: Path | None) -> tuple[Rule, ...]:
-    return load_rule_base(_list_definitions).rules if directory is None else _read(directory)
-
-
-def _read(directory: Path | None) -> tuple[Rule, ...]:
-    """The rules, checked anew."""
+def _load(directory: Path | None) -> RuleBase:
     with loading():
-        from three_walls.advice.format.load_rules import load_rules
-    return load_rules(RULES_DIR, *([directory] if directory else []), definitions=_list_definitions())
+        from three_walls.advice.format.rule_base import load_rule_base
+    return load_rule_base(_list_definitions(), directory)
 
 
 def _list_definitions() -> tuple[FactDefinition, ...]:

@@ -31,6 +31,7 @@ from three_walls.lib.version import VERSION
 from three_walls.replay.find_critical_path import GAP, HOST, OPERATION
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import read_operator_text
+from three_walls.step.step_tables import Intervals, Operations
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES
 from three_walls.tables.shareable import cut_private
 from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between
@@ -50,7 +51,7 @@ class Track(NamedTuple):
     """
 
     name: str
-    slices: pl.DataFrame
+    slices: Intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def _make_ranks(measured: MeasuredStep, windows: Sequence[Window], ranks: Collec
 
 
 def _add_activity(
-    tracks: list[Track], operations: pl.DataFrame, calls: pl.DataFrame, window: Window
+    tracks: list[Track], operations: Operations, calls: pl.DataFrame, window: Window
 ) -> list[tuple[int, int, int, int]]:
     """Adds the tracks of the device and of the host, and gives the arrows from calls to what they launched."""
     launching = operations["launch_thread"].drop_nulls().to_list()
@@ -151,7 +152,7 @@ def _add_activity(
     return arrows
 
 
-def lay_out(name: str, slices: pl.DataFrame) -> list[Track]:
+def lay_out(name: str, slices: Intervals) -> list[Track]:
     """``slices`` on as few tracks as keep slices that overlap without nesting apart, the first called ``name``."""
     ordered = slices.sort("start_ns", "end_ns", "name", descending=[False, True, False], maintain_order=True)
     open_ends: list[list[int]] = []
@@ -212,7 +213,7 @@ def _show_path(segments: pl.DataFrame, window: Window) -> pl.DataFrame:
     return _show(segments, window, shown, pl.col("category"), kind, "module", "on_rank_index")
 
 
-def _show_operations(operations: pl.DataFrame, window: Window) -> pl.DataFrame:
+def _show_operations(operations: Operations, window: Window) -> pl.DataFrame:
     """With their streams, by stream and start."""
     names, category = window.trace.names, pl.col("category").cast(pl.String)
     kernel, short = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
-from three_walls.export.kernel_table import generalize, is_place, name_part
+from three_walls.export.kernel_table import DescribedOperations, generalize, is_place, name_part
 from three_walls.export.step_detail_rows import HostWorkRow
 from three_walls.lib import limits
 from three_walls.lib.declare import artifact
@@ -25,6 +25,7 @@ from three_walls.step.compute_gaps import Cause
 from three_walls.step.operators import read_named_ranges
 from three_walls.step.ownership import OWNER
 from three_walls.step.step_rows import GapCause, RankReport
+from three_walls.step.step_tables import GapCauses, Intervals, NamedRanges, Operations
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMPUTE_CATEGORIES, IDLE_BUCKETS
 from three_walls.trace.read_tables import THREADS_PER_PROCESS
@@ -54,8 +55,8 @@ class HostWork:
 
 
 @artifact
-def named_ranges(step: StepView) -> pl.DataFrame:
-    """NAMED_RANGES of the rank's process in the step. Raises InputError where the trace cannot be read any more."""
+def named_ranges(step: StepView) -> NamedRanges:
+    """NVTX ranges of the rank's process in the step. Raises InputError where the trace cannot be read any more."""
     return read_named_ranges(step.trace, step.rank.process, step.operations)
 
 
@@ -64,8 +65,8 @@ def host_work(
     step: StepView,
     timeline: Timeline,
     attribution: Attribution,
-    described_operations: pl.DataFrame,
-    named_ranges: pl.DataFrame,
+    described_operations: DescribedOperations,
+    named_ranges: NamedRanges,
 ) -> HostWork:
     """Host time outside of CUDA calls by place, of each thread that launched something that started in the step.
 
@@ -156,7 +157,7 @@ class _Stretches:
     ends: Int64Array
 
     @staticmethod
-    def of(intervals: pl.DataFrame) -> _Stretches:
+    def of(intervals: Intervals) -> _Stretches:
         """The union of ``intervals`` (start_ns, end_ns)."""
         ordered = intervals.filter(pl.col("end_ns") > pl.col("start_ns")).sort("start_ns")
         starts, ends = ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy()
@@ -206,7 +207,7 @@ class _Measured:
     """No compute kernel runs, because this thread has not launched the next one."""
 
 
-def _find_starved_threads(step: StepView, timeline: Timeline, gaps: pl.DataFrame) -> pl.DataFrame:
+def _find_starved_threads(step: StepView, timeline: Timeline, gaps: GapCauses) -> pl.DataFrame:
     """Gaps without compute that no CUDA call explains, with the ``thread`` whose launch ended them."""
     columns = ("start_ns", "end_ns", "category", "launch_start_ns", "launch_thread")
     computing = (
@@ -234,7 +235,7 @@ def _find_starved_threads(step: StepView, timeline: Timeline, gaps: pl.DataFrame
 
 
 def _measure_thread(
-    step: StepView, ranges: pl.DataFrame, launches: pl.DataFrame, measured: _Measured
+    step: StepView, ranges: NamedRanges, launches: Operations, measured: _Measured
 ) -> list[HostWorkRow]:
     """A row per place of a thread, in no order. ``launches``: its operations in the order of their launches."""
     nested = _nest(ranges, step.window)
@@ -282,7 +283,7 @@ class _Nested:
     """Per place the ranges around it except operators, and the innermost operator."""
 
 
-def _nest(ranges: pl.DataFrame, window: tuple[int, int]) -> _Nested:
+def _nest(ranges: NamedRanges, window: tuple[int, int]) -> _Nested:
     """``ranges`` of one thread, NAMED_RANGES, nested within ``window``.
 
     A range inside as many others as ``limits.MOST_NESTED_RANGES`` is not distinguished from the one around it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Annotated
 
 import polars as pl
 
@@ -18,6 +19,7 @@ from three_walls.lib.units import NS_PER_S
 from three_walls.step.find_steps import TRAINING_STEP_TEXT
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import EVALUATES, Operators
+from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 from three_walls.tables.kernel_names import peak_of, precision_of_kernel
 from three_walls.tables.shareable import cut_private
@@ -40,7 +42,9 @@ _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z])|(?<=layer)\d+|(?<=step)\d
 
 
 @artifact
-def kernels(step: StepView, described_operations: pl.DataFrame, launched_gemms: LaunchedGemms) -> tuple[KernelRow, ...]:
+def kernels(
+    step: StepView, described_operations: DescribedOperations, launched_gemms: LaunchedGemms
+) -> tuple[KernelRow, ...]:
     """Rows by bucket; those of a bucket sum to the durations of its operations that start in the step.
 
     Raises AssertionError unless the rows sum to the operations.
@@ -112,8 +116,21 @@ def is_place(range_name: str) -> bool:
     return not range_name.startswith(EVALUATES) and TRAINING_STEP_TEXT not in range_name
 
 
+DescribedOperations = Annotated[
+    Operations,
+    {
+        "module": pl.String,  # of the model; null where not known, as in a step that was not replayed
+        "direction": pl.String,
+        "layer": pl.Int64,
+        "operator": pl.String,  # around the launch
+        "bucket": pl.String,
+    },
+]
+"""What started in the representative step."""
+
+
 @artifact
-def described_operations(step: StepView, measured_step: MeasuredStep, operators: Operators) -> pl.DataFrame:
+def described_operations(step: StepView, measured_step: MeasuredStep, operators: Operators) -> DescribedOperations:
     """What started in the step, with ``bucket``, labels, and the ``operator`` around the launch.
 
     Labels are null where not known, as those of a step that was not replayed.
@@ -146,7 +163,7 @@ def described_operations(step: StepView, measured_step: MeasuredStep, operators:
     )
 
 
-def _summarize(operations: pl.DataFrame) -> pl.DataFrame:
+def _summarize(operations: Operations) -> pl.DataFrame:
     """A row per bucket and kernel, in no order."""
     is_graph_node = pl.col("graph_node").is_not_null()
     launch_ns = pl.when(~is_graph_node).then(pl.col("launch_end_ns") - pl.col("launch_start_ns"))
@@ -168,7 +185,7 @@ def _summarize(operations: pl.DataFrame) -> pl.DataFrame:
 _Places = Mapping[tuple[str, str, int | None], list[KernelPlace]]
 
 
-def _list_places(operations: pl.DataFrame) -> _Places:
+def _list_places(operations: Operations) -> _Places:
     """Where each kernel is launched from, the longest first."""
     sums = (
         operations.group_by(*_KEY, "module", "direction", "operator")
@@ -229,7 +246,7 @@ def _make_row(
     )
 
 
-def _sum_rest(operations: pl.DataFrame, kernels: int) -> KernelRow:
+def _sum_rest(operations: Operations, kernels: int) -> KernelRow:
     """The ``operations`` of several kernels of one bucket as one row."""
     as_one = operations.with_columns(pl.lit(None, dtype=pl.Int64).alias("name_id"), kind=pl.lit("kernel"))
     whole = _summarize(as_one).row(0, named=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import polars as pl
@@ -33,6 +34,7 @@ from three_walls.step.intervals import DURATION
 from three_walls.step.ownership import OWNER
 from three_walls.step.ranks.align_clocks import CommonClock
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_tables import GapCauses, Intervals, Operations, Slices, ThreadRanges
 from three_walls.step.step_view import StepView
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_inputs import Inputs
@@ -48,7 +50,7 @@ class MeasuredStep:
 
     timeline: Timeline
     clock: CommonClock
-    slices: pl.DataFrame
+    slices: Slices
     """Attribution.slices."""
     gaps: ComputeGaps
     traces: Sequence[Trace]
@@ -117,7 +119,24 @@ def list_windows(measured: MeasuredStep, ranks: Collection[int] = ()) -> tuple[l
     return sorted(windows, key=lambda window: (window.rank.rank, window.rank.rank_index)), is_aligned
 
 
-def cut(items: pl.DataFrame, window: Window) -> pl.DataFrame:
+Lane = Annotated[Intervals, {"whole_ns": pl.Int64}]  # how long the item takes in all
+"""Items of a lane, cut to the step."""
+
+PathLane = Annotated[
+    Intervals,
+    {
+        "what": pl.String,  # as in SEGMENTS
+        "kind": pl.String,
+        "category": pl.String,
+        "module": pl.String,
+        "name": pl.String,
+        "on_rank_index": pl.Int64,
+    },
+]
+"""The critical path in the times of a capture."""
+
+
+def cut(items: Intervals, window: Window) -> Lane:
     """What of ``items`` lies in the step, and as ``whole_ns`` how long each takes in all."""
     return items.filter((pl.col("start_ns") < window.end_ns) & (pl.col("end_ns") > window.start_ns)).with_columns(
         pl.col("start_ns").clip(lower_bound=window.start_ns),
@@ -126,7 +145,7 @@ def cut(items: pl.DataFrame, window: Window) -> pl.DataFrame:
     )
 
 
-def join_stretches(stretches: pl.DataFrame, *names: str) -> pl.DataFrame:
+def join_stretches(stretches: Intervals, *names: str) -> Intervals:
     """Stretches that follow each other without a pause and are equal in ``names`` as one: start_ns, end_ns, names."""
     is_same = pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in names)
     follows = pl.col("start_ns") == pl.col("end_ns").shift(1)
@@ -139,17 +158,17 @@ def join_stretches(stretches: pl.DataFrame, *names: str) -> pl.DataFrame:
     )
 
 
-def list_owners(slices: pl.DataFrame) -> pl.DataFrame:
-    """The bucket that owns each stretch of a rank's step: start_ns, end_ns, bucket. They sum to the step's budget."""
+def list_owners(slices: Slices) -> Intervals:
+    """The bucket that owns each stretch of a rank's step. They sum to the step's budget."""
     return join_stretches(slices.with_columns(bucket=OWNER), "bucket")
 
 
-def list_causes(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Stretches of a rank's step without compute: start_ns, end_ns, cause, detail."""
+def list_causes(gaps: GapCauses) -> Intervals:
+    """Stretches of a rank's step without compute."""
     return join_stretches(gaps, "cause", "detail")
 
 
-def list_operations(measured: MeasuredStep, window: Window, on_path: Collection[int]) -> pl.DataFrame:
+def list_operations(measured: MeasuredStep, window: Window, on_path: Collection[int]) -> Operations:
     """What ran on the device, with labels where they are known, ``on_path``, and ``launch_ns`` from launch to start."""
     index, graph = window.rank.rank_index, measured.graph
     of_rank = pl.col("rank_index") == index
@@ -167,8 +186,8 @@ def list_operations(measured: MeasuredStep, window: Window, on_path: Collection[
     return cut(inside.with_columns(launch_ns=pl.col("start_ns") - pl.col("launch_start_ns")), window)
 
 
-def list_calls(timeline: Timeline, window: Window) -> pl.DataFrame:
-    """The CUDA calls of the rank's process: thread, start_ns, end_ns, name, correlation, whole_ns."""
+def list_calls(timeline: Timeline, window: Window) -> Lane:
+    """The CUDA calls of the rank's process."""
     calls = timeline.api_calls.during({window.trace.capture_id: [(window.start_ns, window.end_ns)]}).frame()
     of_process = calls.filter(pl.col("process") == window.rank.process).select(
         "thread", "start_ns", "end_ns", pl.col("name").cast(pl.String).str.replace(API_VERSION, ""), "correlation"
@@ -176,7 +195,7 @@ def list_calls(timeline: Timeline, window: Window) -> pl.DataFrame:
     return cut(of_process, window)
 
 
-def list_ranges(read: pl.DataFrame, window: Window, most: int) -> pl.DataFrame:
+def list_ranges(read: ThreadRanges, window: Window, most: int) -> Lane:
     """The ``most`` longest NVTX ranges of ``read``, which keep their order."""
     timed = cut(read.with_columns(pl.col("end_ns").fill_null(window.end_ns)), window).filter(DURATION > 0)
     longest = timed.with_row_index("row").sort(DURATION, "row", descending=[True, False]).head(most)
@@ -213,8 +232,8 @@ def _replay_captured(graph: StepGraph | None, window: Window) -> tuple[Times, in
     return times, place
 
 
-def list_path(graph: StepGraph, path: CriticalNodes, zero_ns: Mapping[int, int], window: Window) -> pl.DataFrame:
-    """``path`` on the times of the capture: start_ns, end_ns, what, kind, category, module, name, on_rank_index.
+def list_path(graph: StepGraph, path: CriticalNodes, zero_ns: Mapping[int, int], window: Window) -> PathLane:
+    """``path`` on the times of the capture.
 
     Each begins where the one before it ends. ``zero_ns``: per rank index the time of its clock that viewers show as 0.
     A replay is a little faster or slower than the capture. So a segment ends here when in the capture the operation or

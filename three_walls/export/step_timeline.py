@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import polars as pl
 
-from three_walls.export.kernel_table import generalize, name_part, shorten_name
+from three_walls.export.kernel_table import DescribedOperations, generalize, name_part, shorten_name
 from three_walls.export.lanes import (
     MeasuredStep,
     Window,
@@ -32,6 +33,7 @@ from three_walls.export.step_detail_rows import StepTimeline, TimelineLane, Time
 from three_walls.lib.declare import artifact
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import name_ranges
+from three_walls.step.step_tables import GapCauses, Intervals, NamedRanges, Operations, Slices
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES, COMMUNICATION_CATEGORIES, IDLE_BUCKETS
 from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between
 from three_walls.trace.schemas import Int64Array
@@ -71,8 +73,8 @@ class _Texts:
 @artifact
 def drawn_timeline(
     measured_step: MeasuredStep,
-    described_operations: pl.DataFrame,
-    named_ranges: pl.DataFrame,
+    described_operations: DescribedOperations,
+    named_ranges: NamedRanges,
     late_ranks: tuple[int, ...],
 ) -> StepTimeline:
     """The timeline of the step.
@@ -153,9 +155,9 @@ def _name_role(window: Window, measured: MeasuredStep, late: Collection[int], de
 def _list_lanes(
     measured: MeasuredStep,
     window: Window,
-    slices: pl.DataFrame,
-    read: pl.DataFrame,
-    gaps: pl.DataFrame,
+    slices: Slices,
+    read: NamedRanges,
+    gaps: GapCauses,
     texts: _Texts,
     most: int,
 ) -> tuple[list[TimelineLane], int]:
@@ -206,7 +208,7 @@ def _name_thread(thread: int) -> str:
     return f"thread {thread % THREADS_PER_PROCESS}"
 
 
-def _describe(operations: pl.DataFrame, window: Window) -> pl.DataFrame:
+def _describe(operations: Operations, window: Window) -> pl.DataFrame:
     kernel = name_by_id(operations["name_id"], lambda name: shorten_name(window.trace.names.get(name, "")))
     labels = [column for column in ("module", "direction", "layer") if column in operations.columns]
     layer = pl.format("layer {}", "layer") if "layer" in labels else pl.lit(None, dtype=pl.String)
@@ -262,7 +264,7 @@ def _choose_calls(calls: pl.DataFrame, window: Window, launching: pl.Series) -> 
     return outer, threads
 
 
-def _nest(ranges: pl.DataFrame) -> pl.DataFrame:
+def _nest(ranges: NamedRanges) -> pl.DataFrame:
     """``ranges`` as items of lanes by ``thread`` and ``depth``."""
     return ranges.with_columns(depth=_find_depths(ranges)).select(
         "thread", "depth", "start_ns", "end_ns", text=_generalize(ranges["name"]), category=pl.lit("")
@@ -274,7 +276,7 @@ def _generalize(names: pl.Series) -> pl.Series:
     return names.replace_strict(shown, return_dtype=pl.String) if shown else names
 
 
-def _find_depths(ranges: pl.DataFrame) -> pl.Series:
+def _find_depths(ranges: NamedRanges) -> pl.Series:
     """Per range how many others of its thread are around it. ``ranges``: by thread and start, the outer first."""
     depths: list[int] = []
     stack: list[int] = []
@@ -289,7 +291,7 @@ def _find_depths(ranges: pl.DataFrame) -> pl.Series:
     return pl.Series(depths, dtype=pl.Int64)
 
 
-def _make_budget(slices: pl.DataFrame, window: Window, texts: _Texts, most: int) -> TimelineLane:
+def _make_budget(slices: Slices, window: Window, texts: _Texts, most: int) -> TimelineLane:
     owners = list_owners(slices).select("start_ns", "end_ns", text=pl.lit(""), category="bucket")
     return _make_lane("budget", "", 0, thin(_complete(owners), most), window, texts)
 
@@ -301,7 +303,22 @@ def _complete(items: pl.DataFrame, *lane: str) -> pl.DataFrame:
     return items.with_columns(*lacking).select(*_ITEM, *lane).sort("start_ns", "end_ns", "text")
 
 
-def thin(items: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
+LaneItems = Annotated[
+    Intervals,
+    {
+        "text": pl.String,
+        "category": pl.String,
+        "module": pl.String,
+        "launch_ns": pl.Int64,  # from launch to start
+        "on_path": pl.Boolean,
+    },
+]
+
+ThinnedItems = Annotated[LaneItems, {"count": pl.Int64, "busy_ns": pl.Int64}]
+"""Items that follow closely, as one."""
+
+
+def thin(items: LaneItems, most: int | None = None) -> ThinnedItems:
     """At most about ``most`` items: _ITEM, ``count`` and ``busy_ns``.
 
     Raises AssertionError unless the time of the items stays the same.
@@ -386,7 +403,7 @@ _UNCOLOURED = ("modules", "ranges", "calls")
 class _Step:
     """The representative rank's step, to describe stretches of it."""
 
-    def __init__(self, window: Window, operations: pl.DataFrame, gaps: pl.DataFrame) -> None:
+    def __init__(self, window: Window, operations: Operations, gaps: pl.DataFrame) -> None:
         """``operations``: what describe_operations gives. ``gaps``: of the rank, by start."""
         self._window = window
         ordered = operations.sort("start_ns", "end_ns")
@@ -445,7 +462,7 @@ class _Step:
 
 
 def _list_stretches(
-    measured: MeasuredStep, window: Window, operations: pl.DataFrame, gaps: pl.DataFrame
+    measured: MeasuredStep, window: Window, operations: Operations, gaps: GapCauses
 ) -> tuple[tuple[TimelineStretch, ...], ...]:
     """The longest idle stretches, those of exposed communication, and those of every bucket and cause."""
     causes = list_causes(gaps.filter(pl.col("rank_index") == measured.step.rank_index))

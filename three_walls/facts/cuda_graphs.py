@@ -17,6 +17,7 @@ from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.find_steps import MODEL_WORK
 from three_walls.step.intervals import mask_of
 from three_walls.step.ownership import LABELS
+from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 
 LAUNCH_STARVED_PARENTS = (
@@ -85,7 +86,7 @@ def graph_coverage(step: StepView) -> GraphCoverage | None:
     )
 
 
-def _count_whole_graphs(envelopes: pl.DataFrame, nodes: pl.DataFrame) -> int:
+def _count_whole_graphs(envelopes: Operations, nodes: Operations) -> int:
     """Envelopes inside which no kernel of a graph was recorded: the others hide nothing."""
     first_node = nodes.select(node_ns="start_ns").sort("node_ns")
     joined = envelopes.sort("start_ns").join_asof(
@@ -94,7 +95,7 @@ def _count_whole_graphs(envelopes: pl.DataFrame, nodes: pl.DataFrame) -> int:
     return joined.filter((pl.col("node_ns") >= pl.col("end_ns")).fill_null(value=True)).height
 
 
-def _sum_outside(kernels: pl.DataFrame) -> tuple[OutsideGraphs, ...]:
+def _sum_outside(kernels: Operations) -> tuple[OutsideGraphs, ...]:
     """Per category the kernels launched one by one and the time of their launch calls, most kernels first."""
     sums = (
         kernels.with_columns(host_ns=pl.col("launch_end_ns") - pl.col("launch_start_ns"))

@@ -23,6 +23,7 @@ from three_walls.megatron.parallel_layout import CompleteLayout
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.gemms import Gemm, find_gemms, gemms_of_launches
 from three_walls.step.operators import Operators, read_operators
+from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView, view_other_rank
 from three_walls.tables.buckets import GEMM_CATEGORIES
 from three_walls.tables.hardware import GpuModel
@@ -73,7 +74,7 @@ NO_WEIGHTS = Weights({}, {}, None)
 class LaunchedGemms:
     """GEMM kernels of a step, and for each the index of the GEMM that launched it; None where its shape is unknown."""
 
-    kernels: pl.DataFrame
+    kernels: Operations
     gemms: Mapping[int, Gemm]
     ranges: Sequence[int | None]
 

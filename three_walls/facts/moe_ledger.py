@@ -15,7 +15,7 @@ import polars as pl
 from three_walls.facts.fact_rows import MoePart
 from three_walls.facts.recompute_facts import SELECTIVE, Recompute
 from three_walls.facts.token_exchange import ExchangeRates, TokenRates, measure_rates
-from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE, AttentionPasses
 from three_walls.layers.inferred_schedule import infer_schedule_nodes
 from three_walls.layers.layer_rules import BACKWARD_GEMMS, FORWARD_GEMMS
 from three_walls.layers.moe_passes import (
@@ -26,6 +26,8 @@ from three_walls.layers.moe_passes import (
     PARTS,
     SHARED_EXPERT,
     LayerPasses,
+    MoePasses,
+    PartOperations,
     find_passes_in_order,
 )
 from three_walls.layers.overlapped_passes import find_overlapped_passes
@@ -38,6 +40,7 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
 from three_walls.step.ownership import COMPUTE_MASK
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_tables import Operations, Slices
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import GEMM_CATEGORIES
 
@@ -51,7 +54,7 @@ class MoeLedger:
     """``rows`` in order of layer, direction and part."""
 
     rows: tuple[MoePart, ...]
-    shared_experts: Measurement[pl.DataFrame]
+    shared_experts: Measurement[PartOperations]
     """Their GEMMs: find_shared_experts."""
     rates: ExchangeRates
     warnings: tuple[ReportWarning, ...] = ()
@@ -60,7 +63,7 @@ class MoeLedger:
 @artifact
 def moe_ledger(
     step: StepView,
-    attention_passes: pl.DataFrame,
+    attention_passes: AttentionPasses,
     recompute: Recompute,
     matched_ranks: MatchedRanks,
     ep_link_bytes_per_s: Measurement[float],
@@ -141,7 +144,7 @@ def _find_passes(step: StepView, attention: pl.DataFrame, replays: pl.DataFrame 
     return in_order if inferred is None or inferred.reason else inferred
 
 
-def _sum_parts(passes: pl.DataFrame, operations: pl.DataFrame, slices: pl.DataFrame) -> list[MoePart]:
+def _sum_parts(passes: pl.DataFrame, operations: pl.DataFrame, slices: Slices) -> list[MoePart]:
     """Sums per layer, direction and part. ``operations``: pass, part, start_ns, end_ns of every operation."""
     key = ["pass", "part"]
     union = merge_overlapping(operations, key)
@@ -268,9 +271,9 @@ def _assign_layers(passes: pl.DataFrame, layers: list[int]) -> pl.DataFrame:
 
 
 def find_shared_experts(
-    operations: pl.DataFrame, passes: pl.DataFrame, streams: list[int], config: RunConfig
-) -> Measurement[pl.DataFrame]:
-    """The GEMMs of shared experts: pass, part, start_ns, end_ns. A known None where the config has none.
+    operations: Operations, passes: MoePasses, streams: list[int], config: RunConfig
+) -> Measurement[PartOperations]:
+    """The GEMMs of shared experts. A known None where the config has none.
 
     There are two per layer forward and four backward, in a place that Megatron Core's transformer/moe/moe_layer.py
     fixes. Forward they run between the norm before the MLP and the router: GEMM, activation, GEMM, then the router's
@@ -278,7 +281,7 @@ def find_shared_experts(
     activation, two GEMMs. With ``moe_shared_expert_overlap`` they run on a stream of their own
     (transformer/moe/shared_experts.py). A gate on their output is left out.
 
-    ``operations``: one rank's of the step, all categories. ``passes``: LayerPasses.passes. ``streams``: those that
+    ``operations``: one rank's of the step, all categories. ``streams``: those that
     compute attention.
     """
     if not config.knows("moe_shared_expert_intermediate_size"):
@@ -306,7 +309,7 @@ def _gemms_of_side_stream(kernels: pl.DataFrame, passes: pl.DataFrame, streams: 
     return _within(side_gemms, passes.select("pass", "direction", begin="from_ns", until="until_ns"))
 
 
-def _gemms_next_to_router(kernels: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
+def _gemms_next_to_router(kernels: Operations, passes: pl.DataFrame) -> Operations:
     """GEMMs in the place of shared experts between the norm and the router of each pass."""
     routed = _within(kernels, passes.select("pass", "direction", begin="route_from_ns", until="route_until_ns"))
     is_norm, is_router = pl.col("category") == "norm", pl.col("category") == "router"
@@ -337,7 +340,7 @@ def _gemms_next_to_router(kernels: pl.DataFrame, passes: pl.DataFrame) -> pl.Dat
     return marked.filter((~pl.col("is_shared")).any().over("pass") & pl.col("is_shared"))
 
 
-def _within(kernels: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+def _within(kernels: Operations, windows: pl.DataFrame) -> Operations:
     """``kernels`` that start in a pass's window [begin, until), in order, with pass and direction."""
     return (
         kernels.sort("start_ns", "end_ns")
@@ -346,7 +349,7 @@ def _within(kernels: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _every_pass_is_complete(gemms: pl.DataFrame, passes: pl.DataFrame) -> bool:
+def _every_pass_is_complete(gemms: Operations, passes: pl.DataFrame) -> bool:
     """Whether every pass has as many GEMMs as shared experts run."""
     expected = pl.when(pl.col("direction") == BACKWARD).then(BACKWARD_GEMMS).otherwise(FORWARD_GEMMS)
     counts = passes.join(gemms.group_by("pass").len(), on="pass", how="left")

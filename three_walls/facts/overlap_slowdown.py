@@ -18,6 +18,7 @@ from three_walls.lib.declare import artifact, duration
 from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
+from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
 
@@ -78,7 +79,7 @@ def _order(row: OverlapSlowdown) -> tuple[int, str, str, int, int, int, int]:
     )
 
 
-def _gemms_in_place(kernels: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
+def _gemms_in_place(kernels: Operations, window: tuple[int, int]) -> Operations:
     """GEMMs with the names of their neighbours on the stream; -1 at either end of the step."""
     ordered = kernels.sort("stream", "start_ns", "end_ns").with_columns(
         name_before=pl.col("name_id").shift(1).over("stream").fill_null(-1),
@@ -91,7 +92,7 @@ def _gemms_in_place(kernels: pl.DataFrame, window: tuple[int, int]) -> pl.DataFr
     ).with_row_index("call")
 
 
-def _with_communication(gemms: pl.DataFrame, communication: pl.DataFrame) -> pl.DataFrame:
+def _with_communication(gemms: Operations, communication: Operations) -> Operations:
     """``gemms`` with duration_ns and concurrent_ns: how long any communication ran concurrently."""
     busy = merge_overlapping(communication, ["rank_index"])
     concurrent = (
@@ -104,7 +105,7 @@ def _with_communication(gemms: pl.DataFrame, communication: pl.DataFrame) -> pl.
     )
 
 
-def _compare(gemms: pl.DataFrame) -> pl.DataFrame:
+def _compare(gemms: Operations) -> pl.DataFrame:
     """name_id, grid_x, grid_y, grid_z, calls_alone, concurrent_calls and their median durations (the lower of two)."""
     fewest = fact_thresholds.MINIMUM_OVERLAP_CALLS
     least_ns = fact_thresholds.MINIMUM_CONCURRENT_FRACTION * pl.col("duration_ns")

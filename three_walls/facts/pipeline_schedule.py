@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from three_walls.facts.fact_rows import PipelinePhase
-from three_walls.layers.attention_passes import BACKWARD, FORWARD, find_passes
+from three_walls.layers.attention_passes import BACKWARD, FORWARD, AttentionPasses, find_passes
 from three_walls.lib.declare import artifact, duration
 from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, missing
@@ -29,6 +29,7 @@ from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overl
 from three_walls.step.ownership import COMPUTE_MASK, LABELS, ConservationError
 from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_tables import Operations, Slices
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import BUCKETS, EP_CATEGORIES, Group
 
@@ -147,7 +148,7 @@ def bubble_beyond_schedule_ns(bubble_ns: int, expected_fraction: float, step_ns:
     return max(0, bubble_ns - round(expected_fraction * step_ns))
 
 
-def find_phases(operations: pl.DataFrame, passes: pl.DataFrame, window: tuple[int, int]) -> tuple[list[Phase], str]:
+def find_phases(operations: Operations, passes: AttentionPasses, window: tuple[int, int]) -> tuple[list[Phase], str]:
     """The phases of one rank's step, in order and without gaps; one phase of all, with the reason, where none shows.
 
     Warm-up: until the first backward pass begins. Steady: until the last forward pass ends. Cool-down: until the
@@ -187,7 +188,7 @@ def _why_no_phases(directions: list[str | None]) -> str:
     return ""
 
 
-def _end_of_passes(operations: pl.DataFrame, last_backward: int, window: tuple[int, int]) -> int:
+def _end_of_passes(operations: Operations, last_backward: int, window: tuple[int, int]) -> int:
     """The start of what follows the last backward pass, which reaches beyond attention and sends its gradient."""
     started = operations.filter(pl.col("start_ns").is_between(*window, closed="left"))
     sent = started.filter(pl.col("category") == EXCHANGE)["end_ns"].max()
@@ -253,7 +254,7 @@ def _split_exchanges(matched_ranks: MatchedRanks, medians: pl.DataFrame) -> pl.D
     )
 
 
-def _measure(slices: pl.DataFrame, phases: pl.DataFrame, split: pl.DataFrame, drains: pl.DataFrame) -> pl.DataFrame:
+def _measure(slices: Slices, phases: pl.DataFrame, split: pl.DataFrame, drains: pl.DataFrame) -> pl.DataFrame:
     """``phases`` with ns, exposed_ns, resolved_ns (of that), waited_ns, drained_ns, ep_ns and idle_ns."""
     phase_slices = intersect(
         slices.select("rank_index", "active", "start_ns", "end_ns"), phases, ["rank_index"], carry=["phase"]

@@ -60,7 +60,7 @@ def culprit(
     """The rank to fix first; None where none is late for a reason of its own."""
     if latest_rank.missing_reason:
         return missing(latest_rank.missing_reason)
-    waiting_ns = max(0, wait_exposed_ns - step.crawl_ns)
+    waiting_ns = max(0, wait_exposed_ns - step.contended_ns)
     for straggler, late_ns in find_sick(attribution.stragglers, step.step_ns, profiler_excess_ns.value):
         cost_ns = min(late_ns, waiting_ns)
         if cost_ns >= attribution_thresholds.MINIMUM_LATE_FRACTION * step.step_ns:
@@ -143,7 +143,7 @@ def culprit_cost_ns(culprit: RootCauseRank | None) -> int:
 def crawling_transfer_ns(step: StepView) -> int:
     """Time per step of exposed transfer beyond the pace of the fastest calls, in collectives with a rank whose GPU is
     shared with another process. Counted as waiting for that rank."""
-    return step.crawl_ns
+    return step.contended_ns
 
 
 @fact("ratio", "the spread of repeated kernels")

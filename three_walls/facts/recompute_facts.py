@@ -13,18 +13,28 @@ rest of the layer runs there, forward and backward.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import polars as pl
 
 from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import RecomputedLayer
-from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE, count_phases, is_recomputing
+from three_walls.layers.attention_passes import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTE,
+    AttentionPasses,
+    Replays,
+    count_phases,
+    is_recomputing,
+)
 from three_walls.lib.declare import artifact, duration, fact
 from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.megatron.parallel_layout import has_uneven_stages
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.intervals import DURATION, merge_overlapping
+from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import GEMM_CATEGORIES
 
@@ -40,13 +50,25 @@ _NOT_IN_LAYER_ORDER = (
 )
 """Settings with which a micro-batch runs through a rank's layers in several parts, or through more layers."""
 
-REPLAYS = pl.Schema(
-    {
-        "partner": pl.Int64,  # number (from 0) of the forward pass that it replays
-        "start_ns": pl.Int64,  # its first kernel
-        "end_ns": pl.Int64,  # the first kernel of the backward pass that follows
-    }
-)
+_PLACE = {
+    "place": pl.Int64,  # number of the kernel on its stream, from 0
+    "gemms_before": pl.Int64,  # GEMMs earlier in the step
+}
+
+NumberedKernels = Annotated[
+    pl.DataFrame,
+    {"start_ns": pl.Int64, "end_ns": pl.Int64, "name_id": pl.Int64, "is_gemm": pl.Boolean, **_PLACE},
+]
+"""The kernels of a stream in order."""
+
+PlacedPasses = Annotated[AttentionPasses, _PLACE]
+"""Passes of attention with their place among the kernels of the stream."""
+
+ForwardLayers = Annotated[
+    pl.DataFrame,
+    {"partner": pl.Int64, "own_gemms": pl.Int64},  # the number of expert GEMMs varies
+]
+"""GEMMs after attention of each forward pass that another forward pass follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +79,8 @@ class Recompute:
     """full, selective or none; None where the trace does not show it."""
     cost_ns: Measurement[int]
     """Wall time of the step spent on replaying forward work."""
-    replays: pl.DataFrame | None = None
-    """Each replay as measured (REPLAYS); None where the cost is an estimate."""
+    replays: Replays | None = None
+    """Each replay; None where the cost is an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +93,11 @@ class LayerShape:
     """GEMMs from attention to the end of the layer: median."""
     kernels_after_gemms: int
     """Kernels after the layer's last GEMM: median."""
-    gemms_after_each: pl.DataFrame
-    """``own_gemms`` per forward pass (``partner``) that another forward pass follows: the number of expert GEMMs
-    varies."""
+    gemms_after_each: ForwardLayers
 
 
 @fact("ratio", "the ratio of attention forward to backward passes")
-def attention_forward_per_backward_ratio(attention_passes: pl.DataFrame) -> Measurement[float]:
+def attention_forward_per_backward_ratio(attention_passes: AttentionPasses) -> Measurement[float]:
     """Attention forward passes per backward pass: 1 without recompute, 2 when attention is computed twice."""
     forward, backward = count_phases(attention_passes)
     ratio = forward / backward if backward else None
@@ -96,7 +116,7 @@ def recompute_ns(recompute: Recompute) -> Measurement[int]:
 
 
 @artifact
-def recompute(step: StepView, attention_passes: pl.DataFrame) -> Recompute:
+def recompute(step: StepView, attention_passes: AttentionPasses) -> Recompute:
     """The replays of the step."""
     config, passes = step.config, attention_passes
     forward, backward = count_phases(passes)
@@ -134,7 +154,7 @@ def recompute(step: StepView, attention_passes: pl.DataFrame) -> Recompute:
 
 @artifact
 def recompute_layers(
-    step: StepView, recompute: Recompute, attention_passes: pl.DataFrame
+    step: StepView, recompute: Recompute, attention_passes: AttentionPasses
 ) -> tuple[RecomputedLayer, ...]:
     """Time of the replays per layer of the rank's stage."""
     return sum_replays_by_layer(recompute, attention_passes, step.config, step.layout.microbatches)
@@ -234,11 +254,8 @@ def _attention_extents(kernels: pl.DataFrame, replays: pl.DataFrame) -> pl.DataF
     ).sort("start_ns")
 
 
-def number_kernels(kernels: pl.DataFrame, stream: int) -> pl.DataFrame:
-    """Those of one rank's ``kernels`` that run on ``stream``, in order.
-
-    Columns: place (from 0), start_ns, end_ns, name_id, is_gemm, gemms_before (GEMMs earlier in the step).
-    """
+def number_kernels(kernels: Operations, stream: int) -> NumberedKernels:
+    """Those of one rank's ``kernels`` that run on ``stream``, in order."""
     is_gemm = pl.col("category").is_in(list(GEMM_CATEGORIES))
     return (
         kernels.filter(pl.col("stream") == stream)
@@ -251,13 +268,13 @@ def number_kernels(kernels: pl.DataFrame, stream: int) -> pl.DataFrame:
     )
 
 
-def place_passes(kernels: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
+def place_passes(kernels: NumberedKernels, passes: AttentionPasses) -> PlacedPasses:
     """``passes`` with their ``place`` among ``kernels`` and ``gemms_before``; passes of other streams are dropped."""
     places = kernels.unique("start_ns", keep="first", maintain_order=True).select("start_ns", "place", "gemms_before")
     return passes.join(places, on="start_ns", how="inner", maintain_order="left")
 
 
-def measure_layer_shape(kernels: pl.DataFrame, placed: pl.DataFrame) -> LayerShape | None:
+def measure_layer_shape(kernels: NumberedKernels, placed: PlacedPasses) -> LayerShape | None:
     """What a forward layer runs; None where no two forward layers follow one another, or no replay shows its start."""
     follows = (pl.col("direction") == FORWARD) & (pl.col("direction").shift(-1) == FORWARD)
     pairs = placed.with_columns(next_place=pl.col("place").shift(-1)).filter(follows)
@@ -316,7 +333,7 @@ def _lower_median(numbers: pl.Series) -> int:
 
 
 def sum_replays_by_layer(
-    recompute: Recompute, passes: pl.DataFrame, config: RunConfig, microbatches: int | None
+    recompute: Recompute, passes: AttentionPasses, config: RunConfig, microbatches: int | None
 ) -> tuple[RecomputedLayer, ...]:
     """Time of the replays per layer of the rank's stage, in order; one row for all layers where they are unknown.
 
@@ -324,7 +341,7 @@ def sum_replays_by_layer(
     order, one micro-batch after the other: so the number of layers in the stage gives each replay its layer. The
     config states that number; without it, it is the length of the runs of forward passes, where all are equally long.
 
-    ``passes``: of attention in the step (attention_passes.PASSES). A replay's time counts whole: replays of two
+    A replay's time counts whole: replays of two
     layers never overlap on one stream.
     """
     total_ns = recompute.cost_ns.value

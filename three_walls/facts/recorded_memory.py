@@ -6,7 +6,7 @@ steady step, it releases cached blocks to make room (a retry), or the step's nee
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import polars as pl
 
@@ -15,6 +15,7 @@ from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.log import log_thresholds
 from three_walls.memory_snapshot.snapshot import MemorySnapshot
+from three_walls.step.step_tables import Steps
 from three_walls.step.step_view import RunView, StepView
 from three_walls.tables.kernel_names import load_api_patterns, union_of
 from three_walls.trace.capabilities import YES
@@ -33,10 +34,13 @@ NEAR_LIMIT = "near_limit"
 FRAGMENTED = "fragmented"
 NONE = "none"
 
+Allocations = Annotated[pl.DataFrame, {"start_ns": pl.Int64, "change": pl.Int64}]  # bytes; below 0 if freed
+"""By how much the device memory of the rank's process changed, in order."""
+
 
 @artifact
-def allocations(step: StepView) -> Measurement[pl.DataFrame]:
-    """By how much the device memory of the rank's process changed (``change``), by ``start_ns``."""
+def allocations(step: StepView) -> Measurement[Allocations]:
+    """What the driver allocated and freed for the rank's process in the capture."""
     trace, rank = step.trace, step.rank
     if trace.capabilities["gpu_memory_usage"] != YES:
         return missing(trace.capabilities["gpu_memory_usage"])
@@ -96,7 +100,7 @@ def memory_pressure(
 
 
 @fact("bytes", "peak memory allocated by the driver", needs=("gpu_memory_usage",))
-def driver_peak_bytes(allocations: pl.DataFrame) -> int:
+def driver_peak_bytes(allocations: Allocations) -> int:
     """Most device memory that the driver had allocated (cudaMalloc) for the process at one moment of the capture.
 
     Not the same as: Memory in use by tensors: PyTorch keeps what it frees. It is also a lower bound: what was allocated
@@ -106,7 +110,7 @@ def driver_peak_bytes(allocations: pl.DataFrame) -> int:
 
 
 @fact("bytes", "growth of driver-allocated memory in steps", needs=("gpu_memory_usage",))
-def driver_growth_in_steps_bytes(step: StepView, allocations: pl.DataFrame) -> int:
+def driver_growth_in_steps_bytes(step: StepView, allocations: Allocations) -> int:
     """Device memory that the driver allocated less what it freed, in all kept steps of the rank."""
     return int(_in_steps(allocations, step.kept_steps)["change"].sum())
 
@@ -152,7 +156,7 @@ def _of_peak(value: T | None, snapshot: MemorySnapshot) -> Measurement[T]:
     return known_or_missing(value, snapshot.no_peak_reason or "the allocator reserved no memory at the peak")
 
 
-def _in_steps(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _in_steps(rows: pl.DataFrame, steps: Steps) -> pl.DataFrame:
     """``rows`` that start in one of ``steps``."""
     windows = steps.select("start_ns", "end_ns").rows()
     in_some = [pl.col("start_ns").is_between(start, end, closed="left") for start, end in windows]

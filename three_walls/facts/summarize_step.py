@@ -25,6 +25,7 @@ from three_walls.step.step_rows import (
     UnclassifiedKernel,
     Wait,
 )
+from three_walls.step.step_tables import Steps
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import BUCKETS, COMMUNICATION_CATEGORIES, in_precedence
 from three_walls.trace.read_inputs import Inputs
@@ -115,9 +116,7 @@ def shown_waits(inputs: Inputs, attribution: Attribution) -> tuple[Wait, ...]:
     return tuple(wait for wait in attribution.waits if wait.rank in numbers)
 
 
-def _list_steps(
-    steps: pl.DataFrame, budgets: Mapping[tuple[int, int], Mapping[str, int]]
-) -> dict[int, tuple[RankStep, ...]]:
+def _list_steps(steps: Steps, budgets: Mapping[tuple[int, int], Mapping[str, int]]) -> dict[int, tuple[RankStep, ...]]:
     """All steps of each rank with their budgets, by rank index."""
     found: dict[int, list[RankStep]] = defaultdict(list)
     rows = steps.select("rank_index", "step", "start_ns", "end_ns", "kept", "reason").rows()

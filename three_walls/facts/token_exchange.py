@@ -18,13 +18,14 @@ from three_walls.facts.run_layout import (
     ep_spans_nodes,
 )
 from three_walls.layers.attention_passes import BACKWARD
-from three_walls.layers.moe_passes import COMBINE, DISPATCH
+from three_walls.layers.moe_passes import COMBINE, DISPATCH, Exchanges
 from three_walls.lib.declare import fact, flag
 from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, missing, unstated
 from three_walls.lib.units import NS_PER_S
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step import attribution_thresholds
 from three_walls.step.intervals import DURATION
+from three_walls.step.step_tables import Arrivals
 from three_walls.step.step_view import RunView, StepView
 
 BYTES_PER_VALUE = 2
@@ -193,7 +194,7 @@ def _copies_to_others(is_deduplicated: bool, top_k: int, experts: int, ranks: in
     return top_k * (ranks - 1) / ranks
 
 
-def measure_rates(exchanges: pl.DataFrame, arrivals: pl.DataFrame, config: RunConfig) -> ExchangeRates:
+def measure_rates(exchanges: Exchanges, arrivals: Arrivals, config: RunConfig) -> ExchangeRates:
     """Bytes per second of the token exchanges, from the time in which they transfer.
 
     Dispatch and combine move as many bytes, in both directions. Where the arrival of every rank is known, a call
@@ -242,7 +243,7 @@ def measure_rates(exchanges: pl.DataFrame, arrivals: pl.DataFrame, config: RunCo
     )
 
 
-def _select_token_calls(exchanges: pl.DataFrame, arrivals: pl.DataFrame) -> pl.DataFrame:
+def _select_token_calls(exchanges: pl.DataFrame, arrivals: Arrivals) -> pl.DataFrame:
     """part, transfer_ns and resolved of the exchanges that carry the tokens.
 
     One dispatch or combine may exchange probabilities too, before or after: a call of small messages. Backward passes

@@ -19,6 +19,7 @@ from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.units import NS_PER_S
 from three_walls.step.operators import Operators
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_tables import Arrivals
 from three_walls.step.step_view import RunView, StepView
 
 NONE, UNKNOWN = "none", "unknown"
@@ -197,9 +198,7 @@ def _is_in_domain(run: RunView, group: int | None) -> bool | None:
     return group <= (min(domain, per_node) if is_server and per_node else domain)
 
 
-def _fastest_reduction(
-    step: StepView, category: str, operators: Operators, arrivals: pl.DataFrame
-) -> Measurement[float]:
+def _fastest_reduction(step: StepView, category: str, operators: Operators, arrivals: Arrivals) -> Measurement[float]:
     """Bytes per second of the fastest reduce-scatter of ``category``."""
     kernels = step.kernels.filter(pl.col("category").cast(pl.String) == category)
     resolved = arrivals.filter((pl.col("rank_index") == step.rank_index) & pl.col("resolved"))

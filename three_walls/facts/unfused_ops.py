@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import polars as pl
 
@@ -25,6 +26,7 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
 from three_walls.step.operators import Operators, Sizes
 from three_walls.step.ownership import LABELS
+from three_walls.step.step_tables import Operations, Slices
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.tables.nvtx_ranges import BARRIER, LOSS, WGRAD_ACCUMULATION, torch_operators
@@ -59,13 +61,21 @@ class _ShapeRule:
         return category in self.categories and self.matches(name, shapes)
 
 
+UnfusedOperations = Annotated[
+    Operations,
+    {
+        "op": pl.String,  # null for other work
+        "fused_kernel": pl.Int64,  # number of the fused kernel that would take it over; null if not known
+        "part_range": pl.Int64,  # index of the operator of a sequence that launched it
+    },
+]
+
+
 @dataclass(frozen=True, slots=True)
 class UnfusedWork:
     """The unfused work among the operations of one rank."""
 
-    operations: pl.DataFrame
-    """With ``op`` (null for other work), ``fused_kernel`` (number of the fused kernel that would take it over; null
-    where that is not known), and ``part_range`` (index of the operator of a sequence that launched it)."""
+    operations: UnfusedOperations
     shapes_known_fraction: float
     """Of the pointwise work: launched inside of a range with shapes."""
     sequences: Sequences | None
@@ -298,7 +308,7 @@ def _rotated_dimensions(config: RunConfig) -> tuple[frozenset[int], frozenset[in
     return frozenset((heads // tensor, max(1, groups // tensor), 1)), frozenset((channels, part, part // 2))
 
 
-def classify_unfused(operations: pl.DataFrame, operators: Operators, config: RunConfig) -> UnfusedWork:
+def classify_unfused(operations: Operations, operators: Operators, config: RunConfig) -> UnfusedWork:
     """Which work ``operations`` of one rank are, by ``operators`` of its process around their launches.
 
     Where the shapes of too little of the pointwise work were recorded, the order of the operators decides.
@@ -341,7 +351,7 @@ def classify_unfused(operations: pl.DataFrame, operators: Operators, config: Run
 
 
 def _find_sequences(
-    operations: pl.DataFrame, inside: Sequence[int | None], operators: Operators, config: RunConfig
+    operations: Operations, inside: Sequence[int | None], operators: Operators, config: RunConfig
 ) -> Sequences:
     """The sequences of ``operators``, without the rotary embedding of latent attention, which no such kernel fuses."""
     phases = operations["phase"].cast(pl.String) if "phase" in operations.columns else [None] * operations.height
@@ -423,7 +433,7 @@ def _nearest_shapes(index: int | None, operators: Operators) -> Iterator[tuple[s
             return
 
 
-def _time_alone(op: str, operations: pl.DataFrame, window: tuple[int, int]) -> int:
+def _time_alone(op: str, operations: Operations, window: tuple[int, int]) -> int:
     """Time of the step in which a kernel of ``op`` runs and no other work computes."""
     kernels = operations.filter(pl.col("op") == op)
     is_other = (pl.col("op").is_null() | (pl.col("op") != op)) & pl.col("category").cast(pl.String).is_in(
@@ -442,7 +452,7 @@ def _time_alone(op: str, operations: pl.DataFrame, window: tuple[int, int]) -> i
     return busy_ns - shared_ns
 
 
-def _launch_starved_time(op: str, operations: pl.DataFrame, slices: pl.DataFrame) -> int:
+def _launch_starved_time(op: str, operations: Operations, slices: Slices) -> int:
     """Launch-starved time after which the next operation to start is one of ``op``."""
     starved = slices.filter((pl.col("active") & _STARVED) != 0)
     next_started = (

@@ -6,10 +6,13 @@ right before its backward pass. So the order of the passes shows the layers, wha
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import polars as pl
 
 from three_walls.layers import layer_rules
 from three_walls.lib.declare import artifact
+from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
@@ -26,15 +29,29 @@ PASSES = pl.Schema(
     }
 )
 
+AttentionPasses = Annotated[pl.DataFrame, PASSES]
+"""Passes of attention through the layers of a step, in order."""
+
+REPLAYS = pl.Schema(
+    {
+        "partner": pl.Int64,  # number (from 0) of the forward pass that it replays
+        "start_ns": pl.Int64,  # its first kernel
+        "end_ns": pl.Int64,  # the first kernel of the backward pass that follows
+    }
+)
+
+Replays = Annotated[pl.DataFrame, REPLAYS]
+"""Replays of forward work in a step, as measured."""
+
 
 @artifact
-def attention_passes(step: StepView) -> pl.DataFrame:
+def attention_passes(step: StepView) -> AttentionPasses:
     """The attention passes of the representative step."""
     return find_passes(step.operations, step.window)
 
 
-def find_passes(operations: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
-    """The attention passes of one rank's ``operations`` that start in ``window`` [start, end), in order (PASSES).
+def find_passes(operations: Operations, window: tuple[int, int]) -> AttentionPasses:
+    """The attention passes of one rank's ``operations`` that start in ``window`` [start, end), in order.
 
     ``direction`` is null throughout where attention is replayed and replays cannot be distinguished from the other
     forward passes.
@@ -59,7 +76,7 @@ def find_passes(operations: pl.DataFrame, window: tuple[int, int]) -> pl.DataFra
     ).match_to_schema(PASSES)
 
 
-def count_phases(passes: pl.DataFrame) -> tuple[int, int]:
+def count_phases(passes: AttentionPasses) -> tuple[int, int]:
     """(forward, backward) passes; replays count as forward."""
     forward = int((passes["phase"] == FORWARD).sum())
     return forward, passes.height - forward

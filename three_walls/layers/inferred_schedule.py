@@ -19,16 +19,16 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.layers.attention_passes import BACKWARD, FORWARD
+from three_walls.layers.attention_passes import BACKWARD, FORWARD, AttentionPasses
 from three_walls.layers.moe_passes import EXCHANGES
 from three_walls.step.build_timeline import (
     ATTENTION,
     COMBINE_NODE,
     DISPATCH_NODE,
     EXPERTS,
-    SCHEDULE_NODES,
     WEIGHT_GRADIENTS,
 )
+from three_walls.step.step_tables import SCHEDULE_NODES, Operations, ScheduleNodes
 from three_walls.tables.buckets import GEMM_CATEGORIES
 
 F, B, X, OTHER = "F", "B", "X", "-"
@@ -78,10 +78,10 @@ class _Launches:
         return place
 
 
-def infer_schedule_nodes(operations: pl.DataFrame, attention: pl.DataFrame) -> pl.DataFrame | None:
-    """The nodes (SCHEDULE_NODES) of one rank's step, or None where launches are not in the order of the schedule.
+def infer_schedule_nodes(operations: Operations, attention: AttentionPasses) -> ScheduleNodes | None:
+    """The nodes of one rank's step, or None where launches are not in the order of the schedule.
 
-    ``operations``: that rank's of the step, all categories. ``attention``: its passes (attention_passes.PASSES).
+    ``operations``: that rank's of the step, all categories.
     """
     launches = _order_launches(operations, attention)
     if launches is None:

@@ -10,12 +10,13 @@ interleave) are not assigned to any layer.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import polars as pl
 
-from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE, AttentionPasses, Replays
 from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import GEMM_CATEGORIES
 
 EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
@@ -37,30 +38,44 @@ NO_ATTENTION = "the attention passes, which separate layers, were not recorded, 
 NO_FORWARD_PAIR = "no two forward MoE layers follow one another in the step"
 INTERLEAVED = "exchanges of different MoE layers interleave (as expert-parallel overlap does), or some are missing"
 
+_PART = {"pass": pl.Int64, "part": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64}
+
+MoePasses = Annotated[
+    pl.DataFrame,
+    {
+        "pass": pl.Int64,
+        "direction": pl.String,
+        "partner": pl.Int64,  # number of the step's forward attention pass that it belongs to; null if unknown
+        "route_from_ns": pl.Int64,  # between these the pass routes its tokens
+        "route_until_ns": pl.Int64,
+    },
+]
+"""Passes through MoE layers in order. Found by order, they have from_ns and until_ns: attention or pass around it."""
+
+Exchanges = Annotated[pl.DataFrame, {**_PART, "position": pl.Int64}]
+"""Token exchanges: ``part`` is dispatch or combine, ``position`` that in the pass."""
+
+PartOperations = Annotated[pl.DataFrame, _PART]
+"""Operations of a part of a pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerPasses:
     """The passes through MoE layers of one step; all frames are empty where ``reason`` states why none were found."""
 
-    passes: pl.DataFrame = field(default_factory=pl.DataFrame)
-    """One row per pass in order: pass, direction, partner (number of the step's forward attention pass that it belongs
-    to; null if unknown), route_from_ns and route_until_ns (between them the pass routes its tokens).
-
-    Passes found by order also have from_ns and until_ns (the attention or pass before and after)."""
-    exchanges: pl.DataFrame = field(default_factory=pl.DataFrame)
-    """Every token exchange: pass, part (dispatch or combine), position (in the pass), start_ns, end_ns."""
-    operations: pl.DataFrame = field(default_factory=pl.DataFrame)
-    """Every operation of a part, exchanges included: pass, part, start_ns, end_ns."""
+    passes: MoePasses = field(default_factory=pl.DataFrame)
+    exchanges: Exchanges = field(default_factory=pl.DataFrame)
+    operations: PartOperations = field(default_factory=pl.DataFrame)
+    """Exchanges included."""
     reason: str | None = None
 
 
 def find_passes_in_order(
-    operations: pl.DataFrame, attention: pl.DataFrame, replays: pl.DataFrame | None, config: RunConfig
+    operations: Operations, attention: AttentionPasses, replays: Replays | None, config: RunConfig
 ) -> LayerPasses:
     """Groups the token exchanges among ``operations`` into passes by their order on the device.
 
-    ``operations``: one rank's of the step, of LAYER_CATEGORIES. ``attention``: the step's passes
-    (attention_passes.PASSES). ``replays``: where replayed layers end (recompute.REPLAYS); without it a replay lasts
+    ``operations``: one rank's of the step, of LAYER_CATEGORIES. Without ``replays`` a replay lasts
     until the dispatch of its backward pass.
     """
     if attention.is_empty() or attention["direction"].null_count():
@@ -102,7 +117,7 @@ def find_passes_in_order(
     )
 
 
-def _place_between_attention(exchanges: pl.DataFrame, attention: pl.DataFrame, gemms: pl.DataFrame) -> pl.DataFrame:
+def _place_between_attention(exchanges: pl.DataFrame, attention: pl.DataFrame, gemms: Operations) -> pl.DataFrame:
     """Exchanges with the attention pass before and after, and how many GEMMs began before (``gemms_before``)."""
     gaps = attention.select(
         "start_ns", gap=pl.int_range(pl.len(), dtype=pl.Int64), previous="direction", previous_partner="partner"
@@ -190,7 +205,7 @@ def _end_with_replays(passes: pl.DataFrame, replays: pl.DataFrame) -> pl.DataFra
     ).drop("replay_end_ns")
 
 
-def _assign_operations(operations: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
+def _assign_operations(operations: Operations, passes: pl.DataFrame) -> pl.DataFrame:
     """Operations of the parts that compute: pass, part, start_ns, end_ns.
 
     Of a pass, *expert_gemm* is every GEMM between dispatch and combine. *permute* is what permutes tokens from the last
@@ -225,7 +240,7 @@ def _assign_operations(operations: pl.DataFrame, passes: pl.DataFrame) -> pl.Dat
     )
 
 
-def _find_bounds(operations: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
+def _find_bounds(operations: Operations, passes: pl.DataFrame) -> pl.DataFrame:
     """Passes with opens_ns, first_gemm_ns and closes_ns: the bounds of the windows in _assign_operations."""
     boundaries = operations.filter(pl.col("category").is_in(_BOUNDARIES)).select("category", at="start_ns").sort("at")
     gemms = boundaries.filter(pl.col("category").is_in(GEMM_CATEGORIES))

@@ -26,6 +26,7 @@ from three_walls.layers.moe_passes import (
     LayerPasses,
 )
 from three_walls.step.build_timeline import ATTENTION, COMBINE_NODE, DISPATCH_NODE, EXPERTS, WEIGHT_GRADIENTS
+from three_walls.step.step_tables import Operations, ScheduleNodes
 from three_walls.tables.buckets import GEMM_CATEGORIES
 
 _MOE_ORDER = {
@@ -39,10 +40,10 @@ OUTSIDE = "a token exchange of the step was launched outside the schedule's NVTX
 UNEVEN = "MoE layers of one direction exchange tokens in different numbers of calls"
 
 
-def find_overlapped_passes(operations: pl.DataFrame, nodes: pl.DataFrame) -> LayerPasses | None:
+def find_overlapped_passes(operations: Operations, nodes: ScheduleNodes) -> LayerPasses | None:
     """The passes of one rank's step, or None where none of ``operations`` was launched in a node.
 
-    ``operations``: of passes.LAYER_CATEGORIES. ``nodes``: timeline.timeline.SCHEDULE_NODES. A pass routes its tokens
+    ``operations``: of LAYER_CATEGORIES. A pass routes its tokens
     while attention's node runs; its ``partner`` is null.
     """
     placed = _place_in_nodes(operations, _number_passes(nodes))
@@ -79,7 +80,7 @@ def find_overlapped_passes(operations: pl.DataFrame, nodes: pl.DataFrame) -> Lay
     )
 
 
-def _number_passes(nodes: pl.DataFrame) -> pl.DataFrame:
+def _number_passes(nodes: ScheduleNodes) -> ScheduleNodes:
     """``nodes`` with ``pass``, unique over both directions; weight gradients belong to the backward experts before.
 
     A forward pass begins with attention's node, a backward pass ends with it.
@@ -97,7 +98,7 @@ def _number_passes(nodes: pl.DataFrame) -> pl.DataFrame:
     ).drop("node_direction")
 
 
-def _place_in_nodes(operations: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
+def _place_in_nodes(operations: Operations, nodes: ScheduleNodes) -> Operations:
     """``operations`` with the node that launched them: pass, node, direction, is_delayed; null where none did."""
     launching = nodes.select(
         "capture_id", "process", "pass", "node", "direction", "is_delayed", node_ns="start_ns", until_ns="end_ns"
@@ -117,7 +118,7 @@ def _place_in_nodes(operations: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFra
     return placed.drop("until_ns")
 
 
-def _summarize_passes(placed: pl.DataFrame) -> pl.DataFrame:
+def _summarize_passes(placed: Operations) -> pl.DataFrame:
     """pass, direction, is_moe, is_in_order of every pass that launched an operation of the step."""
     nodes = placed.filter(pl.col("pass").is_not_null() & ~pl.col("is_delayed")).unique(["pass", "node", "node_ns"])
     passes = (
@@ -173,7 +174,7 @@ def _part_of_operation() -> pl.Expr:
     )
 
 
-def _exchange_alike(exchanges: pl.DataFrame, passes: pl.DataFrame) -> bool:
+def _exchange_alike(exchanges: Operations, passes: pl.DataFrame) -> bool:
     """Whether every pass exchanges tokens both ways, and all of one direction in as many calls."""
     counts = passes.join(
         exchanges.group_by("pass").agg((pl.col("part") == part).sum().alias(part) for part in (DISPATCH, COMBINE)),

@@ -1,8 +1,8 @@
 """Reads files in threads: SQLite, polars, hashing and unpacking leave Python's lock to others most of the time.
 
-A thread ends by itself when its result is no longer wanted, after an interrupt or an error elsewhere: whatever is slow
-calls :func:`check_is_wanted` between its parts. No error is raised in it from outside: Python might raise that in a
-thread that is just starting, and whoever started it would wait for ever.
+After an interrupt, or an error elsewhere, the result of a thread is not needed. The thread then ends by itself: long
+work calls :func:`check_is_wanted` between its parts. An error raised in it from outside may hit a thread that still
+starts, and then its starter waits for ever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST_WAIT_S = 0.1
 
 
 class _UnwantedError(BaseException):
-    """Nobody wants what this thread does any more."""
+    """The result of this thread is not needed."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ _own_task: ContextVar[_Task | None] = ContextVar("_own_task", default=None)
 
 
 def check_is_wanted() -> None:
-    """Ends what the current thread does, if nobody wants it any more, by an error that only this module knows."""
+    """Ends the current thread's work if its result is not needed, by an error that only this module knows."""
     task = _own_task.get()
     if task is not None and task.is_unwanted:
         raise _UnwantedError

@@ -1,6 +1,6 @@
 """The contents of a training log as plain values: what ran, how long iterations took, how much memory they used.
 
-Times are whole nanoseconds, memory is bytes.
+``read_log.py`` makes them from the log's files. Times are whole nanoseconds, memory is bytes.
 """
 
 from __future__ import annotations

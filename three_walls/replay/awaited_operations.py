@@ -6,15 +6,16 @@ import numpy as np
 import polars as pl
 
 from three_walls.replay import replay_thresholds
-from three_walls.replay.step_graph import NONE
-from three_walls.trace.schemas import Int64Array
+from three_walls.replay.step_graph import NONE, HostCalls
+from three_walls.step.step_tables import Operations
+from three_walls.trace.schemas import Int64Array, StreamWaits
 
 _STREAM, _EVENT, _COPY, _DEVICE = "Stream", "Event", "Mem", "device"
 """What calls wait for: a stream, an event, their own copy, by parts of their names; else the device."""
 
 
 def find_awaited(
-    calls: pl.DataFrame, operations: pl.DataFrame, waits: pl.DataFrame, call_of: Int64Array
+    calls: HostCalls, operations: Operations, waits: StreamWaits, call_of: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Pairs (call, operation that it waited for), in the order of calls.
 
@@ -65,7 +66,7 @@ def find_awaited(
     return waiting, awaited[waiting]
 
 
-def _find_own_waits(calls: pl.DataFrame, operations: pl.DataFrame, call_of: Int64Array) -> Int64Array:
+def _find_own_waits(calls: pl.DataFrame, operations: Operations, call_of: Int64Array) -> Int64Array:
     """The operations that ended before the calls that launched them returned."""
     has_call = np.flatnonzero(call_of != NONE)
     end_of_call = calls["end_ns"].to_numpy()
@@ -77,7 +78,7 @@ def _find_own_waits(calls: pl.DataFrame, operations: pl.DataFrame, call_of: Int6
 class _Launched:
     """The operations of one rank's step, searchable by stream and launch, and by end."""
 
-    def __init__(self, operations: pl.DataFrame, calls: pl.DataFrame, call_of: Int64Array) -> None:
+    def __init__(self, operations: Operations, calls: pl.DataFrame, call_of: Int64Array) -> None:
         start = calls["start_ns"].to_numpy()
         self._end = operations["end_ns"].to_numpy()
         self._launch = np.where(call_of != NONE, start[call_of] if len(start) else 0, operations["start_ns"].to_numpy())
@@ -106,7 +107,7 @@ class _Launched:
         before = np.searchsorted(self._launch[places], at_ns) - 1
         return np.where(before >= 0, places[before], NONE)
 
-    def last_to_end(self, calls: pl.DataFrame, among: Int64Array) -> Int64Array:
+    def last_to_end(self, calls: HostCalls, among: Int64Array) -> Int64Array:
         """The last operation to end while each of ``calls`` waited, from ``from_ns`` on, launched before it; or NONE.
 
         ``among``: the operations to look at, by end. Calls of a thread do not overlap, so each looks at operations of

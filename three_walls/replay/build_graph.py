@@ -11,11 +11,22 @@ import polars as pl
 from three_walls.replay import replay_thresholds
 from three_walls.replay.awaited_operations import find_awaited
 from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams
-from three_walls.replay.host_chains import find_first_calls, find_hand_overs, list_calls
+from three_walls.replay.host_chains import find_first_calls, find_handoffs, list_calls
 from three_walls.replay.launch_queue import QueueWaits, find_queue_waits
-from three_walls.replay.step_graph import EDGE_COLUMNS, NONE, ORIGIN, Carried, Edges, HostPoints, Kind, StepGraph
+from three_walls.replay.step_graph import (
+    EDGE_COLUMNS,
+    NONE,
+    ORIGIN,
+    Carried,
+    Edges,
+    HostCalls,
+    HostPoints,
+    Kind,
+    StepGraph,
+)
 from three_walls.step.build_timeline import Timeline, find_between, take_rank
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_tables import Arrivals, Operations, RankIntervals, ReadyDurations
 from three_walls.step.stream_edges import EventCalls, list_event_calls
 from three_walls.step.transfer import estimate_ready_durations
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
@@ -26,8 +37,7 @@ class RunCalls:
     """What the graphs of all steps of a run need of its calls, found once."""
 
     event_calls: EventCalls
-    ready: pl.DataFrame
-    """How long each call of communication transfers: estimate_ready_durations."""
+    ready: ReadyDurations
 
     @classmethod
     def of(cls, timeline: Timeline) -> RunCalls:
@@ -39,11 +49,11 @@ class RunCalls:
 def build_graph(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
-    windows: pl.DataFrame,
+    windows: RankIntervals,
     shared_gpus: Collection[int] = (),
     run_calls: RunCalls | None = None,
 ) -> StepGraph:
-    """The graph of the steps ``windows`` (rank_index, start_ns, end_ns; one step of each rank).
+    """The graph of the steps ``windows``, one of each rank.
 
     ``shared_gpus``: indices of ranks whose GPU another process uses. It holds their operations up. ``run_calls``: those
     of ``timeline``, where they are known.
@@ -54,7 +64,7 @@ def build_graph(
 def build_graphs(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
-    steps: Sequence[pl.DataFrame],
+    steps: Sequence[RankIntervals],
     shared_gpus: Collection[int],
     run_calls: RunCalls,
 ) -> Iterator[StepGraph]:
@@ -88,8 +98,8 @@ class _RankPart:
     end_ns: int
     shift_ns: int
     """From the rank's own clock to the common one."""
-    operations: pl.DataFrame
-    calls: pl.DataFrame
+    operations: Operations
+    calls: HostCalls
     call_of: Int64Array
     """Per operation the call that launched it, or NONE."""
     previous: Int64Array
@@ -102,7 +112,7 @@ class _RankPart:
     """Launches that waited for an operation of the step before; those that waited for one of this step are awaited."""
     first_calls: Int64Array
     """The first call of each thread."""
-    hand_overs: tuple[Int64Array, Int64Array]
+    handoffs: tuple[Int64Array, Int64Array]
     """Calls, and the calls of other threads that they followed."""
     free_ns: Int64Array
     """Per operation that is the first on its stream: when the stream was free; NONE where nothing ran before."""
@@ -152,7 +162,7 @@ def _read_rank(
         awaited=awaited,
         queue=queue,
         first_calls=find_first_calls(calls),
-        hand_overs=find_hand_overs(calls),
+        handoffs=find_handoffs(calls),
         free_ns=free_ns,
         until_ns=until_ns,
     )
@@ -178,7 +188,7 @@ def _split(rows: pl.DataFrame, column: str, begin: int, end: int) -> tuple[pl.Da
     return rows[:first], rows[first:after], rows[after:]
 
 
-def _find_next_host_step(operations: pl.DataFrame, later: pl.DataFrame, end_ns: int) -> int:
+def _find_next_host_step(operations: Operations, later: pl.DataFrame, end_ns: int) -> int:
     """When the host begins to launch the next step: it runs ahead of the device, so this may be before ``end_ns``."""
     last_launch = operations["launch_start_ns"].max()
     following = pl.col("launch_start_ns")
@@ -188,7 +198,7 @@ def _find_next_host_step(operations: pl.DataFrame, later: pl.DataFrame, end_ns: 
     return first if isinstance(first, int) else end_ns
 
 
-def _find_calls(operations: pl.DataFrame, calls: pl.DataFrame) -> Int64Array:
+def _find_calls(operations: Operations, calls: pl.DataFrame) -> Int64Array:
     """Per operation the place of its launch call among ``calls``, or NONE. Correlations are unique in a process."""
     if not calls.height:
         return np.full(operations.height, NONE, dtype=np.int64)
@@ -217,7 +227,7 @@ class _EdgeList:
         """Adds edges to ``target``; columns that are not given are NONE, or 0 for ``share``."""
         size = len(target)
         given = {"kind": int(kind), "target": target, "fixed_ns": fixed_ns, **columns}
-        defaults = dict.fromkeys(("source", "point", "piece", "operation"), NONE) | {"share": 0.0}
+        defaults = dict.fromkeys(("source", "point", "host_segment", "operation"), NONE) | {"share": 0.0}
         part: dict[str, Column] = {}
         for name in EDGE_COLUMNS:
             dtype = np.float64 if name == "share" else np.int64
@@ -225,16 +235,16 @@ class _EdgeList:
         self._parts.append(part)
 
     def finish(self, points: HostPoints) -> Edges:
-        """All edges, sorted by target. Those from a host point begin at the join before it."""
+        """All edges, sorted by target. Those from a host point begin at the sync point before it."""
         order = np.argsort(np.concatenate([part["target"] for part in self._parts]), kind="stable")
         columns = {name: np.concatenate([part[name] for part in self._parts])[order] for name in EDGE_COLUMNS}
         from_host = columns["point"] != NONE
-        columns["source"][from_host] = points.last_join(columns["point"][from_host])
+        columns["source"][from_host] = points.last_sync_node(columns["point"][from_host])
         return Edges(**columns)
 
 
 def _join_ranks(
-    parts: Sequence[_RankPart], arrivals: pl.DataFrame, ready: pl.DataFrame, shared_gpus: Collection[int]
+    parts: Sequence[_RankPart], arrivals: Arrivals, ready: pl.DataFrame, shared_gpus: Collection[int]
 ) -> StepGraph:
     """One graph of all ranks, on the common clock. ``ready``: estimate_ready_durations."""
     operation_base = np.cumsum([0, *(part.operations.height for part in parts)])
@@ -262,7 +272,7 @@ def _join_ranks(
     queued = offset([part.queue.call for part in parts], call_base)
     queued_behind = offset([part.queue.operation for part in parts], operation_base)
     first = offset([part.first_calls for part in parts], call_base)
-    handed, followed = (offset([part.hand_overs[side] for part in parts], call_base) for side in (0, 1))
+    resumed, followed = (offset([part.handoffs[side] for part in parts], call_base) for side in (0, 1))
     event_op = offset([part.events[0] for part in parts], operation_base)
     event_producer = offset([part.events[1] for part in parts], operation_base)
     free_ns = np.concatenate(
@@ -274,29 +284,29 @@ def _join_ranks(
     waiting, awaited = waiting[in_time], awaited[in_time]
     member, meeting = _list_rendezvous(operations, arrivals, [part.rank_index for part in parts])
 
-    joins_at_start = np.union1d(first, handed)
+    sync_calls = np.union1d(first, resumed)
     latest = np.zeros(meeting.max(initial=NONE) + 1, dtype=np.int64)
     np.maximum.at(latest, meeting, start[member])
     # Of nodes at one time, those of an earlier kind come first.
-    times = [call_start[joins_at_start], start, latest, call_end[waiting], call_end[queued]]
+    times = [call_start[sync_calls], start, latest, call_end[waiting], call_end[queued]]
     at_ns = np.concatenate(times)
     order = np.argsort(at_ns, kind="stable")
     node = np.empty(len(order), dtype=np.int64)
     node[order] = np.arange(1, len(order) + 1)  # node 0 is the origin
     captured_ns = np.concatenate([[0], at_ns[order]])
     sizes = [len(part) for part in times]
-    start_join_node, start_node, meeting_node, end_join_node, queued_node = np.split(node, np.cumsum(sizes)[:-1])
+    start_sync_node, start_node, meeting_node, end_sync_node, queued_node = np.split(node, np.cumsum(sizes)[:-1])
 
-    join = np.full(2 * calls.height, NONE, dtype=np.int64)
-    join[2 * joins_at_start] = start_join_node
-    join[2 * waiting + 1] = end_join_node
-    join[2 * queued + 1] = queued_node
-    points = HostPoints(join)
-    piece_ns = np.empty(2 * calls.height, dtype=np.int64)
-    think_ns, took_ns = piece_ns[0::2], piece_ns[1::2]
+    sync_node = np.full(2 * calls.height, NONE, dtype=np.int64)
+    sync_node[2 * sync_calls] = start_sync_node
+    sync_node[2 * waiting + 1] = end_sync_node
+    sync_node[2 * queued + 1] = queued_node
+    points = HostPoints(sync_node)
+    host_segment_ns = np.empty(2 * calls.height, dtype=np.int64)
+    think_ns, took_ns = host_segment_ns[0::2], host_segment_ns[1::2]
     think_ns[1:] = np.maximum(0, call_start[1:] - call_end[:-1])
     think_ns[first] = 0
-    think_ns[handed] = call_start[handed] - call_end[followed]
+    think_ns[resumed] = call_start[resumed] - call_end[followed]
     took_ns[:] = call_end - call_start
     has_waited = end[awaited] > call_start[waiting]
     took_ns[waiting] = np.where(has_waited, np.minimum(took_ns[waiting], shortest_wait_ns), took_ns[waiting])
@@ -312,12 +322,12 @@ def _join_ranks(
     wait_ns = np.where(waits_outside, np.maximum(0, duration_ns - ready_ns), 0)
 
     edges = _EdgeList()
-    _add_host_edges(edges, join, call_start, first, (handed, followed), np.concatenate([waiting, queued]))
+    _add_host_edges(edges, sync_node, call_start, first, (resumed, followed), np.concatenate([waiting, queued]))
     edges.add(Kind.GIVEN, queued_node, call_end[queued], source=ORIGIN)
     tail_ns = np.where(has_waited, np.maximum(0, call_end[waiting] - end[awaited]), 0)
     edges.add(
         Kind.AWAITED,
-        join[2 * waiting + 1],
+        sync_node[2 * waiting + 1],
         tail_ns,
         source=end_node[awaited],
         operation=awaited,
@@ -344,7 +354,7 @@ def _join_ranks(
     held_ns = np.zeros(len(start), dtype=np.int64)
     is_shared = operations["rank_index"].is_in(list(shared_gpus)).to_numpy()
     if is_shared.any():
-        lengths_ns = finished.lengths_ns(points, piece_ns, duration_ns)
+        lengths_ns = finished.lengths_ns(points, host_segment_ns, duration_ns)
         free_at_ns = np.zeros(len(captured_ns), dtype=np.int64)
         np.maximum.at(free_at_ns, finished.target, captured_ns[finished.source] + lengths_ns)
         late_ns = start - free_at_ns[start_node]
@@ -359,7 +369,7 @@ def _join_ranks(
         call_of=call_of,
         start_node=start_node,
         end_node=end_node,
-        piece_ns=piece_ns,
+        host_segment_ns=host_segment_ns,
         duration_ns=duration_ns,
         wait_ns=wait_ns,
         held_ns=held_ns,
@@ -369,7 +379,7 @@ def _join_ranks(
             calls["rank"].to_numpy(),
             (first, np.append(first[1:], calls.height)[: len(first)] - 1),
             _find_ends(operations, previous),
-            _FirstNodes(join, start_node, call_end),
+            _FirstNodes(sync_node, start_node, call_end),
             (queued_node, queued_behind, np.concatenate([part.queue.after_ns for part in parts])),
         ),
         measured_ns=last_end - step_start,
@@ -398,7 +408,7 @@ def _list_carried(
     queued_node, queued_behind, after_ns = queued
     no_point = np.full(len(head) + len(queued_node), NONE)
     return Carried(
-        node=np.concatenate([nodes.join[2 * first], nodes.start[head], queued_node]),
+        node=np.concatenate([nodes.sync_node[2 * first], nodes.start[head], queued_node]),
         last_point=np.concatenate([2 * last + 1, no_point]),
         last_operation=np.concatenate([np.full(len(first), NONE), tail, queued_behind]),
         pause_ns=np.concatenate([pause_ns, np.zeros_like(head), after_ns]),
@@ -408,7 +418,7 @@ def _list_carried(
     )
 
 
-def _find_ends(operations: pl.DataFrame, previous: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _find_ends(operations: Operations, previous: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The first and the last of the ``operations`` on every stream. ``previous``: per operation the one before it."""
     has_next = np.zeros(len(previous) + 1, dtype=bool)
     has_next[previous] = True  # NONE marks the end of the array
@@ -423,7 +433,7 @@ def _find_ends(operations: pl.DataFrame, previous: Int64Array) -> tuple[Int64Arr
 class _FirstNodes:
     """Where threads and streams begin and end."""
 
-    join: Int64Array
+    sync_node: Int64Array
     start: Int64Array
     call_end: Int64Array
 
@@ -435,14 +445,14 @@ _CALL = ("rank_index", "stream", "start_ns", "end_ns")
 """Identifies a call of communication."""
 
 
-def _find_ready_durations(operations: pl.DataFrame, ready: pl.DataFrame) -> Int64Array:
+def _find_ready_durations(operations: Operations, ready: pl.DataFrame) -> Int64Array:
     """Per operation how long it transfers when its peers are ready, or NONE."""
     known = ready.drop_nulls("ready_ns").unique(_CALL, keep="first", maintain_order=True)
     joined = operations.select(_CALL).join(known, on=_CALL, how="left", maintain_order="left")
     return joined["ready_ns"].fill_null(NONE).to_numpy()
 
 
-def _is_complete(member: Int64Array, arrivals: pl.DataFrame, operations: pl.DataFrame) -> BoolArray:
+def _is_complete(member: Int64Array, arrivals: Arrivals, operations: Operations) -> BoolArray:
     """Per operation whether all members of its collective were captured, so that its rendezvous is whole.
 
     ``member``: the operations that meet others.
@@ -457,7 +467,7 @@ def _is_complete(member: Int64Array, arrivals: pl.DataFrame, operations: pl.Data
 
 
 def _list_rendezvous(
-    operations: pl.DataFrame, arrivals: pl.DataFrame, rank_indices: Sequence[int]
+    operations: Operations, arrivals: Arrivals, rank_indices: Sequence[int]
 ) -> tuple[Int64Array, Int64Array]:
     """Pairs (operation, number of its rendezvous), by rendezvous. Each has two members or more."""
     numbered = operations.with_row_index("op").select(
@@ -477,20 +487,20 @@ def _list_rendezvous(
 
 def _add_host_edges(
     edges: _EdgeList,
-    join: Int64Array,
+    sync_node: Int64Array,
     call_start: Int64Array,
     first: Int64Array,
-    hand_overs: tuple[Int64Array, Int64Array],
+    handoffs: tuple[Int64Array, Int64Array],
     waiting: Int64Array,
 ) -> None:
-    """Edges to the joins of threads from what they did before."""
-    handed, followed = hand_overs
-    alone = np.setdiff1d(first, handed)
-    edges.add(Kind.GIVEN, join[2 * alone], call_start[alone], source=ORIGIN)
-    edges.add(Kind.HAND_OVER, join[2 * handed], point=2 * followed + 1, piece=2 * handed)
-    going_on = np.setdiff1d(handed, first)
-    edges.add(Kind.THREAD, join[2 * going_on], point=2 * going_on - 1)
-    edges.add(Kind.THREAD, join[2 * waiting + 1], point=2 * waiting, piece=2 * waiting + 1)
+    """Edges to the sync points of threads from what they did before."""
+    resumed, followed = handoffs
+    alone = np.setdiff1d(first, resumed)
+    edges.add(Kind.GIVEN, sync_node[2 * alone], call_start[alone], source=ORIGIN)
+    edges.add(Kind.HAND_OVER, sync_node[2 * resumed], point=2 * followed + 1, host_segment=2 * resumed)
+    going_on = np.setdiff1d(resumed, first)
+    edges.add(Kind.THREAD, sync_node[2 * going_on], point=2 * going_on - 1)
+    edges.add(Kind.THREAD, sync_node[2 * waiting + 1], point=2 * waiting, host_segment=2 * waiting + 1)
 
 
 @dataclass(frozen=True, slots=True)

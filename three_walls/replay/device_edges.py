@@ -9,11 +9,12 @@ import polars as pl
 
 from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE
+from three_walls.step.step_tables import Operations
 from three_walls.step.stream_edges import EventCalls, find_edges
 from three_walls.trace.schemas import BoolArray, Int64Array
 
 
-def follow_streams(operations: pl.DataFrame) -> Int64Array:
+def follow_streams(operations: Operations) -> Int64Array:
     """Per operation the one before it on its stream, or NONE. ``operations``: of one rank in the order of starts."""
     stream = operations["stream"].to_numpy()
     previous = np.full(len(stream), NONE, dtype=np.int64)
@@ -23,13 +24,13 @@ def follow_streams(operations: pl.DataFrame) -> Int64Array:
     return previous
 
 
-def find_producers(event_calls: EventCalls, parts: Sequence[pl.DataFrame]) -> list[tuple[Int64Array, Int64Array]]:
+def find_producers(event_calls: EventCalls, parts: Sequence[Operations]) -> list[tuple[Int64Array, Int64Array]]:
     """Pairs (operation, producer): operations that waited for the event of a producer that started before them.
 
     ``parts``: operations of one step of one rank each. Each counts as a capture of its own, so that one search finds
     the pairs of all: searching nine parts one by one took twice as long.
     """
-    number = [pl.lit(place).alias("capture_id") for place in range(len(parts))]
+    number = [pl.lit(place, dtype=pl.Int64).alias("capture_id") for place in range(len(parts))]
     calls = [_list_calls_around(event_calls, operations) for operations in parts]
     waits, records, unlisted = (
         pl.concat([getattr(own, kind).with_columns(number[place]) for place, own in enumerate(calls)])
@@ -59,14 +60,14 @@ def find_producers(event_calls: EventCalls, parts: Sequence[pl.DataFrame]) -> li
     ]
 
 
-def _list_calls_around(event_calls: EventCalls, operations: pl.DataFrame) -> EventCalls:
+def _list_calls_around(event_calls: EventCalls, operations: Operations) -> EventCalls:
     capture, process = operations.select("capture_id", "process").row(0)
     of_process = (pl.col("capture_id") == capture) & (pl.col("process") == process)
     return event_calls.filter(of_process).around(operations["launch_start_ns"])
 
 
 def find_resource_waits(
-    operations: pl.DataFrame, launch_ns: Int64Array, previous: Int64Array, events: tuple[Int64Array, Int64Array]
+    operations: Operations, launch_ns: Int64Array, previous: Int64Array, events: tuple[Int64Array, Int64Array]
 ) -> Int64Array:
     """Per operation the one of another stream whose multiprocessors it waited for, or NONE.
 

@@ -2,7 +2,7 @@
 
 The path is walked back from the last operation of the step. What a node waited for is the source of its *binding* edge:
 the one whose source's time plus whose length is the node's own time. So every nanosecond of the step belongs to one
-operation, to one piece of a host thread, or to a gap between the two, and the segments sum to the step exactly.
+operation, to one host segment, or to a gap between the two, and the segments sum to the step exactly.
 
 Where several edges bind, none of them alone holds the node back. The path then takes one that follows an operation
 before one that follows the host (the device had no pause there), what happened before the step last, and otherwise the
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import polars as pl
@@ -25,11 +26,12 @@ from three_walls.facts.fact_rows import (
 from three_walls.replay import replay_thresholds
 from three_walls.replay.longest_path import find_longest_paths_once
 from three_walls.replay.step_graph import NONE, ORIGIN, Edges, Kind, StepGraph, Times, Work
+from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import BUCKET_BY_NAME
 from three_walls.trace.schemas import Int64Array
 
 OPERATION, HOST, GAP = "operation", "host", "gap"
-"""What a segment is: a device operation, a piece of a host thread, or time between two things (launch latency, the gap
+"""What a segment is: a device operation, a host segment, or time between two things (launch latency, the gap
 between two operations of a stream)."""
 
 UNKNOWN_MODULE = "unknown"
@@ -51,6 +53,9 @@ SEGMENTS = pl.Schema(
     }
 )
 
+Segments = Annotated[pl.DataFrame, SEGMENTS]
+"""The critical path, in order: each segment begins where the one before it ends."""
+
 _NEVER = -(2**61)
 """Of what nothing follows: it may be as late as it likes."""
 
@@ -64,7 +69,7 @@ class CriticalNodes:
     start_ns: int
     """Start of the step, from the graph's origin."""
     step_ns: int
-    segments: pl.DataFrame
+    segments: Segments
     """SEGMENTS, in order; each begins where the one before it ends."""
     slack_ns: Int64Array
     """Per operation of the graph how much later it may end without any rank's step ending later than the longest."""
@@ -98,7 +103,7 @@ def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | N
     ``times``: ``replay(graph, work)``. Raises AssertionError unless the segments sum to the step.
     """
     place = int(np.argmax(times.step_ns)) if rank is None else rank
-    lengths_ns = work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
+    lengths_ns = work.edges.lengths_ns(graph.points, work.host_segment_ns, work.duration_ns)
     segments = _label(graph, _find_segments(graph, work, times, lengths_ns, place)).match_to_schema(SEGMENTS)
     start_ns, step_ns = int(graph.rank_start_ns[place]), int(times.step_ns[place])
     _check_partition(segments, start_ns, step_ns)
@@ -107,7 +112,7 @@ def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | N
 
 def list_operations_on_path(graph: StepGraph, work: Work, times: Times, rank: int) -> frozenset[int]:
     """The operations on the critical path of the step of ``rank``: without labels and slack, a third of the time."""
-    lengths_ns = work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
+    lengths_ns = work.edges.lengths_ns(graph.points, work.host_segment_ns, work.duration_ns)
     segments = _find_segments(graph, work, times, lengths_ns, rank)
     return frozenset(segments.filter(pl.col("what") == OPERATION)["operation"].to_list())
 
@@ -157,18 +162,18 @@ def _list_segments(
     points = _expand_points(graph, edges)
     operation_ns = np.where(
         edges.operation != NONE, lengths_ns[path] - edges.fixed_ns, 0
-    )  # edges have host pieces or a share of an operation
+    )  # edges have host segments or a share of an operation
     numbers = np.arange(len(path), dtype=np.int64)
-    piece = np.flatnonzero(edges.piece != NONE)
-    # Within an edge: host pieces, or the operation, then the fixed part.
-    edge = np.concatenate([points.edge, numbers[piece], numbers, numbers, [len(path)]])
-    part = np.repeat([0, 1, 2, 3, 2], [len(points.edge), len(piece), len(path), len(path), 1])
-    point = np.concatenate([points.point, edges.piece[piece], np.full(2 * len(path) + 1, NONE)])
+    host_segment = np.flatnonzero(edges.host_segment != NONE)
+    # Within an edge: host segments, or the operation, then the fixed part.
+    edge = np.concatenate([points.edge, numbers[host_segment], numbers, numbers, [len(path)]])
+    part = np.repeat([0, 1, 2, 3, 2], [len(points.edge), len(host_segment), len(path), len(path), 1])
+    point = np.concatenate([points.point, edges.host_segment[host_segment], np.full(2 * len(path) + 1, NONE)])
     end_ns = int(times.end_ns[last])
     length_ns = np.concatenate(
         [
-            work.piece_ns[points.point],
-            work.piece_ns[edges.piece[piece]],
+            work.host_segment_ns[points.point],
+            work.host_segment_ns[edges.host_segment[host_segment]],
             operation_ns,
             edges.fixed_ns,
             [end_ns - int(times.node_ns[graph.end_node[last]])],
@@ -199,21 +204,21 @@ def _list_segments(
 
 @dataclass(frozen=True, slots=True)
 class _PointsOfEdges:
-    """Host points whose pieces are part of an edge, with the edge's place on the path."""
+    """Host points whose host segments are part of an edge, with the edge's place on the path."""
 
     edge: Int64Array
     point: Int64Array
 
 
 def _expand_points(graph: StepGraph, edges: Edges) -> _PointsOfEdges:
-    """The pieces of every edge that begins at a host point: those after the last join up to that point."""
-    joined_at = graph.points.joined_at
+    """The host segments of every edge from a host point: those since the last sync point."""
+    last_sync_point = graph.points.last_sync_point
     at = np.flatnonzero(edges.point != NONE)
     until = edges.point[at]
-    counts = until - joined_at[until]
+    counts = until - last_sync_point[until]
     total = int(counts.sum())
     before = np.repeat(np.cumsum(counts) - counts, counts)
-    point = np.repeat(joined_at[until] + 1, counts) + np.arange(total, dtype=np.int64) - before
+    point = np.repeat(last_sync_point[until] + 1, counts) + np.arange(total, dtype=np.int64) - before
     return _PointsOfEdges(np.repeat(at, counts), point)
 
 
@@ -228,8 +233,8 @@ def _operation_started(graph: StepGraph) -> Int64Array:
 
 def _point_of_join(graph: StepGraph) -> Int64Array:
     point = np.full(graph.nodes_count, NONE, dtype=np.int64)
-    places = np.flatnonzero(graph.points.join != NONE)
-    point[graph.points.join[places]] = places
+    places = np.flatnonzero(graph.points.sync_node != NONE)
+    point[graph.points.sync_node[places]] = places
     return point
 
 
@@ -276,7 +281,7 @@ def _label(graph: StepGraph, segments: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _column(operations: pl.DataFrame, name: str) -> pl.Expr:
+def _column(operations: Operations, name: str) -> pl.Expr:
     """A label, or null where operations have not been labelled."""
     return pl.col(name).cast(pl.String) if name in operations.columns else pl.lit(None, dtype=pl.String)
 

@@ -14,31 +14,18 @@ import numpy as np
 import polars as pl
 
 from three_walls.replay import replay_thresholds
-from three_walls.replay.step_graph import NONE
+from three_walls.replay.step_graph import CALLS, NONE, HostCalls
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.host_activity import kind_of
+from three_walls.step.step_tables import Operations
 from three_walls.trace.schemas import Int64Array
-
-_NAME: pl.DataType = pl.Categorical()
 
 _SORTED = ("thread", "start_ns", "end_ns", "correlation")
 _BEFORE_ALL = -(2**63)
 
-CALLS = pl.Schema(
-    {
-        "rank": pl.Int64(),  # place of the rank in the graph
-        "thread": pl.Int64(),
-        "start_ns": pl.Int64(),  # on the capture's own clock
-        "end_ns": pl.Int64(),
-        "correlation": pl.Int64(),
-        "name": _NAME,
-        "kind": _NAME,  # tables/api-calls.yaml; other
-    }
-)
 
-
-def list_calls(timeline: Timeline, operations: pl.DataFrame, until_ns: int) -> pl.DataFrame:
-    """The CUDA calls (CALLS) of the threads that launch ``operations``, thread by thread in the order of time.
+def list_calls(timeline: Timeline, operations: Operations, until_ns: int) -> HostCalls:
+    """The CUDA calls of the threads that launch ``operations``, thread by thread in the order of time.
 
     ``operations``: of one rank's step, whose host work ends at ``until_ns``. A call inside another one is part of that.
     Threads that launch nothing (NCCL's watchdog) hold nobody up.
@@ -89,16 +76,16 @@ def _bound_runs(values: Int64Array) -> Iterator[tuple[int, int]]:
     return pairwise([0, *changes.tolist(), len(values)]) if len(values) else pairwise(())
 
 
-def find_first_calls(calls: pl.DataFrame) -> Int64Array:
+def find_first_calls(calls: HostCalls) -> Int64Array:
     """The places of the first call of each thread. Before every other one is the thread's last."""
     return np.array([begin for begin, _ in _bound_runs(calls["thread"].to_numpy())], dtype=np.int64)
 
 
-def find_hand_overs(calls: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
+def find_handoffs(calls: HostCalls) -> tuple[Int64Array, Int64Array]:
     """Pairs (call, call of another thread that it followed), in the order of calls.
 
-    A thread was handed over to when it had been silent for a while, and another thread finished a call in the meantime
-    and began no other one.
+    A thread resumes after a handoff when it had been silent for a while, and another thread finished a call in the
+    meantime and began no other one.
     """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     is_first = np.zeros(len(start), dtype=bool)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Annotated
 
 import polars as pl
 
@@ -26,8 +27,9 @@ from three_walls.layers.moe_passes import COMBINE, DISPATCH, EXCHANGES, EXPERT_G
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.replay import replay_thresholds
-from three_walls.replay.step_graph import StepGraph
+from three_walls.replay.step_graph import RankOperations, StepGraph
 from three_walls.step.operators import EVALUATES, Operators, read_operators
+from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import GEMM_CATEGORIES
 from three_walls.tables.nvtx_ranges import WGRAD_ACCUMULATION, torch_operators
 from three_walls.trace.read_trace import Trace
@@ -45,6 +47,9 @@ LABELS = pl.Schema(
     }
 )
 
+LabelledOperations = Annotated[RankOperations, LABELS]
+"""What every operation of a step is, and of which part of the model."""
+
 OPTIMIZER, GRADIENT_REDUCTION = "optimizer", "gradient_reduction"
 
 _PLAIN_WORK = {ROUTER: ROUTER, DISPATCH: PERMUTE, EXPERTS: EXPERT, COMBINE: UNPERMUTE}
@@ -57,7 +62,7 @@ def label_operations(
     traces: Sequence[Trace],
     config: RunConfig,
     unfused: Mapping[int, UnfusedWork] = MappingProxyType({}),
-) -> pl.DataFrame:
+) -> LabelledOperations:
     """``graph.operations`` in the same order, with the columns of LABELS.
 
     ``unfused``: by rank index the unfused work among the same operations, where it was found before. Raises InputError
@@ -138,7 +143,7 @@ class _Labels:
                 column[target] = column[source]
 
 
-def _label_rank(operations: pl.DataFrame, operators: Operators, config: RunConfig) -> pl.DataFrame:
+def _label_rank(operations: Operations, operators: Operators, config: RunConfig) -> Operations:
     """``operations``: of one rank, in the order of their launches, with name, rank_number and UnfusedWork's columns."""
     categories = operations["category"].cast(pl.String).to_list()
     contexts = _read_contexts(operations, operators)
@@ -236,7 +241,7 @@ class _View:
         return [passes[number] for number in sorted(passes)]
 
 
-def _read_contexts(operations: pl.DataFrame, operators: Operators) -> _Contexts:
+def _read_contexts(operations: Operations, operators: Operators) -> _Contexts:
     table = torch_operators()
     found: dict[int | None, _Context] = {None: (None, None, None, False, None)}
 
@@ -277,7 +282,7 @@ def _read_contexts(operations: pl.DataFrame, operators: Operators) -> _Contexts:
     return _Contexts(directions, nodes, replays, are_delayed, sequences)
 
 
-def _direct_by_thread(operations: pl.DataFrame) -> list[str | None]:
+def _direct_by_thread(operations: Operations) -> list[str | None]:
     """Directions of launches by their thread; None for one that launches no attention, or replays whole layers.
 
     A thread that launches attention both ways replays it in the backward pass, if another one launches it forward
@@ -304,7 +309,7 @@ def _direct_by_thread(operations: pl.DataFrame) -> list[str | None]:
     ]
 
 
-def _find_shared_experts(operations: pl.DataFrame, config: RunConfig) -> SharedExperts | None:
+def _find_shared_experts(operations: Operations, config: RunConfig) -> SharedExperts | None:
     """How shared experts run; None without any, or where the stream of their own is not the only one with GEMMs."""
     if not config.get("moe_shared_expert_intermediate_size"):
         return None
@@ -367,7 +372,7 @@ def _number_replay(passes: Sequence[Sequence[int]], backward: Sequence[int], lab
             labels.micro_batch[place], labels.layer[place] = micro_batch, layer
 
 
-def _follow_nodes(operations: pl.DataFrame, contexts: _Contexts, labels: _Labels) -> None:
+def _follow_nodes(operations: Operations, contexts: _Contexts, labels: _Labels) -> None:
     """What an autograd node launches is part of what its first launch is part of.
 
     A graph contains several parts, and ends with attention. Where the forward operator of its number launched
@@ -408,7 +413,7 @@ def _follow_nodes(operations: pl.DataFrame, contexts: _Contexts, labels: _Labels
             labels.module[place] = module
 
 
-def _follow_accumulation(operations: pl.DataFrame, work: Sequence[str | None], labels: _Labels) -> None:
+def _follow_accumulation(operations: Operations, work: Sequence[str | None], labels: _Labels) -> None:
     """The gradient of a weight is accumulated after the GEMM that computes it, on the same thread."""
     last: dict[int | None, int] = {}
     for place, thread in enumerate(operations["launch_thread"]):

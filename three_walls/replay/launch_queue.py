@@ -8,13 +8,15 @@ the launch then waited for an operation of that step: for the one at the same pl
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 import numpy as np
 import polars as pl
 
 from three_walls.replay import replay_thresholds
-from three_walls.replay.step_graph import NONE
+from three_walls.replay.step_graph import NONE, HostCalls
 from three_walls.step import timeline_thresholds
+from three_walls.step.step_tables import Operations
 from three_walls.trace.schemas import BoolArray, Int64Array
 
 
@@ -35,12 +37,19 @@ class QueueWaits:
         return QueueWaits(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
+EarlierLaunches = Annotated[
+    pl.DataFrame,
+    {"stream": pl.Int64, "launch_start_ns": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64},
+]
+"""What is needed of the operations before the step."""
+
+
 def find_queue_waits(
-    calls: pl.DataFrame, operations: pl.DataFrame, earlier: pl.DataFrame, call_of: Int64Array
+    calls: HostCalls, operations: Operations, earlier: EarlierLaunches, call_of: Int64Array
 ) -> QueueWaits:
     """The launches of a step that waited for a place in the queue.
 
-    ``calls``: CALLS of one rank. ``operations``: of that rank's step in the order of their starts; ``earlier``: of the
+    ``calls``: of one rank. ``operations``: of that rank's step in the order of their starts; ``earlier``: of the
     steps before. ``call_of``: per operation the call that launched it, or NONE.
     """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()

@@ -24,7 +24,7 @@ from three_walls.trace.schemas import Float64Array
 
 @dataclass(frozen=True, slots=True)
 class ProfilerCost:
-    """How many times the estimated cost of the profiler is taken out of the host's pieces."""
+    """How many times the estimated cost of the profiler is taken out of the host segments."""
 
     least: float
     likely: float
@@ -42,7 +42,7 @@ class LogSteps:
 
 @dataclass(frozen=True, slots=True)
 class StepReplay:
-    """The graph of one step with what the profiler added to it; a ``model.transformation.Predictor``."""
+    """The graph of one step with what the profiler added to it; a ``Predictor``."""
 
     graph: StepGraph
     added_ns: Float64Array
@@ -170,10 +170,12 @@ def _scale_host(factor: float) -> tuple[Transformation, ...]:
 
 
 def without_profiler(graph: StepGraph, added_ns: Float64Array, cost: float) -> Work:
-    """The captured work less ``cost`` times what the profiler is taken to have added to every host piece."""
-    left = np.maximum(graph.piece_ns * replay_thresholds.LEAST_HOST_FRACTION, graph.piece_ns - added_ns * cost)
-    piece_ns = np.minimum(graph.piece_ns, np.rint(left)).astype(np.int64)
-    return settle_waits(graph, replace(graph.work, piece_ns=piece_ns), int(graph.measured_ns.max()), 1.0)
+    """The captured work less ``cost`` times what the profiler is taken to have added to every host segment."""
+    left = np.maximum(
+        graph.host_segment_ns * replay_thresholds.LEAST_HOST_FRACTION, graph.host_segment_ns - added_ns * cost
+    )
+    host_segment_ns = np.minimum(graph.host_segment_ns, np.rint(left)).astype(np.int64)
+    return settle_waits(graph, replace(graph.work, host_segment_ns=host_segment_ns), int(graph.measured_ns.max()), 1.0)
 
 
 def settle_waits(graph: StepGraph, work: Work, before_ns: int, share: float) -> Work:

@@ -1,4 +1,4 @@
-"""What the profiler added to each piece of host time, so that a replay can predict the step that nobody profiled.
+"""What the profiler added to each host segment, so that a replay can predict the step that nobody profiled.
 
 Two things cost host time while a capture runs:
 
@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Annotated
 
 import numpy as np
 import polars as pl
 
 from three_walls.lib.load_documents import Pattern, Text, load_table
 from three_walls.lib.resources import TABLES_DIR
-from three_walls.replay.host_chains import find_first_calls, find_hand_overs
+from three_walls.replay.host_chains import find_first_calls, find_handoffs
+from three_walls.replay.step_graph import HostCalls
+from three_walls.step.step_tables import RangeTimes
 from three_walls.trace.schemas import Float64Array
 
 
@@ -70,20 +73,27 @@ class RangeCost:
     end_ns: float
 
 
-def measure_profiler_cost(calls: pl.DataFrame, ranges: pl.DataFrame) -> Float64Array:
+RangeEvents = Annotated[
+    pl.DataFrame,
+    {"thread": pl.Int64, "at_ns": pl.Int64, "is_begin": pl.Boolean, "has_shapes": pl.Boolean},
+]
+"""Begins and ends of ranges, thread by thread in the order of time."""
+
+
+def measure_profiler_cost(calls: HostCalls, ranges: RangeTimes) -> Float64Array:
     """Per host point (2i: think time before call i, 2i + 1: call i) what the profiler added, in ns.
 
-    ``calls``: CALLS of one rank. ``ranges``: RANGE_TIMES of its process around them.
+    ``calls``: of one rank. ``ranges``: of its process around them.
     """
     scale = _measure_host_pace(calls)
     before, inside = _cost_of_calls(calls)
     added = np.zeros(2 * calls.height)
     added[0::2], added[1::2] = before * scale, inside * scale
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    first, (handed, followed) = find_first_calls(calls), find_hand_overs(calls)
+    first, (resumed, followed) = find_first_calls(calls), find_handoffs(calls)
     since = np.roll(end, 1)
     since[first] = start[first]
-    since[handed] = end[followed]
+    since[resumed] = end[followed]
     events = _list_events(ranges)
     cost = measure_range_cost(events, calls)
     thread = calls["thread"].to_numpy()
@@ -102,7 +112,7 @@ def measure_profiler_cost(calls: pl.DataFrame, ranges: pl.DataFrame) -> Float64A
     return added
 
 
-def measure_range_cost(events: pl.DataFrame, calls: pl.DataFrame) -> RangeCost:
+def measure_range_cost(events: RangeEvents, calls: HostCalls) -> RangeCost:
     """What a range costs in this capture: medians over neighbouring begins and ends without a CUDA call between."""
     gaps = (
         pl.concat(
@@ -142,7 +152,7 @@ def measure_range_cost(events: pl.DataFrame, calls: pl.DataFrame) -> RangeCost:
     )
 
 
-def _list_events(ranges: pl.DataFrame) -> pl.DataFrame:
+def _list_events(ranges: RangeTimes) -> pl.DataFrame:
     """Begins and ends of ``ranges``: thread, at_ns, is_begin, has_shapes; thread by thread in the order of time."""
     begins = ranges.select("thread", "has_shapes", at_ns="start_ns", is_begin=pl.lit(value=True))
     ends = ranges.select("thread", "has_shapes", at_ns="end_ns", is_begin=pl.lit(value=False)).drop_nulls("at_ns")

@@ -27,6 +27,7 @@ from three_walls.step.build_timeline import Timeline
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import read_range_times
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_tables import Steps
 from three_walls.step.step_view import StepView, find_shared_gpus
 from three_walls.step.transfer import estimate_ready_durations
 from three_walls.trace.read_inputs import Inputs, Progress
@@ -178,7 +179,7 @@ def _find_lack(step: StepView, envelope_fraction: float | None) -> str:
     return ""
 
 
-def _choose_compared(steps: pl.DataFrame, representative: int) -> list[int]:
+def _choose_compared(steps: Steps, representative: int) -> list[int]:
     """Kept steps besides the representative one whose replays are compared with the capture.
 
     Of many those at equal distances in the order of length, with the shortest and the longest.

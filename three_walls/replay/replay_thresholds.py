@@ -119,5 +119,5 @@ SAME_STEP_FRACTION = 0.005
 """Of the step: replayed steps that differ by less are the same when the profiler's cost is fitted. Medians of
 neighbouring runs of one device-bound configuration differ by as much (474, 477 and 480 ms)."""
 LEAST_HOST_FRACTION = 0.15
-"""Of a host piece: what is left at least without the profiler. Some of every pause is the program's own work, whatever
-the estimate of the profiler's cost says."""
+"""Of a host segment: what is left at least without the profiler. Some of every pause is the program's own work,
+whatever the estimate of the profiler's cost says."""

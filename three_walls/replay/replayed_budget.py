@@ -2,7 +2,7 @@
 
 The operations take the starts and ends of the replay, and their launches and the synchronizing calls the times of their
 host points. Idle time is then the host's up to the launch of the operation that ends it, as in a captured step. The
-profiler owns nothing in a replayed step: what delayed a host thread is part of its pieces.
+profiler owns nothing in a replayed step: what delayed a host thread is part of its segments.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def measure_replayed_budget(graph: StepGraph, work: Work, times: Times, rank: in
 
 def find_point_times(graph: StepGraph, work: Work, times: Times) -> Int64Array:
     """When every host point is reached: 2i is the start of call i, 2i + 1 its end."""
-    offsets_ns = graph.points.offsets_ns(work.piece_ns)
-    return np.asarray(times.node_ns[graph.points.last_join()] + offsets_ns, dtype=np.int64)
+    offsets_ns = graph.points.offsets_ns(work.host_segment_ns)
+    return np.asarray(times.node_ns[graph.points.last_sync_node()] + offsets_ns, dtype=np.int64)
 
 
 def _replay_operations(graph: StepGraph, times: Times, points_ns: Int64Array, rank: int) -> pl.DataFrame:

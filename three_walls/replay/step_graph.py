@@ -4,13 +4,13 @@ A node is an instant whose time follows from earlier ones:
 
 - the start of a device operation;
 - a *rendezvous*: the last captured member of a collective arrives, and its transfer begins;
-- a *join* of a host thread: where it began, took over from another thread, or waited for the device. Between two joins
-  a thread is a chain of pieces (CUDA calls and the think time between them), so the instant of every call is that of
-  the last join plus a sum of pieces.
+- a *sync point* of a host thread: where it began, took over from another thread, or waited for the device. From one
+  sync point to the next a thread is a chain of host segments (CUDA calls and the think time between them). So the time
+  of a call is that of the last sync point plus the host segments since.
 
 An edge says that a node is at least so much later than an earlier one. Its length is the sum of a fixed part, of host
-pieces, and of a share of the duration of an operation. A replay works out the earliest time of every node, which is the
-longest path to it, for the pieces and durations of the capture or for changed ones (Daydream, USENIX ATC 2020).
+segments, and of a share of the duration of an operation. A replay works out the earliest time of every node: the
+longest path to it, for the captured host segments and durations or for changed ones (Daydream, USENIX ATC 2020).
 
 Nodes are numbered by their time in the capture, so every edge leads from a smaller to a larger number.
 """
@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import polars as pl
 
 from three_walls.replay import replay_thresholds
 from three_walls.replay.longest_path import find_longest_paths
+from three_walls.step.step_tables import Operations
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 Found = TypeVar("Found")
@@ -67,48 +68,50 @@ class Kind(IntEnum):
 class HostPoints:
     """Starts and ends of the CUDA calls of all threads in the order of each thread: point 2i is the start of call i."""
 
-    join: Int64Array
-    """The point's own node if it is a join, else NONE. The first point of each thread is one."""
+    sync_node: Int64Array
+    """The point's own node if it is a sync point, else NONE. The first point of each thread is one."""
 
-    joined_at: Int64Array = field(init=False)
-    """Per point the last one up to it that is a join."""
+    last_sync_point: Int64Array = field(init=False)
+    """Per point the last sync point up to it."""
 
     def __post_init__(self) -> None:
-        joins = np.append(0, np.flatnonzero(self.join != NONE))
-        object.__setattr__(self, "joined_at", np.repeat(joins, np.diff(joins, append=len(self.join))))
+        sync_points = np.append(0, np.flatnonzero(self.sync_node != NONE))
+        object.__setattr__(
+            self, "last_sync_point", np.repeat(sync_points, np.diff(sync_points, append=len(self.sync_node)))
+        )
 
-    def offsets_ns(self, piece_ns: Int64Array, points: Int64Array | slice = _EVERY) -> Int64Array:
-        """Host time from the last join to each of ``points``."""
-        total_ns = np.cumsum(piece_ns)
-        return np.asarray(total_ns[points] - total_ns[self.joined_at[points]], dtype=np.int64)
+    def offsets_ns(self, host_segment_ns: Int64Array, points: Int64Array | slice = _EVERY) -> Int64Array:
+        """Host time from the last sync point to each of ``points``."""
+        total_ns = np.cumsum(host_segment_ns)
+        return np.asarray(total_ns[points] - total_ns[self.last_sync_point[points]], dtype=np.int64)
 
-    def last_join(self, points: Int64Array | slice = _EVERY) -> Int64Array:
-        """The node of the last join up to each of ``points``."""
-        return self.join[self.joined_at[points]]
+    def last_sync_node(self, points: Int64Array | slice = _EVERY) -> Int64Array:
+        """The node of the last sync point up to each of ``points``."""
+        return self.sync_node[self.last_sync_point[points]]
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """All edges, sorted by the nodes they lead to. One from a host point begins at the last join before that."""
+    """All edges, sorted by the nodes they lead to. One from a host point begins at the last sync point."""
 
     kind: Int64Array
     source: Int64Array
     target: Int64Array
     fixed_ns: Int64Array
     point: Int64Array
-    """The host point whose offset from its join is added, or NONE."""
-    piece: Int64Array
-    """The host point whose piece is added, or NONE."""
+    """The host point whose offset from its sync point is added, or NONE."""
+    host_segment: Int64Array
+    """The host point whose host segment is added, or NONE."""
     operation: Int64Array
     """The operation of whose duration ``share`` is added, or NONE."""
     share: Float64Array
 
-    def lengths_ns(self, points: HostPoints, piece_ns: Int64Array, duration_ns: Int64Array) -> Int64Array:
+    def lengths_ns(self, points: HostPoints, host_segment_ns: Int64Array, duration_ns: Int64Array) -> Int64Array:
         """Length of every edge. Where there is no operation, the share is 0."""
         lengths_ns = self.fixed_ns + np.rint(self.share * duration_ns[self.operation]).astype(np.int64)
-        from_host, with_piece = np.flatnonzero(self.point != NONE), np.flatnonzero(self.piece != NONE)
-        lengths_ns[from_host] += points.offsets_ns(piece_ns, self.point[from_host])
-        lengths_ns[with_piece] += piece_ns[self.piece[with_piece]]
+        from_host, with_host_segment = np.flatnonzero(self.point != NONE), np.flatnonzero(self.host_segment != NONE)
+        lengths_ns[from_host] += points.offsets_ns(host_segment_ns, self.point[from_host])
+        lengths_ns[with_host_segment] += host_segment_ns[self.host_segment[with_host_segment]]
         return lengths_ns
 
     def delay(self, nodes: Int64Array, later_ns: Int64Array) -> Edges:
@@ -126,7 +129,7 @@ class Edges:
         return Edges(*(getattr(self, name)[chosen] for name in EDGE_COLUMNS))
 
 
-EDGE_COLUMNS = ("kind", "source", "target", "fixed_ns", "point", "piece", "operation", "share")
+EDGE_COLUMNS = ("kind", "source", "target", "fixed_ns", "point", "host_segment", "operation", "share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +149,32 @@ class Carried:
     """Whether the host waits for it: threads and launches, not streams."""
 
 
+CALLS = pl.Schema(
+    {
+        "rank": pl.Int64(),  # place of the rank in the graph
+        "thread": pl.Int64(),
+        "start_ns": pl.Int64(),  # on the capture's own clock
+        "end_ns": pl.Int64(),
+        "correlation": pl.Int64(),
+        "name": pl.Categorical(),
+        "kind": pl.Categorical(),  # tables/api-calls.yaml; other
+    }
+)
+
+HostCalls = Annotated[pl.DataFrame, CALLS]
+"""CUDA calls of the threads that launch, thread by thread in the order of time."""
+
+RankOperations = Annotated[Operations, {"rank": pl.Int64}]  # place of the rank in the graph
+"""What ran on the devices; a row's place is the operation's number in the graph."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepGraph:
     """One step of every captured rank. Times count from ``origin_ns`` on the common clock."""
 
-    operations: pl.DataFrame
-    """What ran on the devices: OPERATIONS. A row's place is the operation's number."""
-    calls: pl.DataFrame
-    """CUDA calls of the launching threads: CALLS. Call i has the host points 2i and 2i + 1."""
+    operations: RankOperations
+    calls: HostCalls
+    """Call i has the host points 2i and 2i + 1."""
     points: HostPoints
     edges: Edges
     nodes_count: int
@@ -163,8 +184,8 @@ class StepGraph:
     """Per operation the node of its start."""
     end_node: Int64Array
     """Per operation the node after which it takes its duration: its start, or the rendezvous of its collective."""
-    piece_ns: Int64Array
-    """As captured: host time right before every point. At a join, what it takes where nothing has to be waited for."""
+    host_segment_ns: Int64Array
+    """As captured: host time right before every point. At a sync point, what it takes without a wait."""
     duration_ns: Int64Array
     """As captured; of a member of a rendezvous, the time from the rendezvous to its end."""
     wait_ns: Int64Array
@@ -197,14 +218,14 @@ class StepGraph:
     @property
     def work(self) -> Work:
         """The work as captured."""
-        return Work(self.piece_ns, self.duration_ns, self.edges, self.wait_ns)
+        return Work(self.host_segment_ns, self.duration_ns, self.edges, self.wait_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a replay evaluates: host pieces, durations and edges, as captured or changed."""
+    """What a replay evaluates: host segments, durations and edges, as captured or changed."""
 
-    piece_ns: Int64Array
+    host_segment_ns: Int64Array
     duration_ns: Int64Array
     edges: Edges
     wait_ns: Int64Array
@@ -231,7 +252,7 @@ class Times:
 def replay(graph: StepGraph, work: Work | None = None) -> Times:
     """The earliest time of everything in ``graph`` when ``work`` (by default that of the capture) is done."""
     work = work or graph.work
-    lengths_ns = work.edges.lengths_ns(graph.points, work.piece_ns, work.duration_ns)
+    lengths_ns = work.edges.lengths_ns(graph.points, work.host_segment_ns, work.duration_ns)
     node_ns = find_longest_paths(graph.nodes_count, work.edges.source, work.edges.target, lengths_ns)
     start_ns = node_ns[graph.start_node]
     end_ns = np.maximum(node_ns[graph.end_node] + work.duration_ns, start_ns)
@@ -255,15 +276,15 @@ def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None 
     work = work or graph.work
     times = times or replay(graph, work)
     carried = graph.carried
-    host_ratio = int(work.piece_ns.sum()) / max(1, int(graph.piece_ns.sum()))
+    host_ratio = int(work.host_segment_ns.sum()) / max(1, int(graph.host_segment_ns.sum()))
     is_thread = carried.last_point != NONE
-    last_join = graph.points.last_join(carried.last_point)
+    last_sync_node = graph.points.last_sync_node(carried.last_point)
     carried_at = np.full(graph.nodes_count, NONE, dtype=np.int64)
     carried_at[carried.node] = np.arange(len(carried.node), dtype=np.int64)
     given = np.flatnonzero((work.edges.kind == Kind.GIVEN) & (carried_at[work.edges.target] != NONE))
     place = carried_at[work.edges.target[given]]
     for _ in range(replay_thresholds.MOST_STEADY_REPLAYS):
-        host_end_ns = times.node_ns[last_join] + graph.points.offsets_ns(work.piece_ns, carried.last_point)
+        host_end_ns = times.node_ns[last_sync_node] + graph.points.offsets_ns(work.host_segment_ns, carried.last_point)
         pause_ns = np.rint(carried.pause_ns * host_ratio).astype(np.int64)
         operation_end_ns = times.end_ns[carried.last_operation] + carried.pause_ns
         left_ns = np.where(is_thread, host_end_ns + pause_ns, operation_end_ns)
@@ -284,7 +305,7 @@ def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None 
     return work, times
 
 
-def with_operations(graph: StepGraph, operations: pl.DataFrame) -> StepGraph:
+def with_operations(graph: StepGraph, operations: RankOperations) -> StepGraph:
     """``graph`` with more columns in its operations, in the same order."""
     assert operations.height == graph.operations.height
     return replace(graph, operations=operations)

@@ -16,6 +16,7 @@ from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, Edges, Kind, StepGraph, Work, replay
 from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
 from three_walls.replay.unseen_shapes import meet_known_shapes
+from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
@@ -34,7 +35,7 @@ def select_operations(graph: StepGraph, select: Selection) -> BoolArray:
     return graph.once(select, lambda: _find_operations(graph.operations, select))
 
 
-def _find_operations(operations: pl.DataFrame, select: Selection) -> BoolArray:
+def _find_operations(operations: Operations, select: Selection) -> BoolArray:
     categories = [name for each in select.categories for name in CATEGORY_GROUPS.get(each, (each,))]
     wanted: list[pl.Expr] = []
     lists = (
@@ -77,14 +78,16 @@ def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -
         return scaled
     least_ns = kernels * (replay_thresholds.LEAST_KERNEL_NS + replay_thresholds.LEAST_STREAM_GAP_NS)
     added_ns = np.rint(np.maximum(share * (work.duration_ns - work.wait_ns), least_ns)).astype(np.int64)
-    piece_ns = scaled.piece_ns.copy()
+    host_segment_ns = scaled.host_segment_ns.copy()
     # A graph launches what is added to it, too.
     launches = np.unique(graph.call_of[selected & (graph.call_of != NONE) & ~_is_in_graph(graph)])
-    # Before the launch, or right after it where the thread begins with it or was handed over to.
-    places = np.where(graph.points.join[2 * launches] == NONE, 2 * launches, 2 * launches + 1)
-    piece_ns[places] += round(kernels * _usual_launch_ns(graph, work))
+    # Before the launch, or right after it where the thread begins with it or resumes after a handoff.
+    places = np.where(graph.points.sync_node[2 * launches] == NONE, 2 * launches, 2 * launches + 1)
+    host_segment_ns[places] += round(kernels * _usual_launch_ns(graph, work))
     return replace(
-        scaled, piece_ns=piece_ns, duration_ns=scaled.duration_ns + np.where(selected, added_ns, 0).astype(np.int64)
+        scaled,
+        host_segment_ns=host_segment_ns,
+        duration_ns=scaled.duration_ns + np.where(selected, added_ns, 0).astype(np.int64),
     )
 
 
@@ -97,8 +100,8 @@ def _is_in_graph(graph: StepGraph) -> BoolArray:
 def _usual_launch_ns(graph: StepGraph, work: Work) -> float:
     """Host time of a launch and the think time before it: the median of the step's launches."""
     launches = np.unique(graph.call_of[graph.call_of != NONE])
-    before_ns = np.where(graph.points.join[2 * launches] == NONE, work.piece_ns[2 * launches], 0)
-    return float(np.median(before_ns + work.piece_ns[2 * launches + 1])) if len(launches) else 0.0
+    before_ns = np.where(graph.points.sync_node[2 * launches] == NONE, work.host_segment_ns[2 * launches], 0)
+    return float(np.median(before_ns + work.host_segment_ns[2 * launches + 1])) if len(launches) else 0.0
 
 
 def _scale_operations(
@@ -114,10 +117,10 @@ def _scale_operations(
         edges = _without_gaps(graph, edges, selected)
     if is_gone and host == 0:  # and no call waits for it, nor for what ran on its stream before
         edges = edges.drop((edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)])
-    piece_ns = work.piece_ns
+    host_segment_ns = work.host_segment_ns
     if host != 1.0:
-        piece_ns = _scale_chosen(piece_ns, _pieces_of(graph, selected), host)
-    return Work(piece_ns, wait_ns + transfer_ns, edges, wait_ns)
+        host_segment_ns = _scale_chosen(host_segment_ns, _host_segments_of(graph, selected), host)
+    return Work(host_segment_ns, wait_ns + transfer_ns, edges, wait_ns)
 
 
 def _scale_chosen(values_ns: Int64Array, chosen: BoolArray, factor: float | Float64Array) -> Int64Array:
@@ -126,23 +129,23 @@ def _scale_chosen(values_ns: Int64Array, chosen: BoolArray, factor: float | Floa
     return np.where(chosen, np.rint(values_ns * factor).astype(np.int64), values_ns)
 
 
-def _pieces_of(graph: StepGraph, selected: BoolArray) -> BoolArray:
-    """The host pieces that lead to the launches of the ``selected`` operations: all since the launch before.
+def _host_segments_of(graph: StepGraph, selected: BoolArray) -> BoolArray:
+    """The host segments that lead to the launches of the ``selected`` operations: all since the launch before.
 
-    What a thread waited for (at a join) is no work of its own.
+    What a thread waited for (at a sync point) is no work of its own.
     """
-    return graph.once(("pieces", selected.tobytes()), lambda: _find_pieces(graph, selected))
+    return graph.once(("host segments", selected.tobytes()), lambda: _find_host_segments(graph, selected))
 
 
-def _find_pieces(graph: StepGraph, selected: BoolArray) -> BoolArray:
+def _find_host_segments(graph: StepGraph, selected: BoolArray) -> BoolArray:
     leads_to = _leads_to(graph)
     launches_selected = np.zeros(graph.calls.height, dtype=bool)
     launched = graph.call_of[selected & (graph.call_of != NONE)]
     launches_selected[launched] = True
     leads = (leads_to != NONE) & launches_selected[np.maximum(leads_to, 0)] & ~_is_synchronizing(graph)
-    pieces = np.repeat(leads, 2)
-    is_join = graph.points.join != NONE
-    return np.asarray(pieces & ~is_join)
+    host_segments = np.repeat(leads, 2)
+    is_sync_point = graph.points.sync_node != NONE
+    return np.asarray(host_segments & ~is_sync_point)
 
 
 def _leads_to(graph: StepGraph) -> Int64Array:
@@ -207,15 +210,17 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
         edges = edges.take(~((edges.kind == Kind.AWAITED) & is_free[np.maximum(edges.operation, 0)]))
     within, host = runs.within, _at(change.host, level)
     is_known = fused_kernel[np.maximum(call_of, 0)] != NONE
-    piece_ns = _scale_chosen(np.where(within, 0, work.piece_ns), _pieces_of(graph, kept & ~is_known), host)
+    host_segment_ns = _scale_chosen(
+        np.where(within, 0, work.host_segment_ns), _host_segments_of(graph, kept & ~is_known), host
+    )
     first_calls = runs.first_calls
-    replaced_ns = _sum_by_run(np.where(within, work.piece_ns, 0), first_calls)
+    replaced_ns = _sum_by_run(np.where(within, work.host_segment_ns, 0), first_calls)
     first_calls, replaced_ns = (values[fused_kernel[first_calls] != NONE] for values in (first_calls, replaced_ns))
-    # At a join the piece before the call is no time that passes in any case; that of the call is.
-    points = 2 * first_calls + (graph.points.join[2 * first_calls] != NONE)
-    piece_ns[points] += np.rint(host * replaced_ns).astype(np.int64)
+    # At a sync point the wait may hide the host segment before the call, but never that of the call.
+    points = 2 * first_calls + (graph.points.sync_node[2 * first_calls] != NONE)
+    host_segment_ns[points] += np.rint(host * replaced_ns).astype(np.int64)
     return Work(
-        piece_ns,
+        host_segment_ns,
         np.rint(duration_ns).astype(np.int64),
         edges,
         np.minimum(work.wait_ns, np.rint(duration_ns).astype(np.int64)),
@@ -237,7 +242,7 @@ class _Runs:
     launched_by: Int64Array
     """Per node, the start of an operation whose launch goes: the last call of its run that stays; else NONE."""
     within: BoolArray
-    """The host pieces that go."""
+    """The host segments that go."""
     kernel: Int64Array
     """Per call the fused kernel that would take over; NONE if not known."""
     waits_for_own: BoolArray
@@ -271,7 +276,7 @@ def _shorten_runs(
         is_removed=is_removed,
         is_kept=in_run & ~is_removed,
         launched_by=_find_new_launches(graph, run, position, is_removed, kept_launches),
-        within=_pieces_within(graph, run, position, kept_launches, waits_for_own),
+        within=_host_segments_within(graph, run, position, kept_launches, waits_for_own),
         kernel=kernel,
         waits_for_own=waits_for_own,
     )
@@ -297,16 +302,16 @@ def _waits_for_own(graph: StepGraph, fused_kernel: Int64Array) -> BoolArray:
     operation = edges.operation[(edges.kind == Kind.AWAITED) & (edges.operation != NONE)]
     target = edges.target[(edges.kind == Kind.AWAITED) & (edges.operation != NONE)]
     call = graph.call_of[operation]
-    is_own = (call != NONE) & (graph.points.join[2 * np.maximum(call, 0) + 1] == target)
+    is_own = (call != NONE) & (graph.points.sync_node[2 * np.maximum(call, 0) + 1] == target)
     flags[call[is_own]] = True
     return np.asarray(flags & (fused_kernel != NONE))
 
 
-def _sum_by_run(piece_ns: Int64Array, first_calls: Int64Array) -> Float64Array:
-    """The sum of ``piece_ns`` of each run, by the ascending first calls of the runs; it is 0 outside of runs."""
-    places = np.flatnonzero(piece_ns)
+def _sum_by_run(host_segment_ns: Int64Array, first_calls: Int64Array) -> Float64Array:
+    """The sum of ``host_segment_ns`` of each run, by the ascending first calls of the runs; it is 0 outside of runs."""
+    places = np.flatnonzero(host_segment_ns)
     run = np.searchsorted(first_calls, places // 2, side="right") - 1
-    return np.bincount(run, piece_ns[places].astype(np.float64), len(first_calls)).astype(np.float64)
+    return np.bincount(run, host_segment_ns[places].astype(np.float64), len(first_calls)).astype(np.float64)
 
 
 def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
@@ -318,12 +323,12 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     spaced = at_start[edges.target] & (edges.kind == Kind.STREAM)
     node_gap_ns = replay_thresholds.LEAST_STREAM_GAP_NS
     edges = replace(edges, fixed_ns=np.where(spaced, np.minimum(edges.fixed_ns, node_gap_ns), edges.fixed_ns))
-    piece_ns = np.where(runs.within, 0, work.piece_ns)
+    host_segment_ns = np.where(runs.within, 0, work.host_segment_ns)
     # The first launch of a run becomes the launch of the graph.
-    piece_ns[2 * runs.first_calls + 1] = round(1000 * _at(change.overhead_us, level))
+    host_segment_ns[2 * runs.first_calls + 1] = round(1000 * _at(change.overhead_us, level))
     return replace(
         work,
-        piece_ns=piece_ns,
+        host_segment_ns=host_segment_ns,
         duration_ns=_scale_chosen(work.duration_ns, selected, _at(change.time, level)),
         edges=edges,
     )
@@ -343,7 +348,7 @@ def _find_runs(
     launches_selected, launches_other = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     launches_selected[graph.call_of[has_call & selected]] = True
     launches_other[graph.call_of[has_call & ~selected]] = True
-    waits = (graph.points.join[1::2] != NONE) | _is_synchronizing(graph)
+    waits = (graph.points.sync_node[1::2] != NONE) | _is_synchronizing(graph)
     ends_run = launches_other | (waits & ~goes_on)
     key = _thread_numbers(graph)
     changes = np.concatenate([[True], key[1:] != key[:-1]]) if count else np.zeros(0, dtype=bool)
@@ -378,16 +383,16 @@ def _launch_together(graph: StepGraph, edges: Edges, runs: _Runs) -> Edges:
     moved = (edges.kind == Kind.LAUNCH) & (launched_by != NONE)
     point = np.where(moved, 2 * launched_by, edges.point)
     source = edges.source.copy()
-    source[moved] = graph.points.last_join(point[moved])
+    source[moved] = graph.points.last_sync_node(point[moved])
     return replace(edges, point=point, source=source)
 
 
-def _pieces_within(
+def _host_segments_within(
     graph: StepGraph, run: Int64Array, position: Int64Array, kept_launches: int, goes_on: BoolArray
 ) -> BoolArray:
-    """The host pieces between the last launch of a run that is left and the last one of all.
+    """The host segments between the last launch of a run that is left and the last one of all.
 
-    Pieces that end at a join stay, but for those of calls that go on (``goes_on``).
+    Those that end at a sync point stay, but for those of calls that go on (``goes_on``).
     """
     count = len(run)
     inside = np.zeros(count + 1, dtype=np.int64)
@@ -403,7 +408,7 @@ def _pieces_within(
     inside[kept + 1] += 1
     inside[last + 1] -= 1
     within = np.repeat(np.cumsum(inside)[:count] > 0, 2)
-    stays = graph.points.join != NONE
+    stays = graph.points.sync_node != NONE
     stays[1::2] &= ~goes_on
     return np.asarray(within & ~stays)
 
@@ -442,8 +447,8 @@ def _can_be_covered(graph: StepGraph) -> BoolArray:
 
 
 def _host(_: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
-    # At a join that waited for the device, the piece is a fraction of a call: it scales like any other.
-    return replace(work, piece_ns=np.rint(work.piece_ns * _at(change.host, level)).astype(np.int64))
+    # Where a sync point waited for the device, its segment is a fraction of a call: it scales like any other.
+    return replace(work, host_segment_ns=np.rint(work.host_segment_ns * _at(change.host, level)).astype(np.int64))
 
 
 def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
@@ -452,7 +457,7 @@ def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) 
     released = (edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)]
     if change.select.calls:
         call_of_node = np.full(graph.nodes_count, NONE, dtype=np.int64)
-        ends = graph.points.join[1::2]
+        ends = graph.points.sync_node[1::2]
         call_of_node[ends[ends != NONE]] = np.flatnonzero(ends != NONE)
         is_meant = (
             graph.calls["name"].cast(pl.String).str.contains(change.select.calls).fill_null(value=False).to_numpy()
@@ -474,17 +479,21 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         select_operations(graph, change.select) & (operations["direction"] == FORWARD).fill_null(value=False).to_numpy()
     )
     backward = (operations["direction"] == BACKWARD).fill_null(value=False).to_numpy()
-    duration_ns, piece_ns = work.duration_ns.astype(np.float64), work.piece_ns.astype(np.float64)
+    duration_ns, host_segment_ns = work.duration_ns.astype(np.float64), work.host_segment_ns.astype(np.float64)
     rank, call_rank = operations["rank"].to_numpy(), np.repeat(graph.calls["rank"].to_numpy(), 2)
-    forward_pieces, backward_pieces = _pieces_of(graph, selected), _pieces_of(graph, backward)
+    forward_segments, backward_segments = _host_segments_of(graph, selected), _host_segments_of(graph, backward)
     for number in range(len(graph.ranks)):
         repeated, longer = selected & (rank == number), backward & (rank == number)
         # Streams run beside each other more in one direction than in the other: what counts is the time they cover.
         concurrency = _covered_fraction(operations, repeated) / _covered_fraction(operations, longer)
         _stretch(duration_ns, repeated, longer, _at(change.time, level) * concurrency)
         on_rank = call_rank == number
-        _stretch(piece_ns, forward_pieces & on_rank, backward_pieces & on_rank, _at(change.host, level))
-    return replace(work, piece_ns=np.rint(piece_ns).astype(np.int64), duration_ns=np.rint(duration_ns).astype(np.int64))
+        _stretch(host_segment_ns, forward_segments & on_rank, backward_segments & on_rank, _at(change.host, level))
+    return replace(
+        work,
+        host_segment_ns=np.rint(host_segment_ns).astype(np.int64),
+        duration_ns=np.rint(duration_ns).astype(np.int64),
+    )
 
 
 def _covered_fraction(operations: pl.DataFrame, chosen: BoolArray) -> float:
@@ -611,7 +620,7 @@ def _balance(graph: StepGraph, work: Work, change: Transformation, level: Level)
 
 
 def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:
-    """The selected ranks work at the median pace of the others: kernels by category, and host pieces.
+    """The selected ranks work at the median pace of the others: kernels by category, and host segments.
 
     Beside another process on one GPU the collectives of all crawl: without it they take what the fastest of them take.
     """
@@ -632,29 +641,29 @@ def _heal(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Wor
             if total > usual > 0:
                 duration_ns[mine] = np.rint(work.duration_ns[mine] * (usual / total)).astype(np.int64)
     call_rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
-    usual = float(np.median([work.piece_ns[call_rank == number].sum() for number in peers]))
-    piece_ns = work.piece_ns.copy()
+    usual = float(np.median([work.host_segment_ns[call_rank == number].sum() for number in peers]))
+    host_segment_ns = work.host_segment_ns.copy()
     for number in selected:
-        total = work.piece_ns[call_rank == number].sum()
+        total = work.host_segment_ns[call_rank == number].sum()
         if total > usual > 0:
-            piece_ns = _scale_chosen(piece_ns, call_rank == number, usual / total)
+            host_segment_ns = _scale_chosen(host_segment_ns, call_rank == number, usual / total)
     is_healed = np.isin(rank, selected)
     if graph.held_ns[is_healed].any():
         transfer_ns = duration_ns - work.wait_ns
-        crawls = ~is_work & (graph.ready_ns != NONE) & (transfer_ns > graph.ready_ns)
-        duration_ns = np.where(crawls, work.wait_ns + graph.ready_ns, duration_ns)
+        is_contended = ~is_work & (graph.ready_ns != NONE) & (transfer_ns > graph.ready_ns)
+        duration_ns = np.where(is_contended, work.wait_ns + graph.ready_ns, duration_ns)
     edges = work.edges.delay(graph.start_node, np.where(is_healed, -graph.held_ns, 0))
-    return replace(work, piece_ns=piece_ns, duration_ns=duration_ns, edges=edges)
+    return replace(work, host_segment_ns=host_segment_ns, duration_ns=duration_ns, edges=edges)
 
 
 def _even_hosts(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     """Ranks run the same program, so the fastest host shows what the others take where nothing slows them down."""
     selected = np.unique(graph.operations["rank"].to_numpy()[select_operations(graph, change.select)])
     call_rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
-    total_ns = np.bincount(call_rank, work.piece_ns, len(graph.ranks))
+    total_ns = np.bincount(call_rank, work.host_segment_ns, len(graph.ranks))
     left = 1 - _at(change.share, level) * (1 - total_ns.min() / np.maximum(1, total_ns))
-    piece_ns = _scale_chosen(work.piece_ns, np.isin(call_rank, selected), left[call_rank])
-    return replace(work, piece_ns=piece_ns)
+    host_segment_ns = _scale_chosen(work.host_segment_ns, np.isin(call_rank, selected), left[call_rank])
+    return replace(work, host_segment_ns=host_segment_ns)
 
 
 _ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Work]] = {

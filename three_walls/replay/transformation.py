@@ -48,7 +48,7 @@ class Action(StrEnum):
     The host launches GEMMs of experts as those of shapes that occurred before (``replay/unseen_shapes.py``).
     """
     HEAL = "heal"
-    """The selected ranks take the median time of their peers for their kernels and host pieces."""
+    """The selected ranks take the median time of their peers for their kernels and host segments."""
     EVEN_HOSTS = "even_hosts"
     """The host of each selected rank loses ``share`` of what it takes more than the fastest captured one."""
 

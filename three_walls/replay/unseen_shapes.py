@@ -47,7 +47,7 @@ def meet_known_shapes(graph: StepGraph, work: Work, threads: Int64Array, selecte
     launches = _find_launches(graph, threads, selected)
     if level is Level.LOW or not launches.is_expert.any() or not launches.is_fixed.any():
         return work
-    own = np.where(graph.points.join == NONE, work.piece_ns, 0)  # what ends at a join is a wait
+    own = np.where(graph.points.sync_node == NONE, work.host_segment_ns, 0)  # what ends at a sync point is a wait
     host_ns = np.bincount(launches.stretch, own[0::2] + own[1::2], len(launches.is_expert)).astype(np.int64)
     usual_ns = _cheap(host_ns[launches.is_fixed])
     of_experts_ns = host_ns[launches.is_expert]
@@ -57,7 +57,7 @@ def meet_known_shapes(graph: StepGraph, work: Work, threads: Int64Array, selecte
     is_dear = launches.is_expert & (host_ns > usual_ns)
     left = np.where(is_dear, known_ns / np.maximum(1, host_ns), 1.0)[launches.stretch]
     shorter_ns = np.rint(own * np.repeat(left, 2)).astype(np.int64)
-    return replace(work, piece_ns=work.piece_ns - own + shorter_ns)
+    return replace(work, host_segment_ns=work.host_segment_ns - own + shorter_ns)
 
 
 def _cheap(host_ns: Int64Array) -> float:

@@ -2,11 +2,11 @@
 
 ``attribute`` is the list of what is measured:
 
-- ``parts.py``: the parts of a long run, attributed one after the other.
+- ``parts_of_run.py``: the parts of a long run, attributed one after the other.
 - ``ownership.py``: the budget (an owner for every nanosecond), and exposed and hidden communication.
 - ``transfer.py``: how much of exposed communication is transfer, and how much is waiting for peers.
 - ``compute_gaps.py``: why no compute ran, for every nanosecond without compute.
-- ``waits.py``: how long each rank waited for which rank. ``stragglers.py``: which ranks were late, and why.
+- ``waits_for_peers.py``: how long each rank waited for which rank. ``stragglers.py``: which ranks were late, and why.
 - ``slow_ranks.py``: which ranks take longer than the others for the same kernels.
 """
 
@@ -34,6 +34,7 @@ from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.slow_ranks import LEAST_RANKS, find_slow_ranks, list_paced_calls, measure_paces
 from three_walls.step.step_rows import Straggler, Wait
+from three_walls.step.step_tables import BudgetRows, ExposureRows, Slices, Steps, StepTimes, TransferRows
 from three_walls.step.stragglers import explain_stragglers, find_late_ranks
 from three_walls.step.stream_edges import EventCalls, list_event_calls
 from three_walls.step.survey.survey_rows import Survey
@@ -42,24 +43,25 @@ from three_walls.step.waits_for_peers import list_waits
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 from three_walls.trace.read_inputs import Inputs
 from three_walls.trace.read_trace import Trace
+from three_walls.trace.schemas import AnyTable
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """What the time of every step of every rank went to. The functions named define the columns."""
 
-    steps: pl.DataFrame
+    steps: Steps
     """Timeline.steps."""
-    compute: pl.DataFrame
-    """The time in which any compute kernel runs: rank_index, step, ns."""
-    slices: pl.DataFrame
+    compute: StepTimes
+    """The time in which any compute kernel runs."""
+    slices: Slices
     """The steps that are shown (those of the number of some rank's median step), cut wherever anything starts or ends:
     slice_steps."""
-    budget: pl.DataFrame
+    budget: BudgetRows
     """The time that each bucket owns: measure_budget."""
-    exposure: pl.DataFrame
+    exposure: ExposureRows
     """Exposed and hidden communication: measure_exposure."""
-    transfer: pl.DataFrame
+    transfer: TransferRows
     """Exposed communication without waiting for peers: measure_transfer."""
     compute_gaps: ComputeGaps
     """Time without compute by cause: explain_compute_gaps."""
@@ -125,7 +127,7 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     )
 
 
-def attribute_part(part: Part, shown: pl.Expr, sliced: pl.Expr) -> tuple[pl.DataFrame, ...]:
+def attribute_part(part: Part, shown: pl.Expr, sliced: pl.Expr) -> tuple[AnyTable, ...]:
     """What is measured of the steps of ``part``, each by itself.
 
     The slices (of steps that are ``sliced``), those with exposed communication, the time with compute, the budget,

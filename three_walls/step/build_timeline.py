@@ -4,7 +4,7 @@
 
 - ``categories.py``: what each operation is, from its name.
 - ``communication_owners.py``: which kind of parallelism an NCCL kernel belongs to.
-- ``steps.py``: where the training steps begin and end, and which of them are kept.
+- ``find_steps.py``: where the training steps begin and end, and which of them are kept.
 """
 
 from __future__ import annotations
@@ -27,6 +27,15 @@ from three_walls.step.communication_owners import (
 )
 from three_walls.step.find_steps import TRAINING_STEP_TEXT, StepSource, find_steps
 from three_walls.step.launches import find_launches
+from three_walls.step.step_tables import (
+    SCHEDULE_NODES,
+    ClassifiedOperations,
+    LaunchedOperations,
+    Operations,
+    ScheduleNodes,
+    Steps,
+    ThreadIntervals,
+)
 from three_walls.tables.buckets import GEMM_CATEGORIES
 from three_walls.tables.kernel_names import load_api_patterns, shown_settings, union_of
 from three_walls.tables.megatron_signs import megatron_signs
@@ -35,7 +44,15 @@ from three_walls.tables.shareable import cut_private
 from three_walls.trace.api_calls import ApiCalls
 from three_walls.trace.read_tables import WantedRanges, list_range_texts
 from three_walls.trace.read_trace import Trace, list_steps_to_read
-from three_walls.trace.schemas import ROWS_AT_ONCE, share_constants
+from three_walls.trace.schemas import (
+    ROWS_AT_ONCE,
+    AnyTable,
+    EventRecords,
+    HostRanges,
+    ProfilerOverhead,
+    StreamWaits,
+    share_constants,
+)
 
 # NVTX ranges of Megatron's expert-parallel overlap. Megatron Core's ``ScheduleNode`` (pipeline_parallel/utils.py) puts
 # a range around the launches of each node of a layer: always up to release 0.16, with ``nvtx_ranges`` since. The range
@@ -68,17 +85,6 @@ _MOST_NAMED, _LONGEST_NAMED, _LONGEST_READ = 6, 60, 1_000
 
 _OF_COMMUNICATOR = ("communicator", "message_bytes")
 
-SCHEDULE_NODES = pl.Schema(
-    {
-        "capture_id": pl.Int64,
-        "process": pl.Int64,
-        "node": pl.String,  # attn, moe_dispatch, mlp or moe_combine
-        "direction": pl.String,  # forward, backward or wgrad
-        "start_ns": pl.Int64,  # when the host began to launch the node
-        "end_ns": pl.Int64,
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
@@ -87,36 +93,30 @@ class Timeline:
     Times are those of each capture's own clock.
     """
 
-    operations: pl.DataFrame
-    """Every device operation with its ``category`` and its launch (``launch_...``), sorted by rank and start."""
-    steps: pl.DataFrame
-    """The steps of every rank (steps.STEPS)."""
+    operations: Operations
+    steps: Steps
     sources: Mapping[int, StepSource]
     """Where the step boundaries of each rank come from, by rank index."""
-    synchronizing: pl.DataFrame
+    synchronizing: ThreadIntervals
     """API calls that wait for the device."""
-    overhead: pl.DataFrame
-    """When the profiler delayed a thread."""
+    overhead: ProfilerOverhead
     api_calls: ApiCalls
     """All CUDA API calls: what host threads were doing."""
-    stream_waits: pl.DataFrame
-    """Waits of a stream for an event."""
-    event_records: pl.DataFrame
-    """Records of an event on a stream, as far as the export lists them."""
-    schedule_nodes: pl.DataFrame
-    """When each host launched which node of a layer under expert-parallel overlap (SCHEDULE_NODES)."""
+    stream_waits: StreamWaits
+    event_records: EventRecords
+    schedule_nodes: ScheduleNodes
 
-    def with_steps(self, steps: pl.DataFrame) -> Timeline:
-        """This timeline with other ``steps`` (STEPS)."""
+    def with_steps(self, steps: Steps) -> Timeline:
+        """This timeline with other ``steps``."""
         return replace(self, steps=steps)
 
 
-def take_rank(operations: pl.DataFrame, rank_index: int) -> pl.DataFrame:
+def take_rank(operations: Operations, rank_index: int) -> Operations:
     """The rows of a rank, in place. ``operations`` are sorted by rank, as ``Timeline.operations`` are."""
     return find_between(operations, "rank_index", rank_index, rank_index + 1)
 
 
-def find_between(rows: pl.DataFrame, column: str, begin: int, end: int) -> pl.DataFrame:
+def find_between(rows: AnyTable, column: str, begin: int, end: int) -> AnyTable:
     """The ``rows``, sorted by ``column``, from ``begin`` to before ``end``, in place."""
     bounds = pl.Series([begin, end], dtype=pl.Int64)
     first, after = rows.select(pl.col(column).search_sorted(bounds, "left")).to_series()
@@ -202,7 +202,7 @@ def _quote_range(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_NAMED else f"{text[: _LONGEST_NAMED - 3]}...")
 
 
-def _classify_operations(trace: Trace, config: RunConfig) -> pl.DataFrame:
+def _classify_operations(trace: Trace, config: RunConfig) -> Operations:
     """The operations of ``trace`` with their launches, categories and communicators.
 
     Columns are added to those of the trace, never gathered anew: the two share their memory.
@@ -221,7 +221,7 @@ def _spread(values: pl.Series, places: pl.Series, height: int) -> pl.Series:
     return pl.repeat(None, height, dtype=values.dtype, eager=True).scatter(places, values).alias(values.name)
 
 
-def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -> pl.DataFrame:
+def _resolve_owners(operations: ClassifiedOperations, trace: Trace, config: RunConfig) -> Operations:
     """The ``operations`` that communicate, a few in a hundred, with communicators and the categories of their owners.
 
     Their ``place`` among all is added. An operation of each stream that computes is among them: it shows where an
@@ -239,7 +239,7 @@ def _resolve_owners(operations: pl.DataFrame, trace: Trace, config: RunConfig) -
     return resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config)
 
 
-def _add_hosts(trace: Trace) -> pl.DataFrame:
+def _add_hosts(trace: Trace) -> LaunchedOperations:
     """Adds the host's side to the operations: capture_id, process, launch_start_ns, launch_end_ns, launch_thread.
 
     The launch columns are null where the API call was not recorded.
@@ -256,8 +256,8 @@ def _add_hosts(trace: Trace) -> pl.DataFrame:
     return operations.hstack(find_launches(operations.select("process", "correlation"), trace.api_calls))
 
 
-def _list_schedule_nodes(ranges: pl.DataFrame) -> pl.DataFrame:
-    """The schedule's nodes among NVTX ``ranges`` (SCHEDULE_NODES), sorted. Ranges that never closed are left out."""
+def _list_schedule_nodes(ranges: HostRanges) -> ScheduleNodes:
+    """The schedule's nodes among NVTX ``ranges``, sorted. Ranges that never closed are left out."""
     words = pl.col("text").str.split(" ")
     return (
         ranges.filter(pl.col("text").is_in(NODE_TEXTS) & pl.col("end_ns").is_not_null())

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from three_walls.step import timeline_thresholds
+from three_walls.step.step_tables import ClassifiedOperations, LaunchedOperations, Operations
 from three_walls.tables.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
 from three_walls.tables.kernel_names import KernelPattern, load_kernel_patterns
 from three_walls.trace.schemas import ROWS_AT_ONCE, distinct_rows
@@ -36,7 +37,7 @@ _HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE, _PEER_TO_PEER = 1, 2, 8, 10
 _PAGEABLE = 0
 
 
-def classify(operations: pl.DataFrame, names: Mapping[int, str]) -> pl.DataFrame:
+def classify(operations: LaunchedOperations, names: Mapping[int, str]) -> ClassifiedOperations:
     """Adds four columns to ``operations`` that state what each one is.
 
     category  name of the bucket, or ``send_recv`` until the owner of that exchange is known
@@ -145,7 +146,7 @@ def _category_without_name() -> pl.Expr:
     )
 
 
-def mark_unfused_attention(operations: pl.DataFrame) -> pl.DataFrame:
+def mark_unfused_attention(operations: Operations) -> Operations:
     """Moves the generic kernels around each attention softmax in ``operations`` to ``attention_unfused``.
 
     Unfused attention is GEMM, mask, scale, softmax, GEMM. Its masks, scales and copies of the score matrix are

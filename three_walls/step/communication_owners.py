@@ -34,9 +34,11 @@ import polars as pl
 
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.categories import CATEGORY, CATEGORY_OR_SEND_RECV
+from three_walls.step.step_tables import ClassifiedOperations, Operations
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES, SEND_RECV
 from three_walls.tables.nvtx_ranges import DATA_PARALLEL, TENSOR_PARALLEL, TOKENS, OwnerTexts
 from three_walls.trace.nccl_payload import GROUP_END, GROUP_START
+from three_walls.trace.schemas import HostRanges, NcclCalls
 
 MEGATRON_TEXTS = ("_AllToAll",)
 """Ranges of Megatron Core's own all-to-all: its token dispatcher calls it, context parallelism does not."""
@@ -62,7 +64,7 @@ NCCL_CATEGORIES = [*COMMUNICATION_CATEGORIES, SEND_RECV]
 _IS_GROUP_MARK = pl.col("call_name").is_in([GROUP_START, GROUP_END])
 
 
-def take_ranges(ranges: pl.DataFrame, texts: Sequence[str], distinct: pl.Series | None = None) -> pl.DataFrame:
+def take_ranges(ranges: HostRanges, texts: Sequence[str], distinct: pl.Series | None = None) -> HostRanges:
     """The ``ranges`` whose text holds one of ``texts``. ``distinct``: their texts, each once, where that is known.
 
     Hundreds of thousands of ranges have some dozens of texts: to search each of these once takes an eighth of the time.
@@ -72,7 +74,7 @@ def take_ranges(ranges: pl.DataFrame, texts: Sequence[str], distinct: pl.Series 
     return ranges.clear() if found.is_empty() else ranges.filter(pl.col("text").is_in(found.implode()))
 
 
-def join_communicators(operations: pl.DataFrame, nccl_calls: pl.DataFrame) -> pl.DataFrame:
+def join_communicators(operations: ClassifiedOperations, nccl_calls: NcclCalls) -> Operations:
     """Adds ``communicator`` and ``message_bytes`` to the ``operations`` of one capture, null where not known.
 
     ``nccl_calls``: NCCL_CALLS of the same capture. The message of a group is what it sends or receives, whichever is
@@ -148,7 +150,7 @@ def _in_ranges(launches: pl.DataFrame, ranges: pl.DataFrame, carry: list[str]) -
     )
 
 
-def resolve_send_recv(operations: pl.DataFrame, ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
+def resolve_send_recv(operations: Operations, ranges: HostRanges, config: RunConfig) -> Operations:
     """Replaces the category ``send_recv`` in the ``operations`` of one capture by that of its owner.
 
     ``operations`` have a ``communicator``, null where it is not known; ``ranges`` are NVTX ranges with one of
@@ -166,7 +168,7 @@ def resolve_send_recv(operations: pl.DataFrame, ranges: pl.DataFrame, config: Ru
     ).drop("inside")
 
 
-def _trusted_ranges(ranges: pl.DataFrame, config: RunConfig) -> pl.DataFrame:
+def _trusted_ranges(ranges: HostRanges, config: RunConfig) -> HostRanges:
     """The all-to-all ranges that show an exchange of experts.
 
     None with context parallelism, whose own all-to-all (Ulysses) has such ranges too. Where the sizes are not known,
@@ -213,8 +215,8 @@ def _exchange_by_config(config: RunConfig, without: str = "") -> str:
 
 
 def resolve_collectives(
-    operations: pl.DataFrame, ranges: pl.DataFrame, owners: tuple[OwnerTexts, ...], config: RunConfig
-) -> pl.DataFrame:
+    operations: Operations, ranges: HostRanges, owners: tuple[OwnerTexts, ...], config: RunConfig
+) -> Operations:
     """Gives every collective in the ``operations`` of one capture its owner's category, where the owner is known.
 
     ``operations`` have a ``communicator``, null where it is not known; ``ranges`` are NVTX ranges.
@@ -228,7 +230,7 @@ def resolve_collectives(
     ).drop("owner")
 
 
-def _owner_by_range(operations: pl.DataFrame, ranges: pl.DataFrame, owners: tuple[OwnerTexts, ...]) -> pl.Series:
+def _owner_by_range(operations: Operations, ranges: HostRanges, owners: tuple[OwnerTexts, ...]) -> pl.Series:
     """Per operation the first of ``owners`` with a range around the launch; null if there is none."""
     distinct = ranges["text"].unique()
     owner = np.full(operations.height, len(owners))
@@ -296,7 +298,7 @@ def _tensor_size(config: RunConfig) -> int | None:
     return None if tensor is None or expert_tensor is None else max(tensor, expert_tensor)
 
 
-def launched_inside(operations: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
+def launched_inside(operations: Operations, ranges: HostRanges) -> pl.Series:
     """Per operation whether its launch lies in one of ``ranges`` (HOST_RANGES of one capture) on its thread."""
     inside = np.zeros(operations.height, dtype=np.bool_)
     is_known = operations["launch_start_ns"].is_not_null() & operations["launch_thread"].is_not_null()

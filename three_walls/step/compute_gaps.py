@@ -39,6 +39,7 @@ from three_walls.step.intervals import DURATION, find_next, intersect, sweep
 from three_walls.step.ownership import COMPUTE_MASK, ConservationError, find_time_without_compute
 from three_walls.step.parts_of_run import Part
 from three_walls.step.step_rows import GapCause
+from three_walls.step.step_tables import GapCauses, GapCauseSums, LateLaunches, Operations, Slices, Steps
 from three_walls.step.stream_edges import EventCalls, find_blocking, find_edges
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 
@@ -90,17 +91,15 @@ _BASES = [
 class ComputeGaps:
     """The time without compute of every step, by cause."""
 
-    sums: pl.DataFrame
-    """rank_index, step, cause, detail, ns (positive), sorted."""
-    stretches: pl.DataFrame
-    """The stretches that ``sums`` sums, of the steps that are shown: rank_index, step, start_ns, end_ns, cause, detail,
-    sorted by rank, step and start. They cover the time without compute of each step once."""
+    sums: GapCauseSums
+    stretches: GapCauses
+    """What ``sums`` sums, of the steps that are shown, sorted by rank, step and start."""
 
 
-def explain_compute_gaps(part: Part, slices: pl.DataFrame, shown: pl.Expr) -> ComputeGaps:
+def explain_compute_gaps(part: Part, slices: Slices, shown: pl.Expr) -> ComputeGaps:
     """The time without compute by cause.
 
-    ``slices``: slice_steps of the steps of ``part``. ``shown``: whether the stretches of a step are kept.
+    ``slices``: of the steps of ``part``. ``shown``: whether the stretches of a step are kept.
     Raises ConservationError unless the causes sum to each step's time without compute.
     """
     split, names = _split_gaps(part, slices)
@@ -131,7 +130,7 @@ def summarize_gap_causes(gaps: ComputeGaps, step_of: Mapping[int, int]) -> dict[
     return {rank_index: tuple(causes) for rank_index, causes in found.items()}
 
 
-def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def _find_gaps(slices: Slices, operations: Operations) -> LateLaunches:
     """The gaps, each with the compute operation that ends it: rank_index, step, gap, start_ns, end_ns, ...
 
     Of that operation: op, capture_id, stream, thread, launch_ns and launched_ns (start and end of its launch call) and
@@ -159,7 +158,7 @@ def _find_gaps(slices: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([gaps, ended_by], how="horizontal").with_row_index("gap")
 
 
-def _label_blocked(gaps: pl.DataFrame, operations: pl.DataFrame, event_calls: EventCalls) -> pl.DataFrame:
+def _label_blocked(gaps: LateLaunches, operations: Operations, event_calls: EventCalls) -> pl.DataFrame:
     """The causes ``blocking`` and ``dependency_stalled`` (LABELLED)."""
     edges = find_edges(operations, event_calls)
     others = operations.select("op", "rank_index", "stream", "category", "start_ns", "end_ns").filter(
@@ -173,7 +172,7 @@ def _label_blocked(gaps: pl.DataFrame, operations: pl.DataFrame, event_calls: Ev
     return pl.concat([_label(blocking, Cause.BLOCKING), _label(launched, Cause.STALLED)])
 
 
-def _label_starved(gaps: pl.DataFrame, operations: pl.DataFrame, timeline: Timeline) -> pl.DataFrame:
+def _label_starved(gaps: LateLaunches, operations: Operations, timeline: Timeline) -> pl.DataFrame:
     """The causes ``profiler`` and ``starved_...``: what the launching threads did before the launch (LABELLED)."""
     late = (
         gaps.drop_nulls("launch_ns")
@@ -193,7 +192,7 @@ def _label(intervals: pl.DataFrame, cause: Cause) -> pl.DataFrame:
     return intervals.filter(DURATION > 0).with_columns(cause=pl.lit(str(cause))).select(*LABELLED)
 
 
-def _check_sums(explained: pl.DataFrame, slices: pl.DataFrame, steps: pl.DataFrame) -> None:
+def _check_sums(explained: GapCauseSums, slices: Slices, steps: Steps) -> None:
     """Raises ConservationError unless the causes of each step sum to its time without compute."""
     without_compute = pl.when((pl.col("active") & COMPUTE_MASK) == 0).then(DURATION).otherwise(0)
     expected = slices.group_by(*STEP).agg(gaps_ns=without_compute.sum())
@@ -204,7 +203,7 @@ def _check_sums(explained: pl.DataFrame, slices: pl.DataFrame, steps: pl.DataFra
         raise ConservationError(f"causes do not sum to the time without compute: {wrong.row(0, named=True)}")
 
 
-def _split_gaps(part: Part, slices: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _split_gaps(part: Part, slices: Slices) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The time without compute cut by cause (rank_index, step, start_ns, end_ns, number), and names for the numbers.
 
     The names are those of _number_details. Labelled causes take precedence over the base of each gap.
@@ -230,7 +229,7 @@ def _split_gaps(part: Part, slices: pl.DataFrame) -> tuple[pl.DataFrame, pl.Data
     return _cap_latency(pl.concat([swept, unswept])), names
 
 
-def _lay_bases(gaps: pl.DataFrame) -> pl.DataFrame:
+def _lay_bases(gaps: LateLaunches) -> pl.DataFrame:
     """Every gap covered by its base causes: gap, rank_index, step, start_ns, end_ns, number.
 
     Before the launch nothing is visible; then come the launch call and latency.
@@ -255,7 +254,7 @@ def _lay_bases(gaps: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(laid).filter(DURATION > 0)
 
 
-def _number_details(labelled: pl.DataFrame) -> pl.DataFrame:
+def _number_details(labelled: GapCauses) -> pl.DataFrame:
     """Numbers for the pairs of cause and detail of each rank: rank_index, cause, detail, number, shown.
 
     Causes of higher precedence come first, then details with more time. A sweep distinguishes few labels, so the

@@ -27,21 +27,12 @@ import polars as pl
 from three_walls.lib import limits
 from three_walls.step import timeline_thresholds
 from three_walls.step.intervals import DURATION
+from three_walls.step.step_tables import STEPS, Operations, StepKeys, Steps
+from three_walls.trace.schemas import HostRanges
 from three_walls.trace.spans import StepsToRead
 
 STEP = ("rank_index", "step")
 """What identifies a step of a rank."""
-
-STEPS = pl.Schema(
-    {
-        "rank_index": pl.Int64,
-        "step": pl.Int64,  # training step where its number is known, else its order since the first capture began
-        "start_ns": pl.Int64,
-        "end_ns": pl.Int64,
-        "kept": pl.Boolean,  # whether conclusions may rest on it
-        "reason": pl.String,  # why it was dropped, or kept despite a defect; empty for a kept step without defects
-    }
-)
 
 TRAINING_STEP_TEXT = "training_step_"
 """Precedes the number in the range's text. Megatron-Bridge emits it (since 2026) with profiling.nvtx_ranges=true; other
@@ -90,12 +81,12 @@ class _Window:
 
 
 def find_steps(
-    operations: pl.DataFrame,
-    ranges: pl.DataFrame,
+    operations: Operations,
+    ranges: HostRanges,
     step_range: str | None,
     to_read: Mapping[int, StepsToRead] = MappingProxyType({}),
-) -> tuple[pl.DataFrame, dict[int, StepSource]]:
-    """Steps of every rank (STEPS), sorted, and the source of each rank's step boundaries.
+) -> tuple[Steps, dict[int, StepSource]]:
+    """Steps of every rank, sorted, and the source of each rank's step boundaries.
 
     ``operations`` are classified, with launches, and sorted by rank and start; ``ranges`` are NVTX ranges of the same
     processes. ``step_range`` is the expression of the user for the ranges that are steps. ``to_read``: by rank index,
@@ -127,7 +118,7 @@ def find_steps(
     return pl.concat(steps).sort("rank_index", "start_ns"), sources
 
 
-def list_marked_steps(ranges: pl.DataFrame, step_range: str | None, first_ns: int) -> pl.DataFrame | None:
+def list_marked_steps(ranges: HostRanges, step_range: str | None, first_ns: int) -> Steps | None:
     """Steps (STEPS, of rank index 0) as the host marked them in ``ranges``, NVTX ranges of one process.
 
     ``first_ns``: when the first operation of its rank started. None where no range marks a step, and no steps where the
@@ -153,7 +144,7 @@ def list_marked_steps(ranges: pl.DataFrame, step_range: str | None, first_ns: in
     return None
 
 
-def list_optimizer_steps(operations: pl.DataFrame) -> pl.DataFrame | None:
+def list_optimizer_steps(operations: Operations) -> Steps | None:
     """Steps (STEPS, of rank index 0) by the optimizer phases among ``operations`` of one rank; None without any.
 
     Of its operations only the first, the last, updates and model work are needed: start_ns, end_ns, category, anchor.
@@ -177,13 +168,13 @@ def _list_expressions(step_range: str | None) -> list[tuple[StepSource, str]]:
     return [(StepSource.TRAINING_STEP, TRAINING_STEP_TEXT), *users]
 
 
-def _ranges_of_processes(ranges: pl.DataFrame, expression: str) -> _RangesOfProcesses:
+def _ranges_of_processes(ranges: HostRanges, expression: str) -> _RangesOfProcesses:
     """The numbered ``ranges`` in whose text ``expression`` is found, and that have ended."""
     ended = _number_ranges(ranges, expression).filter(pl.col("end_ns").is_not_null())
     return ended.partition_by("capture_id", "process", as_dict=True)
 
 
-def _number_ranges(ranges: pl.DataFrame, expression: str) -> pl.DataFrame:
+def _number_ranges(ranges: HostRanges, expression: str) -> HostRanges:
     """The ``ranges`` in whose text ``expression`` is found, with the ``number`` nearest to it, null without one.
 
     Of two equally near numbers the later counts, of several inside of what was found the first. polars searches, in
@@ -215,8 +206,8 @@ def _have_increasing_numbers(windows: Sequence[_Window]) -> bool:
     return _NO_NUMBER not in numbers and all(before < after for before, after in pairwise(numbers))
 
 
-def list_median_steps(steps: pl.DataFrame) -> pl.DataFrame:
-    """The kept step of median length of each rank: rank_index, step.
+def list_median_steps(steps: Steps) -> StepKeys:
+    """The kept step of median length of each rank.
 
     Of two in the middle it is the shorter, of equally long ones the earlier.
     """
@@ -229,13 +220,13 @@ def list_median_steps(steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def median_steps(steps: pl.DataFrame) -> dict[int, int]:
+def median_steps(steps: Steps) -> dict[int, int]:
     """The steps of :func:`list_median_steps` by rank index."""
     return dict(list_median_steps(steps).rows())
 
 
 def _find_windows(
-    operations: pl.DataFrame, marked: Sequence[tuple[StepSource, _RangesOfProcesses]]
+    operations: Operations, marked: Sequence[tuple[StepSource, _RangesOfProcesses]]
 ) -> tuple[list[_Window], StepSource]:
     process = operations.select("capture_id", "process").row(0)
     for source, ranges in marked:
@@ -254,7 +245,7 @@ def _extent(operations: pl.DataFrame) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _windows_from_ranges(operations: pl.DataFrame, ranges: pl.DataFrame) -> list[_Window]:
+def _windows_from_ranges(operations: Operations, ranges: HostRanges) -> list[_Window]:
     """Host ranges projected onto the device: a step runs from its first kernel to the next step's first kernel."""
     outermost = _outermost(ranges)
     kernels = (
@@ -292,7 +283,7 @@ def _end_before(following_ns: int, start_ns: int, end_ns: int) -> int:
     return following_ns if following_ns - end_ns <= longest_pause * (end_ns - start_ns) else end_ns
 
 
-def _outermost(ranges: pl.DataFrame) -> list[tuple[int | None, int, int]]:
+def _outermost(ranges: HostRanges) -> list[tuple[int | None, int, int]]:
     """Number, start and end of each range that lies in no other."""
     found: list[tuple[int | None, int, int]] = []
     in_order = ranges.sort("start_ns", "end_ns", descending=[False, True])
@@ -302,7 +293,7 @@ def _outermost(ranges: pl.DataFrame) -> list[tuple[int | None, int, int]]:
     return found
 
 
-def _windows_from_optimizer(operations: pl.DataFrame) -> list[_Window]:
+def _windows_from_optimizer(operations: Operations) -> list[_Window]:
     """A step runs from the end of one optimizer phase to the end of the next."""
     first, _ = _extent(operations)
     ends = [end for end in _optimizer_phase_ends(operations) if end > first]
@@ -316,7 +307,7 @@ def _windows_from_optimizer(operations: pl.DataFrame) -> list[_Window]:
     ]
 
 
-def _optimizer_phase_ends(operations: pl.DataFrame) -> list[int]:
+def _optimizer_phase_ends(operations: Operations) -> list[int]:
     """When each optimizer phase of one rank ends (end of its last update kernel), increasing.
 
     Collectives can split the update kernels of one phase into clusters, and a step must not be cut between those. So
@@ -344,7 +335,7 @@ def _optimizer_phase_ends(operations: pl.DataFrame) -> list[int]:
     return [int(end) for end in ends["end_ns"].cum_max().unique(maintain_order=True)]
 
 
-def _keep_or_drop(rank_index: int, windows: Sequence[_Window], source: StepSource) -> pl.DataFrame:
+def _keep_or_drop(rank_index: int, windows: Sequence[_Window], source: StepSource) -> Steps:
     """STEPS of one rank: keeps the windows that conclusions may rest on, with the reason for dropping the others."""
     clean = [window for window in windows if not window.opens_at_edge and not window.closes_at_edge]
     rows = []

@@ -8,6 +8,7 @@ import polars as pl
 
 from three_walls.step import attribution_thresholds
 from three_walls.step.intervals import intersect
+from three_walls.step.step_tables import CallsOfKind, GapActivities, LateLaunches, Operations
 from three_walls.tables.kernel_names import load_api_patterns
 from three_walls.trace.api_calls import ApiCalls
 
@@ -30,7 +31,7 @@ API_VERSION = r"(_ptsz|_ptds|_v\d+)+$"
 """Suffixes of an API function's name: which default stream, which version."""
 
 
-def calls_of_kind(api_calls: ApiCalls, kinds: tuple[str, ...]) -> pl.DataFrame:
+def calls_of_kind(api_calls: ApiCalls, kinds: tuple[str, ...]) -> CallsOfKind:
     """The rows of ``api_calls`` of one of ``kinds``, with ``kind`` and ``call`` (the name without suffixes)."""
     calls = api_calls.named(lambda name: kind_of(name) in kinds).frame()
     rows = [(name, kind_of(name)) for name in calls["name"].unique().cast(pl.String).to_list()]
@@ -46,11 +47,10 @@ def kind_of(name: str) -> str | None:
     return next((row.kind for row in load_api_patterns() if row.pattern.search(name)), None)
 
 
-def name_activities(late: pl.DataFrame, api_calls: ApiCalls, operations: pl.DataFrame) -> pl.DataFrame:
-    """The CUDA calls of the launching threads during ``late``: gap, start_ns, end_ns, cause, detail.
+def name_activities(late: LateLaunches, api_calls: ApiCalls, operations: Operations) -> GapActivities:
+    """The CUDA calls of the launching threads during ``late``, which has no overlaps within a rank.
 
-    ``late`` (rank_index, capture_id, thread, gap, start_ns, end_ns) has no overlaps within a rank. ``detail`` is the
-    name of the call; for a synchronizing call it also names the operation that released it.
+    ``detail`` is the name of the call; for a synchronizing call it also names the operation that released it.
     """
     threads = late.select("rank_index", *THREAD).unique()
     calls = (
@@ -70,12 +70,12 @@ def name_activities(late: pl.DataFrame, api_calls: ApiCalls, operations: pl.Data
     )
 
 
-def _with_cause(inside: pl.DataFrame, detail: pl.Expr) -> pl.DataFrame:
+def _with_cause(inside: LateLaunches, detail: pl.Expr) -> pl.DataFrame:
     cause = pl.col("kind").replace_strict(STARVATION_CAUSES, return_dtype=pl.String)
     return inside.select("gap", "start_ns", "end_ns", cause=cause, detail=detail)
 
 
-def _name_releaser(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def _name_releaser(waits: LateLaunches, operations: Operations) -> LateLaunches:
     """Adds ``released_by`` to ``waits``: `` until <category> on stream <n>``, or empty.
 
     A synchronizing call returns when the device has caught up, so the operation that ended last, just before the

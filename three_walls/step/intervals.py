@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from three_walls.step.step_tables import Intervals
 from three_walls.trace.schemas import Int64Array
 
 DURATION = pl.col("end_ns") - pl.col("start_ns")
@@ -61,7 +62,7 @@ class _Placed:
         return _Placed(self.start[rows], self.end[rows])
 
 
-def merge_overlapping(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+def merge_overlapping(intervals: Intervals, by: Sequence[str]) -> Intervals:
     """The union of ``intervals`` within each group: disjoint, sorted; touching intervals become one.
 
     Columns: ``by``, start_ns, end_ns.
@@ -74,7 +75,7 @@ def merge_overlapping(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFram
     )
 
 
-def gaps_within(busy: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+def gaps_within(busy: Intervals, windows: Intervals, by: Sequence[str]) -> Intervals:
     """The parts of ``windows`` that no interval of ``busy`` covers: disjoint, sorted.
 
     The windows of a group are disjoint; ``busy`` may reach beyond them. Columns: those of ``windows``.
@@ -90,7 +91,7 @@ def gaps_within(busy: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) ->
     return windows[window].with_columns(start_ns=_as_column(line.read(start)), end_ns=_as_column(line.read(end)))
 
 
-def intersect(left: pl.DataFrame, disjoint: pl.DataFrame, by: Sequence[str], carry: Sequence[str] = ()) -> pl.DataFrame:
+def intersect(left: Intervals, disjoint: Intervals, by: Sequence[str], carry: Sequence[str] = ()) -> Intervals:
     """Every overlap of an interval of ``left`` with one of ``disjoint``.
 
     ``disjoint`` must be free of overlaps within each group (steps, or the result of merge_overlapping).
@@ -108,7 +109,7 @@ def intersect(left: pl.DataFrame, disjoint: pl.DataFrame, by: Sequence[str], car
     return clipped.with_columns(right[name].gather(right_rows[place]) for name in carry).select(*left.columns, *carry)
 
 
-def find_next(intervals: pl.DataFrame, points: pl.DataFrame, by: Sequence[str], first: Sequence[str]) -> pl.Series:
+def find_next(intervals: Intervals, points: Intervals, by: Sequence[str], first: Sequence[str]) -> pl.Series:
     """Per row of ``points`` the row of the first interval that starts at its ``end_ns`` or later; null where none does.
 
     Of several that start together the first in the order of the columns ``first`` is found; nulls come last.
@@ -127,7 +128,7 @@ def find_next(intervals: pl.DataFrame, points: pl.DataFrame, by: Sequence[str], 
     return pl.Series(row, dtype=pl.Int64).set(pl.Series(~in_group), None)
 
 
-def find_window(intervals: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.Series:
+def find_window(intervals: Intervals, windows: Intervals, by: Sequence[str]) -> pl.Series:
     """Per row of ``intervals`` the row of the window of its group in which it starts; null where it starts in none.
 
     The windows of a group are disjoint.
@@ -141,13 +142,13 @@ def find_window(intervals: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str
 
 
 def sweep(
-    intervals: pl.DataFrame,
-    windows: pl.DataFrame,
+    intervals: Intervals,
+    windows: Intervals,
     label: str,
     labels: Sequence[str] | range,
     by: Sequence[str],
     carry: Sequence[str] = (),
-) -> pl.DataFrame:
+) -> Intervals:
     """Cuts ``windows`` into slices wherever an interval starts or ends, with the labels that are active in each slice.
 
     ``intervals`` have a column ``label`` with one of ``labels`` (texts, or numbers from 0), and may reach beyond the

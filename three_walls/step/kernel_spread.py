@@ -19,6 +19,7 @@ import polars as pl
 from three_walls.step import attribution_thresholds
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, find_window
+from three_walls.step.step_tables import KernelCalls, Operations, Steps, StepSpreads
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 
 ROUTED_CATEGORIES = ("grouped_gemm", "permute")
@@ -64,19 +65,19 @@ def suspect_gpu(spread: float | None, peers_spread: float | None) -> GpuSuspicio
     return GpuSuspicion.LOWER_CLOCKS if ratio <= attribution_thresholds.EVEN_SPREAD_RATIO else GpuSuspicion.NONE
 
 
-def measure_kernel_spread(spreads: pl.DataFrame) -> Mapping[int, float]:
+def measure_kernel_spread(spreads: StepSpreads) -> Mapping[int, float]:
     """Mean over fastest call of the kernels that repeat within a step, by rank index; at least 1.
 
-    The median of the kept steps counts. ``spreads``: see measure_step_spreads.
+    The median of the kept steps counts.
     """
     medians = spreads.group_by("rank_index").agg(pl.col("spread").quantile(0.5, interpolation="lower"))
     return dict(medians.sort("rank_index").rows())
 
 
-def measure_step_spreads(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The spread of the repeated kernels of each kept step: rank_index, step, spread.
+def measure_step_spreads(operations: Operations, steps: Steps) -> StepSpreads:
+    """The spread of the repeated kernels of each kept step.
 
-    Half of their time is in kernels that spread more than that. Steps without enough repeated kernels are left out.
+    Steps without enough repeated kernels are left out.
     """
     calls = list_calls(operations, steps)
     compute_ns = calls.group_by(STEP).agg(compute_ns=pl.col("ns").sum())
@@ -105,11 +106,8 @@ def measure_step_spreads(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.Da
     )
 
 
-def list_calls(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Compute kernels that start in a kept step: rank_index, step, category, ns, and the columns of _KIND.
-
-    ``operations`` are sorted by rank and start.
-    """
+def list_calls(operations: Operations, steps: Steps) -> KernelCalls:
+    """Compute kernels that start in a kept step."""
     kept = steps.filter("kept")
     stored = [name for name in _KIND if name in operations.columns]
     kernels = operations.select("rank_index", "kind", "category", "start_ns", "end_ns", *stored).filter(

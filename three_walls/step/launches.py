@@ -9,14 +9,15 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from three_walls.step.step_tables import Launches
 from three_walls.trace.api_calls import ApiCalls
-from three_walls.trace.schemas import Int64Array
+from three_walls.trace.schemas import AnyTable, Int64Array
 
 _NEVER = 2**62
 _FOUND = ("start_ns", "end_ns", "thread")
 
 
-def find_launches(operations: pl.DataFrame, api_calls: ApiCalls) -> pl.DataFrame:
+def find_launches(operations: AnyTable, api_calls: ApiCalls) -> Launches:
     """The launch of each of ``operations`` (process, correlation): launch_start_ns, launch_end_ns, launch_thread.
 
     They are null where the call was not recorded. Of several calls with one id, the first launched; of these that start

@@ -21,8 +21,10 @@ from typing import NamedTuple
 import polars as pl
 
 from three_walls.lib import limits
+from three_walls.step.step_tables import NAMED_RANGES, RANGE_TIMES, NamedRanges, Operations, RangeTimes
 from three_walls.trace.read_tables import read_ranges_between
 from three_walls.trace.read_trace import Trace
+from three_walls.trace.schemas import ExportRanges
 
 EVALUATES = "autograd::engine::evaluate_function: "
 """What the name of a range begins with in which autograd runs a node of the backward pass."""
@@ -33,25 +35,6 @@ _SIZES = re.compile(r", sizes = (\[[\]\[0-9, ]*\])")
 _STILL_OPEN = 2**62
 
 _SHAPES = "sizes = "
-
-RANGE_TIMES = pl.Schema(
-    {
-        "thread": pl.Int64,
-        "start_ns": pl.Int64,
-        "end_ns": pl.Int64,  # null: the range was still open when the capture ended
-        "has_shapes": pl.Boolean,  # whether its text holds the shapes of arguments
-    }
-)
-
-NAMED_RANGES = pl.Schema(
-    {
-        "thread": pl.Int64,
-        "start_ns": pl.Int64,
-        "end_ns": pl.Int64,  # null: the range was still open when the capture ended
-        "name": pl.String,  # without numbers and shapes of an operator
-        "has_sequence": pl.Boolean,  # whether it is an operator with a number
-    }
-)
 
 Sizes = tuple[tuple[int, ...], ...]
 
@@ -96,7 +79,7 @@ class Operators:
             index = self.found[index].parent
 
 
-def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Operators:
+def read_operators(trace: Trace, process: int, operations: Operations) -> Operators:
     """The ranges of ``process`` around the launches of ``operations``. Reads the trace file again.
 
     Raises InputError where it cannot be read any more.
@@ -105,8 +88,8 @@ def read_operators(trace: Trace, process: int, operations: pl.DataFrame) -> Oper
     return nest_operators(trace.ranges.clear()) if step is None else step.operators
 
 
-def read_named_ranges(trace: Trace, process: int, operations: pl.DataFrame) -> pl.DataFrame:
-    """The ranges (NAMED_RANGES) of ``process`` that are open while ``operations`` are launched or run.
+def read_named_ranges(trace: Trace, process: int, operations: Operations) -> NamedRanges:
+    """The ranges of ``process`` that are open while ``operations`` are launched or run.
 
     They are sorted by thread and start, the outer before the inner. Reads the trace file again unless that was done for
     the same operations. Raises InputError where it cannot be read any more.
@@ -115,8 +98,8 @@ def read_named_ranges(trace: Trace, process: int, operations: pl.DataFrame) -> p
     return pl.DataFrame(schema=NAMED_RANGES) if step is None else step.named
 
 
-def read_range_times(trace: Trace, process: int, operations: pl.DataFrame, until_ns: int) -> pl.DataFrame:
-    """The ranges (RANGE_TIMES) of ``process`` from the first launch of ``operations`` to ``until_ns``.
+def read_range_times(trace: Trace, process: int, operations: Operations, until_ns: int) -> RangeTimes:
+    """The ranges of ``process`` from the first launch of ``operations`` to ``until_ns``.
 
     Reads the trace file again. Raises InputError where it cannot be read any more.
     """
@@ -130,7 +113,7 @@ def read_range_times(trace: Trace, process: int, operations: pl.DataFrame, until
     return _list_times(read_ranges_between(trace.path, process, step.first_ns, until_ns))
 
 
-def _read_step(trace: Trace, process: int, operations: pl.DataFrame) -> _StepRanges | None:
+def _read_step(trace: Trace, process: int, operations: Operations) -> _StepRanges | None:
     first, last = operations["launch_start_ns"].min(), operations["launch_start_ns"].max()
     if not isinstance(first, int) or not isinstance(last, int):
         return None
@@ -172,13 +155,13 @@ class _StepRanges:
         return nest_operators(around)
 
 
-def _list_times(ranges: pl.DataFrame) -> pl.DataFrame:
+def _list_times(ranges: pl.DataFrame) -> RangeTimes:
     has_shapes = pl.col("text").str.contains(_SHAPES, literal=True)
     return ranges.with_columns(has_shapes=has_shapes).select(*RANGE_TIMES)
 
 
-def name_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
-    """``ranges`` as NAMED_RANGES: with the name of each in place of its text, as read_operator_text reads it."""
+def name_ranges(ranges: ExportRanges) -> NamedRanges:
+    """``ranges`` with the name of each in place of its text, as read_operator_text reads it."""
     return ranges.select("thread", "start_ns", "end_ns", name=_NAME, has_sequence=_TEXT.str.contains(_SEQUENCE.pattern))
 
 
@@ -190,7 +173,7 @@ _NAME = pl.coalesce(_TEXT.str.head(_TEXT.str.find(_END_OF_NAME.pattern) + len(",
 )
 
 
-def nest_operators(ranges: pl.DataFrame) -> Operators:
+def nest_operators(ranges: ExportRanges) -> Operators:
     """Nests ``ranges``: HOST_RANGES of one process, sorted by thread and start, the outer before the inner.
 
     A range inside as many others as ``limits.MOST_NESTED_RANGES`` contains none: ranges that overlap without nesting

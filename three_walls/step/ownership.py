@@ -1,7 +1,7 @@
 """An owner for every nanosecond of every step, and from the same slices what communication is exposed or hidden.
 
 ``slice_steps`` cuts each step wherever an operation or a cause of idle time starts or ends. Where several are active in
-a slice, the first in the precedence of ``model.buckets.BUCKETS`` owns it. Everything else is a sum over these slices:
+a slice, the first in the precedence of ``BUCKETS`` owns it. Everything else is a sum over these slices:
 
 - ``measure_budget``: the time that each bucket owns. The buckets sum to the step, in integers; this is asserted.
 - ``measure_exposure``: communication while no compute kernel runs (exposed), and the rest (hidden).
@@ -20,7 +20,19 @@ import polars as pl
 from three_walls.step.find_steps import STEP
 from three_walls.step.host_activity import THREAD
 from three_walls.step.intervals import DURATION, find_next, gaps_within, intersect, mask_of, merge_overlapping, sweep
+from three_walls.step.step_tables import (
+    BudgetRows,
+    ExposureRows,
+    IdleCauses,
+    Operations,
+    Slices,
+    StepIntervals,
+    Steps,
+    StepTimes,
+    ThreadIntervals,
+)
 from three_walls.tables.buckets import BUCKETS, COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
+from three_walls.trace.schemas import ProfilerOverhead
 
 LABELS = tuple(bucket.name for bucket in BUCKETS)
 IDLE_OTHER = "idle_other"
@@ -51,11 +63,8 @@ class ConservationError(AssertionError):
     """A sum that must hold does not: a defect of this program, never of the input."""
 
 
-def slice_steps(operations: pl.DataFrame, idle_causes: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Steps cut wherever anything starts or ends: rank_index, step, start_ns, end_ns, active (bit i: LABELS[i]).
-
-    ``idle_causes``: see label_idle.
-    """
+def slice_steps(operations: Operations, idle_causes: IdleCauses, steps: Steps) -> Slices:
+    """Steps cut wherever anything starts or ends."""
     columns = ("rank_index", "start_ns", "end_ns", "label")
     label = pl.col("category").cast(pl.String).cast(_LABEL)
     running = operations.select("rank_index", "start_ns", "end_ns", label=label)
@@ -64,9 +73,9 @@ def slice_steps(operations: pl.DataFrame, idle_causes: pl.DataFrame, steps: pl.D
 
 
 def label_idle(
-    operations: pl.DataFrame, steps: pl.DataFrame, synchronizing: pl.DataFrame, overhead: pl.DataFrame
-) -> pl.DataFrame:
-    """Causes of idle time as labelled intervals: rank_index, step, start_ns, end_ns, label.
+    operations: Operations, steps: Steps, synchronizing: ThreadIntervals, overhead: ProfilerOverhead
+) -> IdleCauses:
+    """Causes of idle time as labelled intervals.
 
     The arguments are the frames of those names of a Timeline, or of a replayed one.
 
@@ -83,7 +92,7 @@ def label_idle(
     return pl.concat(labelled)
 
 
-def _find_late_launches(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _find_late_launches(operations: Operations, steps: Steps) -> pl.DataFrame:
     """The part of each idle gap before the launch of the operation that ends it, with the thread that launched that.
 
     Columns: rank_index, step, capture_id, thread, start_ns, end_ns.
@@ -104,8 +113,8 @@ def _find_late_launches(operations: pl.DataFrame, steps: pl.DataFrame) -> pl.Dat
     )
 
 
-def measure_budget(slices: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The time that each bucket owns: rank_index, step, bucket, ns (positive).
+def measure_budget(slices: Slices, steps: Steps) -> BudgetRows:
+    """The time that each bucket owns.
 
     Raises ConservationError unless the buckets of each step sum to its length.
     """
@@ -128,8 +137,8 @@ def measure_budget(slices: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     return budget
 
 
-def measure_exposure(slices: pl.DataFrame) -> pl.DataFrame:
-    """Exposed and hidden communication: rank_index, step, class, busy_ns, exposed_ns, hidden_ns.
+def measure_exposure(slices: Slices) -> ExposureRows:
+    """Exposed and hidden communication.
 
     busy: union of the operations of the class; exposed: the part of it while no compute kernel runs; hidden: the rest.
     Classes may overlap, so their busy times do not add up. Raises ConservationError unless exposed + hidden = busy.
@@ -155,17 +164,14 @@ def measure_exposure(slices: pl.DataFrame) -> pl.DataFrame:
     return exposure
 
 
-def union_where(slices: pl.DataFrame, labels: tuple[str, ...], exposed_only: bool = False) -> pl.DataFrame:
-    """Time per step in which any of ``labels`` is active, or is so without compute (``exposed_only``).
-
-    Columns: rank_index, step, ns.
-    """
+def union_where(slices: Slices, labels: tuple[str, ...], exposed_only: bool = False) -> StepTimes:
+    """Time per step in which any of ``labels`` is active, or is so without compute (``exposed_only``)."""
     is_active = (pl.col("active") & mask_of(labels, LABELS)) != 0
     if exposed_only:
         is_active = is_active & ((pl.col("active") & COMPUTE_MASK) == 0)
     return slices.group_by(*STEP).agg(ns=DURATION.filter(is_active).sum()).sort(*STEP)
 
 
-def find_time_without_compute(slices: pl.DataFrame) -> pl.DataFrame:
-    """The stretches of each step in which no compute kernel runs: rank_index, step, start_ns, end_ns."""
+def find_time_without_compute(slices: Slices) -> StepIntervals:
+    """The stretches of each step in which no compute kernel runs."""
     return merge_overlapping(slices.filter((pl.col("active") & COMPUTE_MASK) == 0), STEP)

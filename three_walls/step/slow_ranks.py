@@ -17,6 +17,7 @@ from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.kernel_spread import ROUTED_CATEGORIES, list_calls
 from three_walls.step.ranks.rank_groups import Pipeline
+from three_walls.step.step_tables import Arrivals, ComputeTimes, KernelNames, PacedKernels, Paces
 from three_walls.trace.read_trace import Trace
 
 LEAST_RANKS = 4
@@ -25,11 +26,10 @@ LEAST_RANKS = 4
 _KERNEL = ("stage", "kernel", "grid_x", "grid_y", "grid_z")
 
 
-def find_slow_ranks(paces: pl.DataFrame) -> Mapping[int, float]:
+def find_slow_ranks(paces: Paces) -> Mapping[int, float]:
     """Ranks that take much longer than the others for the same kernels, each with its pace over the usual one.
 
     They are at most half of the ranks of their pipeline stage: the pace of the others is taken to be the usual one.
-    ``paces``: see measure_paces.
     """
     slow = (
         paces.with_columns(ratio=pl.col("pace") / _lower_median("pace").over("stage"))
@@ -43,10 +43,9 @@ def find_slow_ranks(paces: pl.DataFrame) -> Mapping[int, float]:
 class PacedCalls:
     """The compute kernels of kept steps, as far as ranks can be compared by them."""
 
-    calls: pl.DataFrame
-    """Those whose work does not follow the routing of tokens: rank_index, step, kernel, grid_x, grid_y, grid_z, ns."""
-    compute: pl.DataFrame
-    """Of all: rank_index, step, compute_ns."""
+    calls: PacedKernels
+    compute: ComputeTimes
+    """Of all kernels."""
 
 
 def list_paced_calls(timeline: Timeline, traces: Sequence[Trace]) -> PacedCalls:
@@ -66,8 +65,8 @@ def list_paced_calls(timeline: Timeline, traces: Sequence[Trace]) -> PacedCalls:
     )
 
 
-def measure_paces(paced: PacedCalls, rank_indices: Sequence[int], pipeline: Pipeline | None) -> pl.DataFrame:
-    """How long the same kernels take, over what they take on the median rank of the stage: rank_index, stage, pace.
+def measure_paces(paced: PacedCalls, rank_indices: Sequence[int], pipeline: Pipeline | None) -> Paces:
+    """How long the same kernels take, over what they take on the median rank of the stage.
 
     Only stages of four captured ranks or more. Ranks on which too little can be compared are left out.
     """
@@ -113,7 +112,7 @@ def _lower_median(column: str) -> pl.Expr:
     return pl.col(column).quantile(0.5, interpolation="lower")
 
 
-def name_kernels(traces: Sequence[Trace]) -> pl.DataFrame:
+def name_kernels(traces: Sequence[Trace]) -> KernelNames:
     """Demangled names, which are comparable across captures: capture_id, name_id, kernel."""
     return pl.concat(
         pl.DataFrame(
@@ -124,7 +123,7 @@ def name_kernels(traces: Sequence[Trace]) -> pl.DataFrame:
     )
 
 
-def leave_out(arrivals: pl.DataFrame, ranks: Collection[int], clock_error_ns: int) -> pl.DataFrame:
+def leave_out(arrivals: Arrivals, ranks: Collection[int], clock_error_ns: int) -> Arrivals:
     """``arrivals`` (measure_arrivals) of the other ranks alone: who of these came last, and when the last two came."""
     arrival = pl.col("common_start_ns")
     return (

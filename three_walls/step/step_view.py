@@ -21,6 +21,7 @@ from three_walls.step.operators import Operators, read_operators
 from three_walls.step.ownership import union_where
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_rows import Straggler
+from three_walls.step.step_tables import Operations, ScheduleNodes, Slices, Steps
 from three_walls.step.stragglers import SICK_CAUSES, StragglerCause
 from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.trace.capabilities import NONE_RECORDED, YES, common_capabilities
@@ -92,24 +93,24 @@ class StepView:
     step: int
     start_ns: int
     end_ns: int
-    operations: pl.DataFrame
-    """Of the rank, those that overlap the step; columns as ``Timeline.operations``."""
-    slices: pl.DataFrame
+    operations: Operations
+    """Of the rank, those that overlap the step."""
+    slices: Slices
     """The step cut where anything starts or ends (``step/ownership.py``)."""
     budget_ns: Mapping[str, int]
     """Bucket -> the time it owns in the step; buckets without time are left out."""
     transfer_ns: Mapping[str, int]
     """Communication category -> its exposed transfer in the step; at the pace of the fastest calls where a member of
     the group shares its GPU with another process."""
-    kept_steps: pl.DataFrame
+    kept_steps: Steps
     """All kept steps of the rank (``step/find_steps.py``: STEPS)."""
-    schedule_nodes: pl.DataFrame
+    schedule_nodes: ScheduleNodes
     """What each host launched for which node of an overlapped layer (``step/build_timeline.py``)."""
     why: str
     """Which step it is and why that one, in words."""
     least_transfer: frozenset[str] = frozenset()
     """Categories whose transfer is a lower bound unless all messages have one size."""
-    crawl_ns: int = 0
+    contended_ns: int = 0
     """Exposed transfer that ``transfer_ns`` leaves out for that reason."""
 
     @property
@@ -143,12 +144,12 @@ class StepView:
         return self.trace.names
 
     @property
-    def started(self) -> pl.DataFrame:
+    def started(self) -> Operations:
         """Operations that start in the step."""
         return self.operations.filter(pl.col("start_ns").is_between(*self.window, closed="left"))
 
     @property
-    def kernels(self) -> pl.DataFrame:
+    def kernels(self) -> Operations:
         """Kernels that start in the step."""
         return self.started.filter(pl.col("kind") == "kernel")
 
@@ -247,7 +248,7 @@ def choose_step(
     which = "only complete" if kept_steps.height == 1 else "median"
     of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
     budget = attribution.budget.filter(of_step).select("bucket", "ns").rows()
-    transfer_ns, crawl_ns = _transfer_at_pace(attribution, matched_ranks, rank_index, step)
+    transfer_ns, contended_ns = _transfer_at_pace(attribution, matched_ranks, rank_index, step)
     chosen = StepView(
         run=run,
         trace=trace,
@@ -265,7 +266,7 @@ def choose_step(
         schedule_nodes=timeline.schedule_nodes,
         why=f"rank {rank.rank}, step {step}: its {which} step; {reason}",
         least_transfer=frozenset(attribution.transfer.filter(of_step & pl.col("is_least"))["class"].to_list()),
-        crawl_ns=crawl_ns,
+        contended_ns=contended_ns,
     )
     return known(chosen)
 

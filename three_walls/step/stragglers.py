@@ -25,6 +25,7 @@ from three_walls.step.ranks.pipeline_pairs import EXCHANGE
 from three_walls.step.ranks.rank_groups import PAIRWISE, Pipeline
 from three_walls.step.slow_ranks import leave_out, name_kernels
 from three_walls.step.step_rows import Straggler
+from three_walls.step.step_tables import Arrivals, Operations, Slices, Steps
 from three_walls.tables.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.trace.read_trace import Trace
 
@@ -87,7 +88,7 @@ class LateRank:
 
 def find_late_ranks(
     matched_ranks: MatchedRanks,
-    steps: pl.DataFrame,
+    steps: Steps,
     kernel_spread: Mapping[int, float],
     slow_ranks: Mapping[int, float],
 ) -> tuple[LateRank, ...]:
@@ -114,7 +115,7 @@ def explain_stragglers(
     late_ranks: Sequence[LateRank],
     matched_ranks: MatchedRanks,
     timeline: Timeline,
-    slices: pl.DataFrame,
+    slices: Slices,
     traces: Sequence[Trace],
 ) -> tuple[Straggler, ...]:
     """The stragglers: ``late_ranks`` with the cause of each, by comparison with the other ranks of ``slices``.
@@ -152,7 +153,7 @@ def _order_left_out(late: LateRank) -> tuple[int, ...]:
     return tuple(sorted(late.left_out))
 
 
-def _compare_without(ranks: frozenset[int], matched_ranks: MatchedRanks) -> pl.DataFrame:
+def _compare_without(ranks: frozenset[int], matched_ranks: MatchedRanks) -> Arrivals:
     """The arrivals at calls of kept steps within a stage, of all ranks but ``ranks``."""
     arrivals = _within_a_stage(matched_ranks.arrivals.filter("kept"), matched_ranks.pipeline)
     return leave_out(arrivals, ranks, matched_ranks.clock.error_ns) if ranks else arrivals
@@ -171,7 +172,7 @@ def _describe_lateness(
     )
 
 
-def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.DataFrame:
+def _within_a_stage(arrivals: Arrivals, pipeline: Pipeline | None) -> Arrivals:
     """The calls whose members are all in the same pipeline stage."""
     collectives = arrivals.filter(~pl.col("class").is_in(list(PAIRWISE)))
     if pipeline is None:
@@ -181,7 +182,7 @@ def _within_a_stage(arrivals: pl.DataFrame, pipeline: Pipeline | None) -> pl.Dat
     return collectives.filter(stage.n_unique().over("instance") == 1)
 
 
-def _list_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame, kernel_spread: Mapping[int, float]) -> list[LateRank]:
+def _list_late_ranks(arrivals: Arrivals, steps: Steps, kernel_spread: Mapping[int, float]) -> list[LateRank]:
     """Ranks that are late by more than the median of their peers.
 
     By chance every rank arrives last now and then; only lateness beyond that has its cause in the rank.
@@ -198,7 +199,7 @@ def _list_late_ranks(arrivals: pl.DataFrame, steps: pl.DataFrame, kernel_spread:
     return late_ranks
 
 
-def _measure_lateness(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _measure_lateness(arrivals: Arrivals, steps: Steps) -> pl.DataFrame:
     """Per rank: rank_index, late_ns (median over its kept steps), step_ns (median), steps (number of kept ones).
 
     A rank is late from the arrival of the second-to-last member to its own. Calls of several streams can wait for the
@@ -223,7 +224,7 @@ def _find_cause(
     segments: pl.DataFrame,
     exchanges: pl.DataFrame,
     timeline: Timeline,
-    slices: pl.DataFrame,
+    slices: Slices,
     traces: Sequence[Trace],
 ) -> tuple[StragglerCause, str]:
     """Why the rank is late, and a clause that states it with numbers per step.
@@ -268,7 +269,7 @@ def _find_cause(
             return cause, f"it spent {more_ms} than its peers in pipeline exchanges: {stage}"
 
 
-def _find_pipeline_waits(arrivals: pl.DataFrame, rank_of: Mapping[int, int]) -> pl.DataFrame:
+def _find_pipeline_waits(arrivals: Arrivals, rank_of: Mapping[int, int]) -> pl.DataFrame:
     """Resolved waiting in pipeline exchanges: rank_index, start_ns, end_ns (own clock), awaited (last rank or null)."""
     return arrivals.filter((pl.col("class") == EXCHANGE) & pl.col("resolved")).select(
         "rank_index",
@@ -278,7 +279,7 @@ def _find_pipeline_waits(arrivals: pl.DataFrame, rank_of: Mapping[int, int]) -> 
     )
 
 
-def _find_segments(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _find_segments(arrivals: Arrivals, steps: Steps) -> pl.DataFrame:
     """The stretch before each matched call: instance, rank_index, stream, step, start_ns, end_ns, between_ep.
 
     It begins where the previous matched call of the same stream ended, which all ranks leave together: so what differs
@@ -301,7 +302,7 @@ def _find_segments(arrivals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _own_segments(segments: pl.DataFrame, slices: pl.DataFrame) -> pl.DataFrame:
+def _own_segments(segments: pl.DataFrame, slices: Slices) -> pl.DataFrame:
     """The time of each segment by owner (bucket): instance, rank_index, owner, ns."""
     owned = slices.select("rank_index", "start_ns", "end_ns", owner=OWNER)
     stretches = segments.select("instance", "rank_index", "start_ns", "end_ns")
@@ -408,7 +409,7 @@ def _describe_suspicion(cause: StragglerCause, late: LateRank, stalled_ns: int) 
     return ""
 
 
-def _kernels_in_segments(segments: pl.DataFrame, operations: pl.DataFrame, traces: Sequence[Trace]) -> pl.DataFrame:
+def _kernels_in_segments(segments: pl.DataFrame, operations: Operations, traces: Sequence[Trace]) -> pl.DataFrame:
     """Compute kernels per segment, name and grid: instance, rank_index, of_experts, kernel, grid, count, ns.
 
     ``kernel``: the demangled name, comparable across captures. ``grid``: grows with the number of tokens, except for

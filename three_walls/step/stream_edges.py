@@ -19,19 +19,43 @@ the producer of 1777 of the 1793 waits that delayed a stream, and none for the 1
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import polars as pl
 
 from three_walls.step import attribution_thresholds
 from three_walls.step.host_activity import kind_of
 from three_walls.step.intervals import DURATION, intersect
+from three_walls.step.step_tables import (
+    CalledRecords,
+    CalledWaits,
+    EventCallTimes,
+    GapDetails,
+    Intervals,
+    StreamEdges,
+    StreamOperations,
+)
 from three_walls.trace.api_calls import ApiCalls
-from three_walls.trace.schemas import share_constants
+from three_walls.trace.schemas import EventRecords, StreamWaits, share_constants
 
 PROCESS = ("capture_id", "process")
 CALL = (*PROCESS, "correlation")
 """Identifies an API call, and what it launched, waited for or recorded."""
+
+_NUMBERED = {"op": pl.UInt32, "rank_index": pl.Int64, "stream": pl.Int64}
+
+NumberedOperations = Annotated[
+    Intervals,
+    {**_NUMBERED, "category": pl.String},  # op: the number of the operation
+]
+
+NumberedEdges = Annotated[StreamEdges, {"op": pl.UInt32, "producer": pl.UInt32}]
+"""Waits with the number of the operation that waits, and of the one that it waits for."""
+
+DeviceGaps = Annotated[
+    Intervals,
+    {"gap": pl.UInt32, **_NUMBERED},  # op and stream: of the operation that ends the gap
+]
 
 _NEED = ("rank_index", "stream", "gap", "start_ns", "end_ns")
 """Columns of a time within a gap during which whatever runs on a stream blocks the operation that ends the gap."""
@@ -41,12 +65,10 @@ _NEED = ("rank_index", "stream", "gap", "start_ns", "end_ns")
 class EventCalls:
     """The calls that make a stream wait for an event, and those that record one; ``at_ns`` is when a call began."""
 
-    waits: pl.DataFrame
-    """Timeline.stream_waits with thread and at_ns."""
-    records: pl.DataFrame
-    """Timeline.event_records with thread and at_ns."""
-    unlisted: pl.DataFrame
-    """Records that the export does not list: capture_id, process, correlation, thread, at_ns."""
+    waits: CalledWaits
+    records: CalledRecords
+    unlisted: EventCallTimes
+    """Records that the export does not list."""
 
     def filter(self, of_calls: pl.Expr) -> EventCalls:
         """The calls for which ``of_calls`` holds."""
@@ -80,7 +102,7 @@ def _cut(records: pl.DataFrame, begin: pl.Expr, end: pl.Expr, key: str, others: 
     return records.filter(at.is_between(begin, end) | (is_earlier & is_last) | others)
 
 
-def list_event_calls(api_calls: ApiCalls, stream_waits: pl.DataFrame, event_records: pl.DataFrame) -> EventCalls:
+def list_event_calls(api_calls: ApiCalls, stream_waits: StreamWaits, event_records: EventRecords) -> EventCalls:
     """The waits for events and the records of them. The arguments are the frames of those names of a Timeline."""
     waiting, recording = (_list_calls(api_calls, kind) for kind in ("stream_wait", "event_record"))
     return EventCalls(
@@ -90,7 +112,7 @@ def list_event_calls(api_calls: ApiCalls, stream_waits: pl.DataFrame, event_reco
     )
 
 
-def find_edges(operations: pl.DataFrame, calls: EventCalls) -> pl.DataFrame:
+def find_edges(operations: StreamOperations, calls: EventCalls) -> StreamEdges:
     """Waits for events as pairs of operations: op (that waits), producer, producer_stream, producer_end_ns, resolved.
 
     ``operations`` have a unique ``op``. The waiting operation is the next one launched on its stream after the wait.
@@ -120,7 +142,7 @@ def _list_calls(api_calls: ApiCalls, kind: str) -> pl.DataFrame:
     return calls.rename({"start_ns": "at_ns"})
 
 
-def _join_calls(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def _join_calls(rows: StreamWaits, calls: pl.DataFrame) -> StreamWaits:
     """``rows`` (waits or records) with when and by which thread ``calls`` made them; others are left out."""
     key = _distinguish(rows, calls)
     added = calls.drop([name for name in rows.columns if name not in key], strict=False)
@@ -249,12 +271,11 @@ def _candidates(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
 
 
 def find_blocking(
-    gaps: pl.DataFrame, operations: pl.DataFrame, edges: pl.DataFrame
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+    gaps: DeviceGaps, operations: NumberedOperations, edges: NumberedEdges
+) -> tuple[GapDetails, GapDetails]:
     """What ran in each gap and blocked the operation that ends it, and what may have stalled that operation.
 
-    ``gaps``: rank_index, gap, start_ns, end_ns, and op and stream of the operation that ends it. ``operations``: all
-    but compute, with ``op``. ``edges``: see find_edges. Both results: gap, start_ns, end_ns, detail.
+    ``operations``: all but compute.
     """
     bounds = gaps.select("gap", gap_start_ns="start_ns", gap_end_ns="end_ns")
     ends_of_gaps = edges.join(gaps.select("op", "rank_index", "gap"), on="op").join(bounds, on="gap")

@@ -35,6 +35,7 @@ from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_tables import ExposureRows, Operations, ReadyDurations, Slices, TransferRows
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES
 
 _KIND = ("rank_index", "category", "stream", "name_id", "small")
@@ -50,15 +51,12 @@ _SIZED_NS = pl.when(_IS_TOKEN_EXCHANGE).then(
 
 
 def measure_transfer(
-    timeline: Timeline, matched_ranks: MatchedRanks, exposed_slices: pl.DataFrame, exposure: pl.DataFrame
-) -> pl.DataFrame:
-    """Exposed transfer: rank_index, step, class, transfer_exposed_ns (at most the exposed time of the class).
+    timeline: Timeline, matched_ranks: MatchedRanks, exposed_slices: Slices, exposure: ExposureRows
+) -> TransferRows:
+    """Exposed transfer, at most the exposed time of the class.
 
-    Measured where the calls of a class are resolved (split_classes), else estimated from the rank alone.
-    ``exposed_slices``: those of slice_steps with exposed communication (ownership.IS_EXPOSED). ``exposure``: see
-    measure_exposure. fastest_exposed_ns: the same with each call at most as long as the fastest tenth
-    of its kind; repeated_exposed_ns: the part of transfer_exposed_ns in calls that repeat enough to show that. Both are
-    null where nothing was measured. is_least: whether exchanges of tokens were estimated without knowing their sizes.
+    It is measured where the calls of a class are resolved (split_classes), else estimated from the rank alone.
+    ``exposed_slices``: those with exposed communication (ownership.IS_EXPOSED).
     """
     exposed_stretches = merge_overlapping(exposed_slices, STEP)
     resolved = matched_ranks.class_splits.filter("resolved").select(STEP_AND_CLASS)
@@ -87,11 +85,10 @@ def measure_transfer(
     )
 
 
-def estimate_ready_durations(timeline: Timeline) -> pl.DataFrame:
+def estimate_ready_durations(timeline: Timeline) -> ReadyDurations:
     """How long each call of communication takes when its peers are ready.
 
-    Columns: rank_index, stream, start_ns, end_ns, ready_ns: by the bytes of the call where they are recorded, else by
-    the fastest calls of its kind; null where neither is known.
+    By the bytes of the call where they are recorded, else by the fastest calls of its kind.
     """
     calls = _list_calls(timeline.operations)
     inside = intersect(calls, timeline.steps, ["rank_index"], carry=["step", "kept"])
@@ -195,7 +192,7 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _list_calls(operations: pl.DataFrame) -> pl.DataFrame:
+def _list_calls(operations: Operations) -> pl.DataFrame:
     """The communication among ``operations``: call (its number), duration_ns, small, and what identifies its kind."""
     return (
         operations.select(*(name for name in _KIND if name != "small"), "start_ns", "end_ns", "message_bytes")

@@ -13,6 +13,7 @@ from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.ranks.rank_groups import PAIRWISE
 from three_walls.step.step_rows import Wait
+from three_walls.step.step_tables import Arrivals, ExposureRows, Steps, TransferRows
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES
 
 LATEST_ARRIVAL = "latest arrival"
@@ -21,7 +22,7 @@ FASTEST_CALLS = "fastest calls"
 
 
 def list_waits(
-    matched_ranks: MatchedRanks, steps: pl.DataFrame, exposure: pl.DataFrame, transfer: pl.DataFrame
+    matched_ranks: MatchedRanks, steps: Steps, exposure: ExposureRows, transfer: TransferRows
 ) -> tuple[Wait, ...]:
     """A row per class and rank, from the rank's median kept step. ``exposure`` and ``transfer``: see Attribution."""
     medians = list_median_steps(steps)
@@ -40,7 +41,7 @@ def list_waits(
     return tuple(sorted(waits, key=lambda wait: (order[wait.communication_class], wait.rank)))
 
 
-def _find_awaited(arrivals: pl.DataFrame) -> pl.DataFrame:
+def _find_awaited(arrivals: Arrivals) -> pl.DataFrame:
     """The rank that caused most of the waiting of a class: rank_index, step, class, awaited (its rank index)."""
     waited_for = (
         arrivals.filter((pl.col("last") != pl.col("rank_index")) | pl.col("last").is_null())

@@ -18,7 +18,7 @@ import polars as pl
 
 from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_tables import API, HAS_ENDED, THREADS_PER_PROCESS, process_of
-from three_walls.trace.schemas import API_CALLS
+from three_walls.trace.schemas import API_CALLS, AnyTable
 from three_walls.trace.spans import Span, join_spans
 
 _ROWS_PER_PART = 1 << 16
@@ -36,7 +36,7 @@ class _Part:
     """Consecutive calls of one capture, at least one."""
 
     capture_id: int
-    packed: pl.DataFrame
+    packed: AnyTable
     """Columns of _PACKED: how far each number is above the least one."""
     least: Mapping[str, int]
     """The least number of each column."""
@@ -47,9 +47,7 @@ class _Part:
     name_ids: frozenset[int]
     processes: frozenset[int]
 
-    def unpack(
-        self, columns: Iterable[str] = ("start_ns", "end_ns", "thread", "correlation", "name_id")
-    ) -> pl.DataFrame:
+    def unpack(self, columns: Iterable[str] = ("start_ns", "end_ns", "thread", "correlation", "name_id")) -> AnyTable:
         """``columns`` of its calls: start_ns, end_ns, thread, correlation and name_id."""
         return pl.DataFrame([self._unpack_column(name) for name in columns])
 
@@ -76,7 +74,7 @@ class ApiCalls:
     """By capture, what ids of names stand for; an id without one is a call of an unknown name."""
 
     @classmethod
-    def of(cls, calls: pl.DataFrame) -> ApiCalls:
+    def of(cls, calls: AnyTable) -> ApiCalls:
         """``calls`` with the columns that :meth:`frame` gives."""
         texts = calls["name"].unique().drop_nulls().cast(pl.String).sort()
         name_id = pl.col("name").cast(pl.String).replace_strict(texts, range(len(texts)), default=None)
@@ -154,7 +152,7 @@ class ApiCalls:
                 parts.append(part.take(part.packed["name_id"].is_in([name_id - least for name_id in sorted(found)])))
         return replace(self, parts=tuple(parts))
 
-    def frame(self, *columns: str) -> pl.DataFrame:
+    def frame(self, *columns: str) -> AnyTable:
         """All calls: ``columns`` of schemas.API_CALLS and ``capture_id``, by default all of these."""
         wanted = columns or _COLUMNS
         if not self.parts:
@@ -162,7 +160,7 @@ class ApiCalls:
         of_captures = groupby(self.parts, lambda part: part.capture_id)
         return pl.concat([self._unpack_capture(capture_id, parts, wanted) for capture_id, parts in of_captures])
 
-    def of_process(self, process: int) -> Iterator[pl.DataFrame]:
+    def of_process(self, process: int) -> Iterator[AnyTable]:
         """The calls of a process part by part: start_ns, end_ns, thread, correlation and name_id."""
         for part in self.parts:
             if process in part.processes:

@@ -17,7 +17,7 @@ import polars as pl
 from three_walls.lib import limits
 from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_tables import NVTX, NVTX_RANGE_TYPES, process_of
-from three_walls.trace.schemas import NCCL_CALLS
+from three_walls.trace.schemas import NCCL_CALLS, ExportNcclCalls
 
 SCHEMAS, ENTRIES = "NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 
@@ -60,7 +60,7 @@ def holds_payloads(export: NsysExport) -> bool:
     return bool(export.rows(f"SELECT 1 FROM {NVTX} WHERE binaryData IS NOT NULL LIMIT 1"))
 
 
-def read_nccl_calls(export: NsysExport) -> tuple[pl.DataFrame, int]:
+def read_nccl_calls(export: NsysExport) -> tuple[ExportNcclCalls, int]:
     """NCCL calls with a message, and starts and ends of groups (schemas.NCCL_CALLS), sorted; and how many were refused.
 
     Empty if the export holds no payloads.

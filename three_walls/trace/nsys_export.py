@@ -23,6 +23,7 @@ from adbc_driver_sqlite import StatementOptions
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError
 from three_walls.lib.threads import check_is_wanted
+from three_walls.trace.schemas import AnyTable
 from three_walls.trace.spans import Span, are_within, condition_of
 
 _BROKEN = "expected a complete SQLite export of Nsight Systems, found a damaged database"
@@ -136,10 +137,10 @@ class NsysExport:
         columns: Mapping[str, str],
         where: str = "",
         text: tuple[str, ...] = (),
-        reduce: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows,
+        reduce: Callable[[AnyTable], AnyTable] = lambda rows: rows,
         *,
         of_all_time: bool = False,
-    ) -> pl.DataFrame:
+    ) -> AnyTable:
         """Columns of a bulk table. ``columns``: name in the frame -> name in the export.
 
         Columns are Int64, those in ``text`` String; an empty text is null. A column that the table lacks is null, and a
@@ -159,7 +160,7 @@ class NsysExport:
         text: tuple[str, ...] = (),
         *,
         of_all_time: bool = False,
-    ) -> Iterator[pl.DataFrame]:
+    ) -> Iterator[AnyTable]:
         """The parts that :meth:`frame` reads, without those in which no row is wanted; none of a missing table.
 
         The driver's blocks are kept by the C library when they are free: 750 MB for 15 million calls. Where what is

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import polars as pl
@@ -21,7 +22,13 @@ from three_walls.trace.schemas import (
     OPERATIONS,
     OVERHEAD,
     STREAM_WAITS,
+    AnyTable,
+    ExportOverhead,
+    ExportRanges,
+    ExportRecords,
+    ExportWaits,
     Int64Array,
+    MemoryEvents,
     conform,
     share_constants,
 )
@@ -89,6 +96,9 @@ _ONLY_SOME_HAVE = (
 _READ = pl.Schema({**OPERATIONS, "process": pl.Int64(), "device": pl.Int64()})
 del _READ["rank_index"]
 
+ExportOperations = Annotated[pl.DataFrame, _READ]
+"""What ran on the devices, before ranks have an index."""
+
 _TIED = ("start_ns", "end_ns", "stream", "correlation", "kind", "name_id")
 """By these, operations of a device are in order."""
 
@@ -127,7 +137,7 @@ _COLUMNS_OF_KIND: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def read_operations(export: NsysExport, only_process: Callable[[], int] = lambda: 0) -> tuple[pl.DataFrame, int]:
+def read_operations(export: NsysExport, only_process: Callable[[], int] = lambda: 0) -> tuple[ExportOperations, int]:
     """Every device operation of the export, sorted, and how many rows had no usable time.
 
     The columns are those of schemas.OPERATIONS without ``rank_index``, and ``process`` (globalPid) and ``device``.
@@ -193,7 +203,7 @@ def _read_kind(export: NsysExport, kind: str, only_process: Callable[[], int]) -
     table, own_columns = _COLUMNS_OF_KIND[kind]
     untimed = 0
 
-    def keep_timed(rows: pl.DataFrame) -> pl.DataFrame:
+    def keep_timed(rows: AnyTable) -> AnyTable:
         nonlocal untimed
         process = pl.col("process").fill_null(only_process() if rows["process"].null_count() else 0)
         whole = rows.with_columns(*_complete(kind), process)
@@ -248,7 +258,7 @@ def count_operations(export: NsysExport) -> int:
     return sum(export.count_rows(table) for table, _ in _COLUMNS_OF_KIND.values())
 
 
-def read_stream_waits(export: NsysExport) -> pl.DataFrame:
+def read_stream_waits(export: NsysExport) -> ExportWaits:
     """Waits of streams for events (schemas.STREAM_WAITS), in no order; empty if not recorded.
 
     They include threads that wait for a stream, which only the name of the API call distinguishes.
@@ -259,19 +269,19 @@ def read_stream_waits(export: NsysExport) -> pl.DataFrame:
     return share_constants(conform(export.frame(SYNCHRONIZATIONS, _EVENT_COLUMNS, where), STREAM_WAITS))
 
 
-def read_event_records(export: NsysExport, called: Sequence[Span] | None = None) -> pl.DataFrame:
+def read_event_records(export: NsysExport, called: Sequence[Span] | None = None) -> ExportRecords:
     """Events recorded on streams (schemas.EVENT_RECORDS), in no order; empty if not recorded.
 
     ``called``: from which correlation id to before which, where not all calls were read. A record has no time itself.
     """
 
-    def keep_called(rows: pl.DataFrame) -> pl.DataFrame:
+    def keep_called(rows: AnyTable) -> AnyTable:
         return rows if called is None else rows.filter(are_within(called, rows["correlation"]))
 
     return share_constants(conform(export.frame(EVENTS, _EVENT_COLUMNS, reduce=keep_called), EVENT_RECORDS))
 
 
-def read_memory_events(export: NsysExport) -> pl.DataFrame:
+def read_memory_events(export: NsysExport) -> MemoryEvents:
     """Allocations and deallocations by the driver (schemas.MEMORY_EVENTS), in no order; empty if not recorded."""
     columns = {
         "process": "globalPid",
@@ -323,7 +333,7 @@ _OPERATORS = "aten::"
 """Begins the operators of PyTorch: four in five ranges of emit_nvtx, and none that communicates or marks a step."""
 
 
-def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
+def read_ranges(export: NsysExport, wanted: WantedRanges) -> ExportRanges:
     """NVTX ranges (schemas.HOST_RANGES) that are ``wanted``, sorted.
 
     The table is the largest of an export (millions of rows), so it is read once. A text is in the row itself or in
@@ -335,7 +345,7 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> pl.DataFrame:
     texts = export.strings_where(wanted.select) if has_text_id else {}
     named = pl.DataFrame([*texts.items()], {"text_id": pl.Int64, "text": pl.String}, orient="row")
 
-    def keep_wanted(rows: pl.DataFrame) -> pl.DataFrame:
+    def keep_wanted(rows: AnyTable) -> AnyTable:
         # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
         kept = rows.filter(wanted.select(rows["text"]))
         by_id = rows.filter(pl.col("text").is_null()).drop("text").join(named, on="text_id").select(kept.columns)
@@ -389,7 +399,7 @@ def has_operator_sizes(export: NsysExport) -> bool:
     )
 
 
-def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) -> pl.DataFrame:
+def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) -> ExportRanges:
     """Nested ranges (schemas.HOST_RANGES) of ``process`` that were open at some time from ``begin_ns`` to ``until_ns``.
 
     An export of a long capture holds millions of ranges, most of them PyTorch's operators. :func:`read_ranges` reads
@@ -438,7 +448,7 @@ def list_range_texts(path: Path, most: int) -> list[str]:
     return list(texts.values())[:most]
 
 
-def read_overhead(export: NsysExport) -> pl.DataFrame:
+def read_overhead(export: NsysExport) -> ExportOverhead:
     """Times in which the profiler held up a thread (schemas.OVERHEAD), sorted; empty if not recorded."""
     found = [
         export.frame(table, {"thread": "globalTid", "start_ns": "start", "end_ns": "end"}) for table in OVERHEAD_TABLES

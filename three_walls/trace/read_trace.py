@@ -44,7 +44,21 @@ from three_walls.trace.read_tables import (
     read_ranges,
     read_stream_waits,
 )
-from three_walls.trace.schemas import EVENT_RECORDS, MEMORY_EVENTS, OPERATIONS, STREAM_WAITS, conform, distinct_rows
+from three_walls.trace.schemas import (
+    EVENT_RECORDS,
+    MEMORY_EVENTS,
+    OPERATIONS,
+    STREAM_WAITS,
+    EventRecords,
+    HostRanges,
+    MemoryEvents,
+    NcclCalls,
+    ProfilerOverhead,
+    StreamWaits,
+    TraceOperations,
+    conform,
+    distinct_rows,
+)
 from three_walls.trace.spans import Device, Span, StepsToRead, list_spans
 from three_walls.trace.trace_files import hash_file, plain_sqlite
 
@@ -84,14 +98,14 @@ class Trace(Capture):
     and thread numbers.
     """
 
-    operations: pl.DataFrame
+    operations: TraceOperations
     api_calls: ApiCalls
-    ranges: pl.DataFrame
-    overhead: pl.DataFrame
-    stream_waits: pl.DataFrame
-    event_records: pl.DataFrame
-    nccl_calls: pl.DataFrame
-    memory_events: pl.DataFrame
+    ranges: HostRanges
+    overhead: ProfilerOverhead
+    stream_waits: StreamWaits
+    event_records: EventRecords
+    nccl_calls: NcclCalls
+    memory_events: MemoryEvents
     names: Mapping[int, str]
     """Names of kernels and calls by id, without paths (the name of a lambda holds one) and keys."""
 

@@ -1,6 +1,10 @@
-"""The schemas of the tables that later stages read, with a comment for each column."""
+"""The tables that are read of an export, with a comment for each column. A table may have more columns than its schema
+states, and text may be a category.
+"""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +16,9 @@ Float64Array = npt.NDArray[np.float64]
 
 ROWS_AT_ONCE = 1 << 18
 """Of millions of rows, where what is worked out of all at once would take several times their memory."""
+
+AnyTable = pl.DataFrame
+"""Rows of any table, of a function that needs the columns which its docstring names."""
 
 KINDS = pl.Enum(["kernel", "memcpy", "memset", "graph"])
 
@@ -113,12 +120,42 @@ OVERHEAD = pl.Schema(
 )
 
 
-def conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+_CAPTURE = pl.Schema({"capture_id": pl.Int64()})
+"""Processes and threads have their numbers within a capture."""
+
+TraceOperations = Annotated[pl.DataFrame, OPERATIONS]
+"""What ran on the devices: a row per operation, sorted by rank and start."""
+
+ExportRanges = Annotated[pl.DataFrame, HOST_RANGES]
+HostRanges = Annotated[ExportRanges, _CAPTURE]
+"""NVTX ranges of host threads."""
+
+ExportOverhead = Annotated[pl.DataFrame, OVERHEAD]
+ProfilerOverhead = Annotated[ExportOverhead, _CAPTURE]
+"""When the profiler delayed a thread."""
+
+ExportWaits = Annotated[pl.DataFrame, STREAM_WAITS]
+StreamWaits = Annotated[ExportWaits, _CAPTURE]
+"""Waits of a stream for an event."""
+
+ExportRecords = Annotated[pl.DataFrame, EVENT_RECORDS]
+EventRecords = Annotated[ExportRecords, _CAPTURE]
+"""Records of an event on a stream, as far as the export lists them."""
+
+ExportNcclCalls = Annotated[pl.DataFrame, NCCL_CALLS]
+NcclCalls = Annotated[ExportNcclCalls, _CAPTURE]
+"""NCCL's own ranges, which state communicators and sizes."""
+
+MemoryEvents = Annotated[pl.DataFrame, MEMORY_EVENTS]
+"""Allocations by the driver."""
+
+
+def conform(frame: AnyTable, schema: pl.Schema) -> AnyTable:
     """``frame`` with exactly the columns and types of ``schema``; raises if a column is missing."""
     return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
 
 
-def share_constants(frame: pl.DataFrame) -> pl.DataFrame:
+def share_constants(frame: AnyTable) -> AnyTable:
     """``frame``, where a column that has the same value in all rows (or none in any) takes no memory."""
     if not frame.height:
         return frame
@@ -131,7 +168,7 @@ def share_constants(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(value for value, column in zip(may_be_same, is_same, strict=True) if column[0])
 
 
-def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
+def distinct_rows(frame: AnyTable) -> AnyTable:
     """The different rows of ``frame`` in no order. Found part by part: few differ, and a part takes little memory."""
     if frame.height <= ROWS_AT_ONCE:
         return frame.unique()

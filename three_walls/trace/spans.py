@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.trace.schemas import AnyTable
+
 Span = tuple[int, int]
 """From a number to before another one: instants in ns, or ids."""
 
@@ -18,8 +20,8 @@ Device = tuple[int, int]
 class StepsToRead:
     """Which steps are read of a rank."""
 
-    steps: pl.DataFrame
-    """Every step of the rank as timeline.steps.STEPS, with numbers that mean the same on all ranks. Where NVTX ranges
+    steps: AnyTable
+    """Every step of the rank as step_tables.STEPS, with numbers that mean the same on all ranks. Where NVTX ranges
     mark them, the times are those of the host."""
     are_marked: bool
     """Whether NVTX ranges mark the steps, not optimizer phases."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo
 
@@ -40,9 +40,6 @@ from three_walls.lib.fact import FactDefinition, FactSheet
 from three_walls.lib.load_documents import Loc, describe, raise_contradictions, suggest
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.units import NUMERIC
-
-if TYPE_CHECKING:
-    from pydantic import ValidationInfo
 
 _EXAMPLE = "config.num_moe_experts >= 2"
 _CONSTANTS = {"true": "True", "false": "False", "null": "None"}

@@ -1,7 +1,7 @@
 """A rule, as its YAML file states it: conditions on named facts, the edits it proposes, how much they gain, evidence.
 
 The fields are the keys of the file; ``rules/README.md`` explains the format. pydantic reads them with the facts, the
-sources and the path of the file as context (``load.py``).
+sources and the path of the file as context (``load_rules.py``).
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ def _is_mapping(value: Any) -> str:
     return "mapping" if isinstance(value, dict) else "value"
 
 
-Target = Annotated[
-    Annotated[FactTarget, Tag("mapping")] | Annotated[Value, Tag("value")],
-    Discriminator(_is_mapping),
-]
+Target = Annotated[Annotated[FactTarget, Tag("mapping")] | Annotated[Value, Tag("value")], Discriminator(_is_mapping)]
 HighEnd = Annotated[
     Annotated[OneMinusFact, Tag("mapping")] | Annotated[Fraction, Tag("value")],
     Discriminator(_is_mapping),

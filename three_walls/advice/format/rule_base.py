@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,9 +12,6 @@ from three_walls.advice.judge_warnings import WarningRule, load_warnings
 from three_walls.lib.fact import FactDefinition
 from three_walls.lib.resources import RULES_DIR
 
-Definitions = Callable[[], Sequence[FactDefinition]]
-"""Gives the facts that rules may compare."""
-
 
 @dataclass(frozen=True, slots=True)
 class RuleBase:
@@ -25,20 +21,20 @@ class RuleBase:
     warnings: tuple[WarningRule, ...]
 
 
-def load_rule_base(definitions: Definitions, additional: Path | None = None) -> RuleBase:
+def load_rule_base(definitions: tuple[FactDefinition, ...], additional: Path | None = None) -> RuleBase:
     """The rules and warnings that ship with the program, and those of the directory ``additional``.
 
-    Raises RuleBaseError, which lists all errors.
+    ``definitions``: the facts that they may compare. Raises RuleBaseError, which lists all errors.
     """
     return _load_own(definitions) if additional is None else _read(definitions, RULES_DIR, additional)
 
 
 @cache
-def _load_own(definitions: Definitions) -> RuleBase:
+def _load_own(definitions: tuple[FactDefinition, ...]) -> RuleBase:
     """What ships with the program never changes while it runs."""
     return _read(definitions, RULES_DIR)
 
 
-def _read(definitions: Definitions, *directories: Path) -> RuleBase:
-    rules = load_rules(*directories, definitions=definitions())
-    return RuleBase(rules, load_warnings(*directories, definitions=definitions()))
+def _read(definitions: tuple[FactDefinition, ...], *directories: Path) -> RuleBase:
+    rules = load_rules(*directories, definitions=definitions)
+    return RuleBase(rules, load_warnings(*directories, definitions=definitions))

@@ -1,4 +1,4 @@
-"""Checks overrides with ``check.py``, and with Megatron-Bridge itself where an interpreter has it."""
+"""Checks overrides with ``check_overrides.py``, and with Megatron-Bridge itself where an interpreter has it."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ import polars as pl
 from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.match_calls import MatchedCalls
 from three_walls.step.step_rows import Alignment
+from three_walls.step.step_tables import CLOCKS, Clocks, CollectiveCalls, CommonIntervals, RankIntervals
 from three_walls.trace.read_trace import Capture
 
 SESSION_CLOCKS = "session clocks"
@@ -29,15 +30,6 @@ NOT_RESOLVABLE = "not resolvable"
 SIMULTANEOUS = ("data_parallel", "tensor_parallel", "all_reduce", "all_gather", "reduce_scatter")
 """Collectives that no member can leave before all have arrived, and that all leave together. An all-to-all is none of
 them: it ends earlier where fewer tokens arrive."""
-
-CLOCKS = pl.Schema(
-    {
-        "capture_id": pl.Int64,
-        "offset_ns": pl.Float64,  # common time = own + offset + drift x (own - pivot)
-        "drift": pl.Float64,
-        "pivot_ns": pl.Float64,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +47,7 @@ class ClockSource:
 class CommonClock:
     """How to convert the times of every rank to the clock of the lowest rank."""
 
-    per_rank: pl.DataFrame
+    per_rank: Clocks
     """rank_index and the columns of CLOCKS."""
     alignment: Alignment | None
     """How the clocks were aligned, and the error that is left; None with a single rank."""
@@ -75,8 +67,8 @@ class CommonClock:
         """Differences between two ranks that are not larger than this mean nothing."""
         return (self.alignment.residual_ns_p95 or 0) if self.alignment else 0
 
-    def add_common_times(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Adds common_start_ns and common_end_ns to ``frame`` (with rank_index, start_ns and end_ns)."""
+    def add_common_times(self, frame: RankIntervals) -> CommonIntervals:
+        """``frame`` with its times on the common clock."""
         return _on_common_clock(frame, self.per_rank).drop("capture_id", "offset_ns", "drift", "pivot_ns")
 
 
@@ -132,7 +124,7 @@ def _fit_on_ends(tiers: Sequence[pl.DataFrame], rank_indices: pl.DataFrame, refe
     return _finish(_fit(tiers[-1], reference, with_drift=False), rank_indices, tiers[-1].clear(), NOT_RESOLVABLE)
 
 
-def _session_clocks(sources: Sequence[ClockSource]) -> pl.DataFrame | None:
+def _session_clocks(sources: Sequence[ClockSource]) -> Clocks | None:
     """CLOCKS from session starts; None if a capture lacks its start, or they are not known to be of a single host."""
     captures = {source.capture_id: source for source in sources}
     if len(captures) == 1:
@@ -148,7 +140,7 @@ def _session_clocks(sources: Sequence[ClockSource]) -> pl.DataFrame | None:
     return pl.DataFrame(rows, schema=CLOCKS, orient="row")
 
 
-def _rank_ends_by_trust(calls: pl.DataFrame, rank_indices: pl.DataFrame) -> list[pl.DataFrame]:
+def _rank_ends_by_trust(calls: CollectiveCalls, rank_indices: pl.DataFrame) -> list[pl.DataFrame]:
     """Ends of matched calls in four choices, the most trustworthy first.
 
     Ends are best where the group is sure and all members leave together.
@@ -212,7 +204,7 @@ def _median_of_third(column: str, which: int) -> pl.Expr:
 
 
 def _finish(
-    clocks: pl.DataFrame, rank_indices: pl.DataFrame, ends: pl.DataFrame, method: str, *, single: bool = False
+    clocks: Clocks, rank_indices: pl.DataFrame, ends: pl.DataFrame, method: str, *, single: bool = False
 ) -> CommonClock:
     """The clock of every rank, with the residuals that it leaves: |end - end of the lowest rank of the same call|."""
     per_rank = rank_indices.join(clocks, on="capture_id")
@@ -225,7 +217,7 @@ def _finish(
     return CommonClock(per_rank, None if single else Alignment(method, p50, p95))
 
 
-def _on_common_clock(frame: pl.DataFrame, per_rank: pl.DataFrame) -> pl.DataFrame:
+def _on_common_clock(frame: pl.DataFrame, per_rank: Clocks) -> pl.DataFrame:
     def common(name: str) -> pl.Expr:
         correction = pl.col("offset_ns") + pl.col("drift") * (pl.col(name) - pl.col("pivot_ns"))
         return pl.col(name) + correction.round().cast(pl.Int64)

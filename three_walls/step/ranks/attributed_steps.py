@@ -18,6 +18,7 @@ from three_walls.step.intervals import DURATION
 from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.selected_steps import select_steps
+from three_walls.step.step_tables import Steps
 from three_walls.trace.schemas import Int64Array
 from three_walls.trace.spans import StepsToRead
 
@@ -61,7 +62,7 @@ def choose_steps(
     )
 
 
-def leave_out(steps: pl.DataFrame, are_attributed: pl.Expr, all_count: int, attributed_count: int) -> pl.DataFrame:
+def leave_out(steps: Steps, are_attributed: pl.Expr, all_count: int, attributed_count: int) -> Steps:
     """``steps`` with only those kept that are attributed: ``attributed_count`` of ``all_count``."""
     reason = (
         f"{LEFT_OUT}: of {all_count:,} steps {attributed_count} are attributed, "
@@ -74,8 +75,8 @@ def leave_out(steps: pl.DataFrame, are_attributed: pl.Expr, all_count: int, attr
     )
 
 
-def choose_numbers(steps: pl.DataFrame, operations: int) -> frozenset[int] | None:
-    """Numbers of the steps that are attributed of ``steps`` (STEPS) with so many ``operations``; None: all are."""
+def choose_numbers(steps: Steps, operations: int) -> frozenset[int] | None:
+    """Numbers of the steps that are attributed of ``steps`` with so many ``operations``; None: all are."""
     if operations <= rank_thresholds.MOST_ATTRIBUTED_OPERATIONS:
         return None
     common = _list_common(steps)
@@ -98,7 +99,7 @@ class UnreadStepError(Exception):
     """A step that was chosen before the rest was read did not run where it was expected."""
 
 
-def check_are_kept(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead]) -> None:
+def check_are_kept(steps: Steps, to_read: Mapping[int, StepsToRead]) -> None:
     """Raises UnreadStepError unless every rank in ``to_read`` kept the steps that are to be attributed.
 
     Steps run in order, so those to attribute are whole if the others that were read, some of which follow, are there.

@@ -20,6 +20,7 @@ from three_walls.step.find_steps import COUNTED_SOURCES, STEP, StepSource
 from three_walls.step.intervals import DURATION
 from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import ClockSource, CommonClock
+from three_walls.step.step_tables import Arrivals, RankIntervals, StepKeys, Steps
 from three_walls.trace.schemas import Int64Array
 
 
@@ -27,14 +28,14 @@ from three_walls.trace.schemas import Int64Array
 class CaptureStartSkew:
     """How far apart the captures of the ranks begin."""
 
-    steps: pl.DataFrame
-    """The steps that this distorts: rank_index, step."""
+    steps: StepKeys
+    """The steps that this distorts."""
     skew_ns: int | None = None
     """From the first rank's first operation to that of the last rank; None where the clocks do not show it."""
     warnings: tuple[ReportWarning, ...] = ()
 
 
-def number_steps(steps: pl.DataFrame, sources: Mapping[int, StepSource], clocks: Sequence[ClockSource]) -> pl.DataFrame:
+def number_steps(steps: Steps, sources: Mapping[int, StepSource], clocks: Sequence[ClockSource]) -> Steps:
     """``steps``, with those that ran at the same time numbered alike, from the capture that began first.
 
     ``sources``: where the boundaries of each rank's steps come from. The clocks are not aligned yet, so this needs
@@ -90,11 +91,11 @@ def _median_distance(ends_ns: Int64Array, other_ends_ns: Int64Array) -> int:
 
 
 def find_capture_start_skew(
-    steps: pl.DataFrame, begins: pl.DataFrame, arrivals: pl.DataFrame, clock: CommonClock
+    steps: Steps, begins: RankIntervals, arrivals: Arrivals, clock: CommonClock
 ) -> CaptureStartSkew:
     """The skew of capture starts, and those of ``steps`` that it distorts if it is long against a step.
 
-    ``begins``: see RankOutline. ``arrivals``: see measure_arrivals.
+    ``begins``: see RankOutline.
     """
     no_steps = steps.select(*STEP).clear()
     if not clock.is_resolved:
@@ -114,7 +115,7 @@ def find_capture_start_skew(
     return CaptureStartSkew(affected.select(*STEP), skew_ns, (_warn_of_skew(skew_ns, arrivals, affected),))
 
 
-def _warn_of_skew(skew_ns: int, arrivals: pl.DataFrame, affected: pl.DataFrame) -> ReportWarning:
+def _warn_of_skew(skew_ns: int, arrivals: Arrivals, affected: Steps) -> ReportWarning:
     # Ranks often made different numbers of calls in these steps; then nothing is matched and no wait is known.
     calls = arrivals.join(affected.select(*STEP), on=STEP, how="semi")
     longest = calls.select(pl.col("wait_ns").max()).item() if calls.height else None
@@ -129,7 +130,7 @@ def _warn_of_skew(skew_ns: int, arrivals: pl.DataFrame, affected: pl.DataFrame) 
     )
 
 
-def drop_skewed_steps(steps: pl.DataFrame, skewed: pl.DataFrame) -> pl.DataFrame:
+def drop_skewed_steps(steps: Steps, skewed: StepKeys) -> Steps:
     """``steps`` with those in ``skewed`` no longer kept, unless that would leave a rank without a step."""
     marked = steps.join(
         skewed.with_columns(is_skewed=pl.lit(value=True)), on=STEP, how="left", maintain_order="left"

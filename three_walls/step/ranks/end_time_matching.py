@@ -24,6 +24,7 @@ import polars as pl
 from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import SIMULTANEOUS, CommonClock
 from three_walls.step.ranks.match_calls import MatchedCalls
+from three_walls.step.step_tables import CommunicationCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def _allowed_spread(clock: CommonClock) -> _Spread:
 
 
 def _find_collectives(
-    calls: pl.DataFrame, groups: Sequence[frozenset[int]], spread: _Spread, matched: MatchedCalls
+    calls: CommunicationCalls, groups: Sequence[frozenset[int]], spread: _Spread, matched: MatchedCalls
 ) -> pl.DataFrame:
     """The calls that are part of a collective: call, instance (numbered on from ``matched``), size."""
     highest = matched.calls["instance"].max()
@@ -124,7 +125,7 @@ def _find_collectives(
     )
 
 
-def _drop_indistinguishable(calls: pl.DataFrame, spread: _Spread) -> pl.DataFrame:
+def _drop_indistinguishable(calls: CommunicationCalls, spread: _Spread) -> CommunicationCalls:
     """``calls`` without those that a rank runs at the same time and that end together: nothing distinguishes them."""
     key = ["rank_index", "class", "step"]
     ordered = calls.sort(*key, "common_end_ns", "common_start_ns", "call")
@@ -135,7 +136,7 @@ def _drop_indistinguishable(calls: pl.DataFrame, spread: _Spread) -> pl.DataFram
     return marked.filter(~(pl.col("like_next") | is_like_previous)).drop("like_next")
 
 
-def _matched_by_order(calls: pl.DataFrame, matched: MatchedCalls, spread: _Spread) -> pl.DataFrame:
+def _matched_by_order(calls: CommunicationCalls, matched: MatchedCalls, spread: _Spread) -> pl.DataFrame:
     """Calls that order has matched, in complete groups and with times that fit: call, instance, rank_index."""
     ends = pl.col("common_end_ns")
     fits = (ends.max() - ends.min() <= spread.widest_ns) & (pl.col("common_start_ns").max() <= ends.min())

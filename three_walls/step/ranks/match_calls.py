@@ -14,6 +14,16 @@ import polars as pl
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, find_window
+from three_walls.step.step_tables import (
+    CollectiveCalls,
+    CommunicationCalls,
+    Members,
+    Operations,
+    RankIntervals,
+    Steps,
+    StreamRoles,
+    UnmatchedCalls,
+)
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.trace.schemas import ROWS_AT_ONCE
 
@@ -28,32 +38,28 @@ SEQUENCE = ("class", "group", "role")
 class MatchedCalls:
     """Calls of all ranks, matched where possible. Times are on each rank's own clock."""
 
-    communication: pl.DataFrame
-    """All calls of all steps: call, rank_index, stream, communicator, class, step, kept, start_ns, end_ns."""
-    calls: pl.DataFrame
-    """The matched ones, a row per rank and collective: the same columns and instance (equal in all members of a
-    collective), group, role, captured, size, sure (see groups.MEMBERS), complete (all ranks of the group were
-    captured). ``kept``: the step is kept on all members."""
-    unmatched: pl.DataFrame
-    """Sequences that could not be matched: class, group, role, step, kept, reason."""
+    communication: CommunicationCalls
+    """All calls of all steps."""
+    calls: CollectiveCalls
+    """The matched ones."""
+    unmatched: UnmatchedCalls
 
 
 @dataclass(frozen=True, slots=True)
 class RankOutline:
     """What comparing ranks needs of operations that are no communication."""
 
-    roles: pl.DataFrame
-    """The role of each stream in a class, comparable across ranks: rank_index, class, stream, role."""
-    begins: pl.DataFrame
-    """Per rank its first operation: rank_index, start_ns and end_ns, each the earliest."""
-    unread: pl.DataFrame | None = None
-    """Steps (STEPS) whose operations were not read; None where all were. The numbers of all steps are then alike."""
+    roles: StreamRoles
+    begins: RankIntervals
+    """Per rank its first operation: the earliest start and the earliest end."""
+    unread: Steps | None = None
+    """Steps whose operations were not read; None where all were. The numbers of all steps are then alike."""
 
 
 def match_calls(
-    timeline: Timeline, members: pl.DataFrame, roles: pl.DataFrame, *, all_captured: bool = False
+    timeline: Timeline, members: Members, roles: StreamRoles, *, all_captured: bool = False
 ) -> MatchedCalls:
-    """Matches the communication of all ranks by order. ``members``: see groups.MEMBERS; ``roles``: see RankOutline.
+    """Matches the communication of all ranks by order. ``roles``: see RankOutline.
 
     ``all_captured``: whether every rank of the run was captured, and with it every member of a communicator.
     """
@@ -89,7 +95,7 @@ def _explain(sequences: pl.DataFrame) -> pl.DataFrame:
     return sequences.select(*SEQUENCE, "step", kept="kept_in_all", reason=reason).sort(*SEQUENCE, "step")
 
 
-def _list_communication(timeline: Timeline) -> pl.DataFrame:
+def _list_communication(timeline: Timeline) -> CommunicationCalls:
     """The communication of all ranks that begins within a step, with that step."""
     calls = (
         timeline.operations.select("rank_index", "stream", "communicator", "start_ns", "end_ns", "category")
@@ -106,7 +112,7 @@ def _list_communication(timeline: Timeline) -> pl.DataFrame:
     )
 
 
-def outline_ranks(operations: pl.DataFrame) -> RankOutline:
+def outline_ranks(operations: Operations) -> RankOutline:
     """The outline of the ranks that ran ``operations`` (as in a Timeline).
 
     Stream numbers differ between processes, but they follow the order of creation, which is the same on all ranks of a
@@ -140,7 +146,9 @@ def outline_ranks(operations: pl.DataFrame) -> RankOutline:
     return RankOutline(roles, operations.group_by("rank_index").agg(pl.col("start_ns").min(), pl.col("end_ns").min()))
 
 
-def _number(calls: pl.DataFrame, roles: pl.DataFrame, members: pl.DataFrame, *, all_captured: bool) -> pl.DataFrame:
+def _number(
+    calls: CommunicationCalls, roles: StreamRoles, members: Members, *, all_captured: bool
+) -> CommunicationCalls:
     """``calls`` with their group and their order within sequence and step. Pairwise classes have no group: left out."""
     by_class = calls.join(roles, on=["rank_index", "class", "stream"], how="left").join(
         members, on=["rank_index", "class"]

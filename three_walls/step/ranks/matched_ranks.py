@@ -4,9 +4,9 @@ Made from the timelines of all ranks; it finishes them (step numbers, kept steps
 the list of what is worked out, in order:
 
 - ``capture_start.py`` numbers the steps alike on all ranks, and finds steps that the start of profiling distorts.
-- ``groups.py``: which ranks call a collective together, from the parallel sizes.
-- ``matching.py``: calls matched by their order; ``pipeline_pairs.py``: pipeline exchanges matched by the schedule.
-- ``clock.py``: the clocks of the ranks aligned.
+- ``rank_groups.py``: which ranks call a collective together, from the parallel sizes.
+- ``match_calls.py``: calls matched by their order; ``pipeline_pairs.py``: pipeline exchanges matched by the schedule.
+- ``align_clocks.py``: the clocks of the ranks aligned.
 - ``end_time_matching.py``: calls that order could not match, matched by when they end.
 - ``measure_arrivals``, here: the part of each call that is waiting for peers.
 
@@ -36,6 +36,7 @@ from three_walls.step.ranks.end_time_matching import match_by_end_time
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS, MatchedCalls, RankOutline, match_calls, outline_ranks
 from three_walls.step.ranks.pipeline_pairs import pair_by_order, pair_by_time
 from three_walls.step.ranks.rank_groups import Pipeline, captures_everyone, find_members, find_pipeline, list_groups
+from three_walls.step.step_tables import Arrivals, ClassSplits, StepKeys, Steps
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_trace import Capture
 
@@ -45,18 +46,16 @@ class MatchedRanks:
     """The ranks of a run, with their calls matched and their times on a common clock."""
 
     ranks: tuple[Rank, ...]
-    steps: pl.DataFrame
-    """Every step of every rank (steps.STEPS). Those of a timeline may be fewer (steps_to_read.py, attributed_steps.py).
-    """
+    steps: Steps
+    """Every step of every rank. Those of a timeline may be fewer (steps_to_read.py, attributed_steps.py)."""
     matched: MatchedCalls
     clock: CommonClock
     pipeline: Pipeline | None
-    arrivals: pl.DataFrame
+    arrivals: Arrivals
     """measure_arrivals, without the calls that any of their members made in a skewed step."""
-    class_splits: pl.DataFrame
-    """Waiting and transfer per rank, step and class: split_classes."""
-    skewed: pl.DataFrame
-    """Steps (rank_index, step) that began before the profiler of the last rank had started."""
+    class_splits: ClassSplits
+    skewed: StepKeys
+    """Steps that began before the profiler of the last rank had started."""
     start_skew_ns: int | None
     """From the start of the first rank's profiler to the start of the last; None where the clocks do not show it."""
     warnings: tuple[ReportWarning, ...]
@@ -114,7 +113,7 @@ def match_ranks(
     return numbered.with_steps(read), matched_ranks
 
 
-def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> pl.DataFrame:
+def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> Arrivals:
     """Adds to each row of ``matched.calls`` (a rank's call) its times on the common clock and who arrived when.
 
     common_start_ns, common_end_ns   the call on the common clock
@@ -157,13 +156,8 @@ def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> pl.DataFrame:
     )
 
 
-def split_classes(matched: MatchedCalls, arrivals: pl.DataFrame) -> pl.DataFrame:
-    """Waiting and transfer per rank, step and class. Durations of calls are summed, not united.
-
-    Columns: rank_index, step, class, total_ns (all calls), wait_ns (null if too few of the calls are matched), resolved
-    (whether enough of the time is in resolved calls), resolved_ns, and of the group: captured, size, complete.
-    ``arrivals``: see measure_arrivals.
-    """
+def split_classes(matched: MatchedCalls, arrivals: Arrivals) -> ClassSplits:
+    """Waiting and transfer per rank, step and class."""
     total = matched.communication.group_by(STEP_AND_CLASS).agg(total_ns=DURATION.sum())
     split = arrivals.group_by(STEP_AND_CLASS).agg(
         pl.col("wait_ns").sum(),

@@ -21,6 +21,7 @@ from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import CommonClock
 from three_walls.step.ranks.match_calls import MatchedCalls
 from three_walls.step.ranks.rank_groups import Pipeline
+from three_walls.step.step_tables import CommunicationCalls
 
 EXCHANGE = "pipeline_p2p"
 
@@ -85,7 +86,7 @@ def list_exchanges(stage: int, stages: int, micro_batches: int, *, batched: bool
     return [neighbour for neighbour in order if neighbour not in absent]
 
 
-def _list_exchange_calls(matched: MatchedCalls, pipeline: Pipeline | None) -> pl.DataFrame:
+def _list_exchange_calls(matched: MatchedCalls, pipeline: Pipeline | None) -> CommunicationCalls:
     """The exchanges of all ranks with their ``stage`` and ``lane``, in order."""
     places = [] if pipeline is None else [(rank_index, *place) for rank_index, place in pipeline.places.items()]
     schema = {"rank_index": pl.Int64, "stage": pl.Int64, "lane": pl.Int64}
@@ -96,7 +97,7 @@ def _list_exchange_calls(matched: MatchedCalls, pipeline: Pipeline | None) -> pl
     )
 
 
-def _link_by_schedule(calls: pl.DataFrame, pipeline: Pipeline) -> pl.DataFrame:
+def _link_by_schedule(calls: CommunicationCalls, pipeline: Pipeline) -> CommunicationCalls:
     """Adds ``link`` to ``calls``: null where a stage has two neighbours and does not follow the schedule."""
     numbered = calls.with_columns(
         place=pl.col("call").cum_count().over("rank_index", "step").cast(pl.Int64),
@@ -120,7 +121,7 @@ def _schedules(pipeline: Pipeline) -> pl.DataFrame:
     return found.unique(["stage", "count", "place"], keep="first", maintain_order=True)
 
 
-def _order_within_link(linked: pl.DataFrame) -> pl.DataFrame:
+def _order_within_link(linked: CommunicationCalls) -> CommunicationCalls:
     """Adds ``role`` (of the stream) and ``order`` (within the sequence) to ``linked``.
 
     Two stages may exchange through several streams, which correspond in their order of creation: unbatched exchanges of
@@ -151,7 +152,7 @@ def _nearest(ends: pl.DataFrame, towards: int) -> pl.DataFrame:
 
 
 def _add_pairs(
-    matched: MatchedCalls, pairs: pl.DataFrame, candidates: pl.DataFrame, pipeline: Pipeline
+    matched: MatchedCalls, pairs: CommunicationCalls, candidates: CommunicationCalls, pipeline: Pipeline
 ) -> MatchedCalls:
     """Adds ``pairs`` (two rows per link and order) as matched calls, and why the other ``candidates`` are unpaired."""
     highest = matched.calls["instance"].max()
@@ -177,7 +178,7 @@ def _add_pairs(
     )
 
 
-def _explain(unpaired: pl.DataFrame, pipeline: Pipeline) -> pl.DataFrame:
+def _explain(unpaired: CommunicationCalls, pipeline: Pipeline) -> pl.DataFrame:
     """Why exchanges are unpaired: class, group, role, step, kept, reason."""
     captured = set(pipeline.places.values())
     rows = []

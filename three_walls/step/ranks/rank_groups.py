@@ -17,22 +17,12 @@ import polars as pl
 
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.step_tables import MEMBERS, Members
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES
 from three_walls.trace.identity import Rank
 
 PAIRWISE = ("pipeline_p2p", "context_ring")
 """Exchanges between neighbours: the calls of a rank have different partners, so order does not match them."""
-
-MEMBERS = pl.Schema(
-    {
-        "rank_index": pl.Int64,
-        "class": pl.String,
-        "group": pl.Int64,  # ranks with the same number take part together
-        "captured": pl.Int64,  # number of its ranks that were captured
-        "size": pl.Int64,  # number of its ranks; null if not known
-        "sure": pl.Boolean,  # whether the class can run in no other group
-    }
-)
 
 GroupOf = Callable[[int], int]
 
@@ -88,7 +78,7 @@ class _RankGroups:
         return rank // (self.tp * self.cp * self.dp) * self.tp + rank % self.tp
 
 
-def find_members(ranks: Sequence[Rank], config: RunConfig) -> pl.DataFrame:
+def find_members(ranks: Sequence[Rank], config: RunConfig) -> Members:
     """MEMBERS: the group of every captured rank, for every class whose calls all members of a group make together."""
     world = _world_size(ranks, config)
     groups = _read_groups(ranks, config, world)

@@ -14,6 +14,7 @@ import polars as pl
 
 from three_walls.step.categories import CATEGORY_OR_SEND_RECV, classify
 from three_walls.step.find_steps import MODEL_WORK, TRAINING_STEP_TEXT, list_marked_steps, list_optimizer_steps
+from three_walls.step.step_tables import Steps
 from three_walls.trace.identity import read_host
 from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_tables import GRAPHS, HAS_ENDED, KERNELS, WantedRanges, read_ranges
@@ -28,7 +29,7 @@ class RankSteps:
     """What one pass shows of a rank."""
 
     device: Device
-    steps: pl.DataFrame
+    steps: Steps
     """STEPS, of rank index 0; counted from 0 where no range marks them."""
     is_marked: bool
     kernels: int

@@ -38,6 +38,7 @@ from three_walls.step.ranks.attributed_steps import UnreadStepError, check_are_k
 from three_walls.step.ranks.match_calls import RankOutline
 from three_walls.step.ranks.steps_to_read import outline_run, take_sampled
 from three_walls.step.slow_ranks import PacedCalls, list_paced_calls
+from three_walls.step.step_tables import BudgetRows, ExposureRows, StepIntervals, Steps, StepSpreads, StepTimes
 from three_walls.step.survey import survey_thresholds
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.tables.kernel_names import load_api_patterns, union_of
@@ -45,6 +46,7 @@ from three_walls.trace.api_calls import ApiCalls
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_inputs import Progress
 from three_walls.trace.read_trace import Capture, Trace, list_steps_to_read, read_trace
+from three_walls.trace.schemas import AnyTable
 from three_walls.trace.spans import SampledSteps, StepsToRead
 from three_walls.trace.trace_files import keep_unpacked
 
@@ -107,22 +109,20 @@ class RankSurvey:
 
     captures: tuple[Capture, ...]
     lost: tuple[LostCapture, ...]
-    steps: pl.DataFrame
+    steps: Steps
     """Timeline.steps."""
     sources: Mapping[int, StepSource]
     """Timeline.sources."""
-    calls: pl.DataFrame
+    calls: AnyTable
     """The communication among Timeline.operations, with the columns of _CALL."""
     outline: RankOutline
-    exposed: pl.DataFrame
-    """The stretches of each step in which communication runs and no compute: rank_index, step, start_ns, end_ns."""
-    budget: pl.DataFrame
-    """measure_budget."""
-    exposure: pl.DataFrame
-    """measure_exposure."""
-    compute: pl.DataFrame
-    """The time in which any compute kernel runs: rank_index, step, ns."""
-    spreads: pl.DataFrame
+    exposed: StepIntervals
+    """The stretches of each step in which communication runs and no compute."""
+    budget: BudgetRows
+    exposure: ExposureRows
+    compute: StepTimes
+    """The time in which any compute kernel runs."""
+    spreads: StepSpreads
     """measure_step_spreads, of all steps."""
     paced: PacedCalls
     """list_paced_calls, of all steps; ``ns`` is a list. Without kernels that are too short to compare ranks by."""
@@ -137,7 +137,7 @@ class RankSurvey:
         nothing = pl.DataFrame()
         return Timeline(self.calls, self.steps, self.sources, nothing, nothing, ApiCalls(), *[nothing] * 3)
 
-    def with_steps(self, steps: pl.DataFrame) -> RankSurvey:
+    def with_steps(self, steps: Steps) -> RankSurvey:
         """The same with the numbers of ``steps``, which are the same steps in other numbers, kept or not."""
         numbers = self.steps.select(*STEP, "start_ns").join(
             steps.select("rank_index", "start_ns", number="step"), on=["rank_index", "start_ns"]
