@@ -29,7 +29,7 @@ def added(command: str, framework: str | None = None) -> list[str]:
     words = tuple(shlex.split(command))
     framework = framework or find_framework(words)
     request = CaptureRequest("torchrun", framework or "bridge", 10, 16, (0, 1), command=words)
-    return list(add_settings(request, framework, Path("/out/run_config.yaml")).words)
+    return list(add_settings(request, framework, Path("/out/run_config.yaml"))[0])
 
 
 def test_megatron_lm_gets_flags() -> None:
@@ -75,9 +75,9 @@ def test_a_script_of_ones_own_can_be_named_as_one_of_them() -> None:
 
 def test_a_run_that_ends_before_the_capture_does_is_named() -> None:
     request = CaptureRequest("torchrun", "megatron-lm", 10, 16, (0,), command=(*LM.split(), "--train-iters", "12"))
-    assert "it trains 12 steps" in add_settings(request, "megatron-lm", Path("c.yaml")).note
+    assert "it trains 12 steps" in add_settings(request, "megatron-lm", Path("c.yaml"))[1]
     longer = CaptureRequest("torchrun", "megatron-lm", 10, 16, (0,), command=(*LM.split(), "--train-iters", "16"))
-    assert "it trains" not in add_settings(longer, "megatron-lm", Path("c.yaml")).note
+    assert "it trains" not in add_settings(longer, "megatron-lm", Path("c.yaml"))[1]
 
 
 def test_a_run_with_pytorchs_profiler_is_left_as_it_is() -> None:

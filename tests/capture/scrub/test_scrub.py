@@ -20,7 +20,6 @@ from three_walls import analyze
 from three_walls.capture.scrub import scrub_export as scrubbing
 from three_walls.capture.scrub.copying import open_new
 from three_walls.capture.scrub.scrub_export import scrub
-from three_walls.capture.scrub.secrets import Scan
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json
@@ -180,7 +179,7 @@ def test_the_output_is_compressed_as_its_name_asks(planted: Path, tmp_path: Path
 def test_a_value_that_is_still_there_deletes_the_result(
     planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scrubbing, "scan_for_leaks", lambda *_: Scan(searched=9, leaked=1))
+    monkeypatch.setattr(scrubbing, "scan_for_leaks", lambda *_: (9, 1))
     with pytest.raises(InputError, match="1 of 9 removed values"):
         scrub(planted, tmp_path / "out.sqlite")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.sqlite"]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from three_walls.capture.attach.attach_settings import Added, add_settings
+from three_walls.capture.attach.attach_settings import add_settings
 from three_walls.capture.attach.job import Job, log_path, make_directory, read_job
 from three_walls.capture.attach.run_program import ExitStatus, Program, Tee
 from three_walls.capture.capture_commands import RUN_CONFIG, CaptureRequest, nsys_options
@@ -100,19 +100,20 @@ class _Attached:
         self._is_profiled = in_run and job.rank in request.capture.ranks
         self._report = directory / f"rank{job.rank}{REPORT_SUFFIX}"
         self._nsys: str | None = None
-        added = Added((), "nothing is added to the command (--no-overrides)")
+        settings: Sequence[str] = ()
+        note = "nothing is added to the command (--no-overrides)"
         if request.adds_settings:
-            added = add_settings(request.capture, request.framework, directory / RUN_CONFIG)
+            settings, note = add_settings(request.capture, request.framework, directory / RUN_CONFIG)
         if job.rank == 0:
             warn(f"output, reports and logs are in {directory}")
-            warn(added.note)
+            warn(note)
         environment = dict(os.environ)
         if os.isatty(1) and "PYTHONUNBUFFERED" not in environment:
             environment["PYTHONUNBUFFERED"] = "1"  # a program that prints into a pipe holds its lines back
         self._words = self._profiler_words()
         self._nsys_log = (directory / f"rank{job.rank}.nsys.log").open("wb") if self._words else None
         _open_standard_files()
-        self._program = Program([*request.capture.command, *added.words], folder, environment, warn)
+        self._program = Program([*request.capture.command, *settings], folder, environment, warn)
         self._tee = Tee(folder, log)
 
     def run(self) -> ExitStatus:

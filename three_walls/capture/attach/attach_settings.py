@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from three_walls.capture.capture_commands import CaptureRequest, capture_settings, find_launcher, setting_words, wrap
@@ -18,15 +17,6 @@ _SPOILT_STEPS = 2
 """The first profiled step contains the start of the profiler, the last one its end."""
 _RANGE = ("profile_step_start", "profile_step_end")
 _FRAMEWORKS = {"bridge": BRIDGE, "megatron_lm": MEGATRON_LM}
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """What is appended to the command."""
-
-    words: tuple[str, ...]
-    note: str
-    """A line for the user; it states what was added, or why nothing was."""
 
 
 def find_framework(command: Sequence[str]) -> str | None:
@@ -60,20 +50,21 @@ def check_command(command: Sequence[str]) -> None:
     raise UsageError(f"expected the program of one rank, found a launcher; put attach inside: {right}")
 
 
-def add_settings(request: CaptureRequest, framework: str | None, config: Path) -> Added:
+def add_settings(request: CaptureRequest, framework: str | None, config: Path) -> tuple[tuple[str, ...], str]:
     """The settings that the command of ``request`` lacks, spelled for ``framework`` (None: the command is neither's).
 
-    What the command states itself stays as it is. ``config``: where Megatron-Bridge is asked to save its configuration.
+    Also a line for the user, which states what was added, or why nothing was. What the command states itself stays as
+    it is. ``config``: where Megatron-Bridge is asked to save its configuration.
     """
     command = request.command
     if framework is None:
-        return Added((), "the command is neither Megatron-Bridge's nor Megatron-LM's: nothing is added to it")
+        return (), "the command is neither Megatron-Bridge's nor Megatron-LM's: nothing is added to it"
     if not _ends_with_arguments(command):
-        return Added((), "nothing is added to the command, which is a string for a shell: add the settings inside it")
+        return (), "nothing is added to the command, which is a string for a shell: add the settings inside it"
     values = read_command_line(command).values
     explicit = {key for key, value in values.items() if value.is_stated}
     if "use_pytorch_profiler" in explicit and values["use_pytorch_profiler"].value:
-        return Added((), "nothing is added to the command, which uses PyTorch's profiler: only one of the two can run")
+        return (), "nothing is added to the command, which uses PyTorch's profiler: only one of the two can run"
     if explicit & set(_RANGE):
         explicit |= set(_RANGE)  # one end of a range does not fit another's other end
     settings = {key: value for key, value in capture_settings(request).items() if key not in explicit}
@@ -82,7 +73,7 @@ def add_settings(request: CaptureRequest, framework: str | None, config: Path) -
     if framework == BRIDGE and not any(word.lstrip("+").startswith(f"{path}=") for word in command):
         words = (*words, f"{path}={write_value(str(config))}")
     note = f"added to the command: {' '.join(map(quote_word, words))}" if words else "nothing is added to the command"
-    return Added(words, note + _warn_of_few_steps(command, request))
+    return words, note + _warn_of_few_steps(command, request)
 
 
 def _warn_of_few_steps(command: Sequence[str], request: CaptureRequest) -> str:

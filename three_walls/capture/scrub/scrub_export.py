@@ -121,10 +121,10 @@ def _scrub_export(
         texts = TextFilter(rules, secrets, placeholders)
         with _database_errors(source, target):
             left_out = write_export(database, export, rules, texts, pairs)
-        scan = scan_for_leaks(new, secrets, texts.kept)
-        if scan.leaked:
+        searched, leaked = scan_for_leaks(new, secrets, texts.kept)
+        if leaked:
             raise InputError(
-                f"{source}: {scan.leaked} of {scan.searched} removed values were still in the scrubbed file, so it was "
+                f"{source}: {leaked} of {searched} removed values were still in the scrubbed file, so it was "
                 "deleted; a place that scrubbing keeps contains them: please report the table names of this export"
             )
         with write_errors(target):
@@ -140,7 +140,7 @@ def _scrub_export(
             arguments=arguments,
             texts={kind: len(replaced) for kind, replaced in sorted(texts.replaced.items())},
             host=host,
-            searched=scan.searched,
+            searched=searched,
         )
 
 
@@ -175,9 +175,9 @@ def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: Scrub
     Returns how many words were left out.
     """
     words = launch_words(export)
-    reduced = reduce_command(words, rules.scripts)
-    _add_dropped(words, frozenset(reduced.dropped), secrets)
-    command, *arguments = reduced.words
+    reduced, dropped = reduce_command(words, rules.scripts)
+    _add_dropped(words, dropped, secrets)
+    command, *arguments = reduced
     rows = pairs.setdefault("META_DATA_CAPTURE", []) if words or launch_environment(export) else []
     if words:
         rows.append(("PROCESS_0:COMMAND", command))
@@ -189,7 +189,7 @@ def _add_launch(export: NsysExport, pairs: Pairs, secrets: Secrets, rules: Scrub
             rows.append(("PROCESS_0:ENVIRONMENT_VARIABLE", f'{name}="{value}"'))
         elif separator:
             secrets.variables.add(name)
-    return max(0, len(words) - len(reduced.words))
+    return max(0, len(words) - len(reduced))
 
 
 def _add_dropped(words: Sequence[str], dropped: frozenset[str], secrets: Secrets) -> None:

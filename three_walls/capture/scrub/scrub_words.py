@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 from three_walls.capture.scrub.texts import filter_name
@@ -27,20 +26,11 @@ _LONG_NUMBER = re.compile(r"(?<![\d.])\d{15}", re.ASCII)
 """No setting counts to 10^15: this is the number of a card or an account. Digits behind a point are none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReducedCommand:
-    """A command line with what may be shared."""
+def reduce_command(words: Sequence[str], scripts: frozenset[str]) -> tuple[list[str], frozenset[str]]:
+    """The words to keep, and the words left out with the pieces of those that hold several.
 
-    words: tuple[str, ...]
-    """The words to keep."""
-    dropped: tuple[str, ...]
-    """The words left out, and the pieces of those that hold several: values of unknown options, paths, launchers."""
-
-
-def reduce_command(words: Sequence[str], scripts: frozenset[str]) -> ReducedCommand:
-    """Keeps known settings with values of their form, and the script's name if it is one of ``scripts``.
-
-    Nothing of the launcher is kept.
+    Kept are known settings with values of their form, and the script's name if it is one of ``scripts``. Left out are
+    values of unknown options, paths, and all of the launcher.
     """
     program = find_program(words)
     reduced = ["python"]
@@ -53,7 +43,7 @@ def reduce_command(words: Sequence[str], scripts: frozenset[str]) -> ReducedComm
     elif dialect == "megatron_lm":
         reduced += _megatron_words(program.arguments)
     pieces = {piece for word in words for piece in (word, *word.split())}  # `bash -c "..."` holds many in one word
-    return ReducedCommand(tuple(reduced), tuple(sorted(pieces - set(reduced))))
+    return reduced, frozenset(pieces - set(reduced))
 
 
 def _megatron_words(arguments: Sequence[str]) -> list[str]:

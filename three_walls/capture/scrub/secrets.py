@@ -155,21 +155,11 @@ def find_secrets(export: NsysExport) -> Secrets:
     return secrets
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """The result of searching a file for secrets."""
-
-    searched: int
-    """How many values were searched for."""
-    leaked: int
-    """How many of them are in the file."""
-
-
-def scan_for_leaks(stream: BinaryIO, secrets: Secrets, texts: Iterable[str]) -> Scan:
+def scan_for_leaks(stream: BinaryIO, secrets: Secrets, texts: Iterable[str]) -> tuple[int, int]:
     """Searches the uncompressed file ``stream`` for every value of ``secrets``, in UTF-8 and UTF-16 like SQLite's text.
 
-    Of a long value its beginning is searched for. A loose value that is part of one of the ``texts`` (of the result)
-    occurs by chance and is no leak.
+    Returns how many values were searched for, and how many of them are in the file. Of a long value its beginning is
+    searched for. A loose value that is part of one of the ``texts`` (of the result) occurs by chance and is no leak.
     """
     loose = (secrets.loose | {name for name in secrets.identities if len(name) >= _SHORTEST_BYTES}) - secrets.strict
     by_chance = _find([sorted(texts)], {value[:_LONGEST_SEARCHED]: value for value in loose})
@@ -180,7 +170,7 @@ def scan_for_leaks(stream: BinaryIO, secrets: Secrets, texts: Iterable[str]) -> 
         for code in _CODES
     }
     leaked = _find(_read_texts(stream, overlap=max(map(len, forms), default=1) - 1), forms)
-    return Scan(len(targets), len(leaked))
+    return len(targets), len(leaked)
 
 
 def _find(batches: Iterable[list[str]], values: Mapping[str, str]) -> set[str]:
