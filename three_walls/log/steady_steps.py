@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -56,9 +56,7 @@ def classify_iterations(
     }
     batch = _batch_size(iterations, profiled)
     roles: list[Role] = []
-    firsts = _first_covered(iterations)
-    for line, first in zip(iterations, firsts, strict=True):
-        covered = range(first, line.iteration + 1)
+    for line, covered in zip(iterations, _covered_iterations(iterations), strict=True):
         roles.append(_role_without_plateau(line, covered, profiled, disturbed, batch))
     candidates = [line.elapsed_ns for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY]
     if not candidates:
@@ -120,19 +118,17 @@ def _role_without_plateau(
     return Role.STEADY
 
 
-def _first_covered(iterations: Sequence[LogIteration]) -> list[int]:
-    """The first iteration that each line covers: the one after the iteration of the line before.
+def _covered_iterations(lines: Sequence[LogIteration]) -> Iterator[range]:
+    """The iterations that each line covers: those after the iteration of the line before.
 
     The first line of a run covers as many iterations as the two closest lines are apart. A single line covers all
     iterations up to its own.
     """
-    gaps = [after.iteration - before.iteration for before, after in pairwise(iterations)]
+    gaps = [after.iteration - before.iteration for before, after in pairwise(lines)]
     smallest_gap = min((gap for gap in gaps if gap > 0), default=None)
-    firsts = []
-    for line, gap in zip(iterations, [0, *gaps], strict=False):
-        covered_count = gap if gap > 0 else line.iteration if smallest_gap is None else smallest_gap
-        firsts.append(max(1, line.iteration - covered_count + 1))
-    return firsts
+    for line, gap in zip(lines, [0, *gaps], strict=False):
+        count = gap if gap > 0 else line.iteration if smallest_gap is None else smallest_gap
+        yield range(max(1, line.iteration - count + 1), line.iteration + 1)
 
 
 def _batch_size(iterations: Sequence[LogIteration], profiled: ProfiledRange | None) -> int | None:
