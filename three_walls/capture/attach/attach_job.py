@@ -132,7 +132,7 @@ class _Attached:
         write_texts({f"rank{self._job.rank}.json": json.dumps(note) + "\n"}, self._directory)
         if self._job.rank != 0:
             return
-        if self._is_in_haste(ended):
+        if self._ends_early(ended):
             if self._request.analyzes:
                 self._warn(f"the run did not end by itself, so nothing is analyzed; run: {self._analyze_line()}")
             return
@@ -144,8 +144,8 @@ class _Attached:
             if code := _run_to_end(["sh", "-c", self._request.when_done], environment):
                 self._warn(f"--when-done: exit code {code}")
 
-    def _is_in_haste(self, ended: ExitStatus) -> bool:
-        """Whether the launcher waits for the end: after a signal, or to end the other ranks of a failed run."""
+    def _ends_early(self, ended: ExitStatus) -> bool:
+        """Whether the launcher waits for this process: after a signal, or to end the other ranks of a failed run."""
         return ended.was_asked_to_end or (ended.code != 0 and self._job.world != 1)
 
     def _profiler_words(self) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ class _Attached:
                 reason = f"the profiler wrote no report: it was killed (signal {-code})"
             else:
                 reason = "the profiler wrote no report: the program never began the capture (cudaProfilerStart)"
-        elif self._is_in_haste(ended):
+        elif self._ends_early(ended):
             reason = "the report is not exported, because the run did not end by itself"
         else:
             try:

@@ -100,8 +100,8 @@ def write_export(
     database.execute("COMMIT")
     left_out.columns.sort()
     left_out.pairs = dict(sorted(left_out.pairs.items()))
-    texts.kept.update(row[0] for row in database.execute("SELECT sql FROM main.sqlite_master"))
-    texts.kept.update(f"{name}={value}" for rows in pairs.values() for name, value in rows)
+    texts.results.update(row[0] for row in database.execute("SELECT sql FROM main.sqlite_master"))
+    texts.results.update(f"{name}={value}" for rows in pairs.values() for name, value in rows)
     return left_out
 
 

@@ -121,7 +121,7 @@ def _scrub_export(
         texts = TextFilter(rules, secrets, placeholders)
         with _database_errors(source, target):
             left_out = write_export(database, export, rules, texts, pairs)
-        searched, leaked = scan_for_leaks(new, secrets, texts.kept)
+        searched, leaked = scan_for_leaks(new, secrets, texts.results)
         if leaked:
             raise InputError(
                 f"{source}: {leaked} of {searched} removed values were still in the scrubbed file, so it was "

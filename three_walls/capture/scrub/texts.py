@@ -65,7 +65,7 @@ class TextFilter:
     placeholders: Placeholders = field(default_factory=Placeholders)
     replaced: dict[str, set[str]] = field(default_factory=dict)
     """What replaced texts of this export, by kind: ``range`` for range-1, range-2, ..."""
-    kept: set[str] = field(default_factory=set)
+    results: set[str] = field(default_factory=set)
     """All texts of the result, without the numbers behind an operator's name."""
     _filtered: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class TextFilter:
         filtered = self._filtered.get((kind, head))
         if filtered is None:
             filtered = self._filtered[kind, head] = self._filter_head(kind, head)
-            self.kept.add(filtered)
+            self.results.add(filtered)
         return filtered + tail
 
     def _filter_head(self, kind: str, text: str) -> str:
