@@ -27,48 +27,23 @@ from three_walls.replay.step_graph import (
 from three_walls.step.build_timeline import Timeline, find_between, take_rank
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import Arrivals, Operations, RankIntervals, ReadyDurations
-from three_walls.step.stream_edges import EventCalls, list_event_calls
+from three_walls.step.stream_edges import EventCalls
 from three_walls.step.transfer import estimate_ready_durations
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
-
-
-@dataclass(frozen=True, slots=True)
-class RunCalls:
-    """What the graphs of all steps of a run need of its calls, found once."""
-
-    event_calls: EventCalls
-    ready: ReadyDurations
-
-    @classmethod
-    def of(cls, timeline: Timeline) -> RunCalls:
-        """Those of ``timeline``."""
-        event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
-        return cls(event_calls, estimate_ready_durations(timeline))
-
-
-def build_graph(
-    timeline: Timeline,
-    matched_ranks: MatchedRanks,
-    windows: RankIntervals,
-    shared_gpus: Collection[int] = (),
-    run_calls: RunCalls | None = None,
-) -> StepGraph:
-    """The graph of the steps ``windows``, one of each rank.
-
-    ``shared_gpus``: indices of ranks whose GPU another process uses. It holds their operations up. ``run_calls``: those
-    of ``timeline``, where they are known.
-    """
-    return next(build_graphs(timeline, matched_ranks, [windows], shared_gpus, run_calls or RunCalls.of(timeline)))
 
 
 def build_graphs(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
     steps: Sequence[RankIntervals],
-    shared_gpus: Collection[int],
-    run_calls: RunCalls,
+    event_calls: EventCalls,
+    shared_gpus: Collection[int] = (),
 ) -> Iterator[StepGraph]:
-    """The graphs of several ``steps``, one after the other; each is given as for :func:`build_graph`."""
+    """The graphs of several ``steps``, one after the other; each is given as windows, one of each rank.
+
+    ``event_calls``: those of ``timeline``. ``shared_gpus``: indices of ranks whose GPU another process uses. It holds
+    their operations up.
+    """
     clock = matched_ranks.clock
     in_order = [windows.sort("rank_index") for windows in steps]
     ran = [
@@ -76,7 +51,8 @@ def build_graphs(
         for rows in in_order
         for row in rows.iter_rows(named=True)
     ]
-    events = iter(find_producers(run_calls.event_calls, ran))
+    ready = estimate_ready_durations(timeline)
+    events = iter(find_producers(event_calls, ran))
     for rows in in_order:
         arrivals = matched_ranks.arrivals
         shifts = (clock.add_common_times(rows)["common_start_ns"] - rows["start_ns"]).to_list()
@@ -86,7 +62,7 @@ def build_graphs(
             _read_rank(timeline, next(events), place, row, shifts[place])
             for place, row in enumerate(rows.iter_rows(named=True))
         ]
-        yield _join_ranks(parts, arrivals, run_calls.ready, shared_gpus)
+        yield _join_ranks(parts, arrivals, ready, shared_gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +286,9 @@ class _Nodes:
 
 
 def _join_ranks(
-    parts: Sequence[_RankPart], arrivals: Arrivals, ready: pl.DataFrame, shared_gpus: Collection[int]
+    parts: Sequence[_RankPart], arrivals: Arrivals, ready: ReadyDurations, shared_gpus: Collection[int]
 ) -> StepGraph:
-    """One graph of all ranks, on the common clock. ``ready``: estimate_ready_durations."""
+    """One graph of all ranks, on the common clock."""
     ranks = _JoinedRanks(parts)
     operations = ranks.operations
     member, meeting = _list_rendezvous(operations, arrivals, [part.rank_index for part in parts])
@@ -419,7 +395,7 @@ _CALL = ("rank_index", "stream", "start_ns", "end_ns")
 """Identifies a call of communication."""
 
 
-def _find_ready_durations(operations: Operations, ready: pl.DataFrame) -> Int64Array:
+def _find_ready_durations(operations: Operations, ready: ReadyDurations) -> Int64Array:
     """Per operation how long it transfers when its peers are ready, or NONE."""
     of_call = ready.drop_nulls("ready_ns").unique(_CALL, keep="first", maintain_order=True)
     ready_ns = operations.select(_CALL).join(of_call, on=_CALL, how="left", maintain_order="left")["ready_ns"]

@@ -15,7 +15,7 @@ from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.text import in_ms
 from three_walls.replay import replay_thresholds
-from three_walls.replay.build_graph import RunCalls, build_graphs
+from three_walls.replay.build_graph import build_graphs
 from three_walls.replay.find_critical_path import summarize_critical_path
 from three_walls.replay.labels import label_operations
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
@@ -29,7 +29,6 @@ from three_walls.step.operators import read_range_times
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import Steps
 from three_walls.step.step_view import StepView, find_shared_gpus
-from three_walls.step.transfer import estimate_ready_durations
 from three_walls.trace.read_inputs import Inputs, Progress
 from three_walls.trace.read_trace import Trace
 from three_walls.trace.schemas import Float64Array
@@ -131,10 +130,10 @@ def run_replay(
     traces = inputs.with_kernels
     if reason := _find_lack(step, cuda_graph_fraction.value):
         return _withhold(reason)
-    run_calls = RunCalls(attribution.event_calls, estimate_ready_durations(timeline))
     replayed = [step.step, *_choose_compared(timeline.steps, step.step)]
     windows = [timeline.steps.filter(pl.col("kept") & (pl.col("step") == number)) for number in replayed]
-    graphs = build_graphs(timeline, ranks_in_full, windows, find_shared_gpus(attribution.kernel_spread), run_calls)
+    shared_gpus = find_shared_gpus(attribution.kernel_spread)
+    graphs = build_graphs(timeline, ranks_in_full, windows, attribution.event_calls, shared_gpus)
     graph = next(graphs)
     if not graph.calls.height:
         return _withhold(_NO_LAUNCHES.format(missing=1.0))
