@@ -9,10 +9,9 @@ import numpy as np
 import polars as pl
 
 from three_walls.replay import replay_thresholds
-from three_walls.replay.awaited_operations import find_awaited
+from three_walls.replay.awaited_operations import QueueWaits, find_awaited, find_queue_waits
 from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams
 from three_walls.replay.host_chains import find_first_calls, find_handoffs, list_calls
-from three_walls.replay.launch_queue import QueueWaits, find_queue_waits
 from three_walls.replay.step_graph import (
     EDGE_COLUMNS,
     NONE,
@@ -180,10 +179,10 @@ def _find_calls(operations: Operations, calls: pl.DataFrame) -> Int64Array:
         return np.full(operations.height, NONE, dtype=np.int64)
     of_call = calls["correlation"].fill_null(NONE).to_numpy()
     order = np.argsort(of_call, kind="stable")
-    wanted = operations["correlation"].fill_null(NONE).to_numpy()
-    place = order[np.minimum(np.searchsorted(of_call[order], wanted), len(order) - 1)]
+    correlation = operations["correlation"].fill_null(NONE).to_numpy()
+    place = order[np.minimum(np.searchsorted(of_call[order], correlation), len(order) - 1)]
     is_recorded = operations["launch_start_ns"].is_not_null().to_numpy()
-    return np.where(is_recorded & (of_call[place] == wanted), place, NONE)
+    return np.where(is_recorded & (of_call[place] == correlation), place, NONE)
 
 
 Column = Int64Array | Float64Array

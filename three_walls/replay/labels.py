@@ -441,7 +441,7 @@ def _place_outside(categories: Sequence[str], places: Sequence[int], breaks: fro
             turn = turns[-1] if turns else after
         elif len(turns) == 1:
             turn = turns[0]
-        else:  # Where two micro-batches overlap, launches of the other direction lie everywhere: the first copy begins it.
+        else:  # Where two micro-batches overlap, launches of the other direction lie everywhere: a copy begins it.
             turn = next((at for at in positions if categories[places[at]].startswith("copy_h2d")), after)
         if before < 0:
             turn = next(

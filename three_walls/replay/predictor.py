@@ -16,7 +16,7 @@ from three_walls.facts.fact_rows import Prediction
 from three_walls.replay import replay_thresholds
 from three_walls.replay.find_critical_path import CriticalNodes, find_critical_path
 from three_walls.replay.replayed_budget import measure_replayed_budget
-from three_walls.replay.step_graph import StepGraph, Times, Work, find_steady, replay, replay_steady
+from three_walls.replay.step_graph import StepGraph, Times, Work, find_steady, replay
 from three_walls.replay.transform_graph import knows_passes, select_operations, transform
 from three_walls.replay.transformation import Action, Level, Levels, Transformation
 from three_walls.trace.schemas import Float64Array
@@ -125,7 +125,7 @@ class StepReplay:
         return self.critical_path(transformations).sum_by_limit()
 
     def critical_path(self, transformations: Sequence[Transformation] = ()) -> CriticalNodes:
-        """What the length of the likely step after ``transformations`` hangs on."""
+        """What determines the length of the likely step after ``transformations``."""
         work, times = self._settle(tuple(transformations), Level.LIKELY, self.cost.likely)
         return find_critical_path(self.graph, work, times)
 
@@ -171,10 +171,9 @@ def _scale_host(factor: float) -> tuple[Transformation, ...]:
 
 def without_profiler(graph: StepGraph, added_ns: Float64Array, cost: float) -> Work:
     """The captured work less ``cost`` times what the profiler is taken to have added to every host segment."""
-    left = np.maximum(
-        graph.host_segment_ns * replay_thresholds.LEAST_HOST_FRACTION, graph.host_segment_ns - added_ns * cost
-    )
-    host_segment_ns = np.minimum(graph.host_segment_ns, np.rint(left)).astype(np.int64)
+    captured_ns, least_fraction = graph.host_segment_ns, replay_thresholds.LEAST_HOST_FRACTION
+    unprofiled_ns = np.rint(np.maximum(captured_ns * least_fraction, captured_ns - added_ns * cost))
+    host_segment_ns = np.minimum(captured_ns, unprofiled_ns).astype(np.int64)
     return settle_waits(graph, replace(graph.work, host_segment_ns=host_segment_ns), int(graph.measured_ns.max()), 1.0)
 
 
@@ -208,15 +207,14 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Float64Array, tail_ns: int, lo
         return usual
     costs = np.linspace(0, 2 * usual.most, replay_thresholds.PROFILER_COSTS_COUNT)
     steps_ns = np.minimum.accumulate(
-        [replay_steady(graph, without_profiler(graph, added_ns, cost)).longest_ns + tail_ns for cost in costs]
+        [find_steady(graph, without_profiler(graph, added_ns, cost))[1].longest_ns + tail_ns for cost in costs]
     )
     tolerance_ns = replay_thresholds.SAME_STEP_FRACTION * log.median_ns
 
     def find_cost(step_ns: int, usual_cost: float) -> float:
         reached_ns = min(max(step_ns, steps_ns[-1]), steps_ns[0])
-        least, most = np.interp(
-            [-reached_ns - tolerance_ns, -reached_ns + tolerance_ns], -steps_ns, costs
-        )  # np.interp wants rising values: the step falls with the cost
+        # np.interp wants rising values: the step falls with the cost.
+        least, most = np.interp([-reached_ns - tolerance_ns, -reached_ns + tolerance_ns], -steps_ns, costs)
         if reached_ns - tolerance_ns <= steps_ns[-1]:
             most = costs[-1]
         return float(min(max(usual_cost, least), most))

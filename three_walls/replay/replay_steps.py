@@ -20,7 +20,7 @@ from three_walls.replay.find_critical_path import summarize_critical_path
 from three_walls.replay.labels import label_operations
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
-from three_walls.replay.step_graph import StepGraph, replay, with_operations
+from three_walls.replay.step_graph import StepGraph, replay
 from three_walls.replay.transformation import NoPredictor, Predictor
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
@@ -140,7 +140,8 @@ def run_replay(
     error = max(map(_measure_error, chain([graph], graphs)))  # one graph after the other, so that each leaves memory
     limit = replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION
     started = unfused_work.started_in(step.window)
-    graph = with_operations(graph, label_operations(graph, traces, step.config, {step.rank_index: started}))
+    labelled = label_operations(graph, traces, step.config, {step.rank_index: started})
+    graph = replace(graph, operations=labelled)
     place = graph.ranks.index(step.rank_index)
     added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
     tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))

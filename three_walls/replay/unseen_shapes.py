@@ -55,8 +55,8 @@ def meet_known_shapes(graph: StepGraph, work: Work, threads: Int64Array, selecte
         return work
     known_ns = min(usual_ns, _cheap(of_experts_ns)) if level is Level.HIGH else usual_ns
     is_dear = launches.is_expert & (host_ns > usual_ns)
-    left = np.where(is_dear, known_ns / np.maximum(1, host_ns), 1.0)[launches.stretch]
-    shorter_ns = np.rint(own * np.repeat(left, 2)).astype(np.int64)
+    factor = np.where(is_dear, known_ns / np.maximum(1, host_ns), 1.0)[launches.stretch]
+    shorter_ns = np.rint(own * np.repeat(factor, 2)).astype(np.int64)
     return replace(work, host_segment_ns=work.host_segment_ns - own + shorter_ns)
 
 
