@@ -81,8 +81,8 @@ def answer(question: Question, run: ReplayedRun) -> WhatIf:
     predictor = run.predictor
     changes = find_changes(question, run.rules, run.facts, predictor)
     source = describe_step_source(run.facts)
-    if predictor.reason_withheld:
-        return WhatIf(_step_without_replay(run.facts), source, None, predictor.reason_withheld, notes=changes.notes)
+    if predictor.missing_reason:
+        return WhatIf(_step_without_replay(run.facts), source, None, predictor.missing_reason, notes=changes.notes)
     now = predictor.step_ns
     step = now if not now.because_unknown else None
     if reason := "; ".join(changes.unknown) or now.because_unknown:

@@ -85,7 +85,7 @@ def list_step_tracks(measured: MeasuredStep, ranks: Collection[int] = ()) -> Ste
     windows, is_aligned = list_windows(measured, ranks)
     notes = ["Tracks are cut to the step. Layers and micro-batches are counted per rank, from 0."]
     if measured.graph is None:
-        notes.append(f"No critical path, layers and modules: {measured.reason_without_graph}.")
+        notes.append(f"No critical path, layers and modules: {measured.missing_reason}.")
     else:
         notes.append(
             "The critical path is that of the captured step; the report's is of the step without the profiler's cost."

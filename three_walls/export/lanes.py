@@ -57,7 +57,7 @@ class MeasuredStep:
     step: StepView
     graph: StepGraph | None
     """With labelled operations; None where the step cannot be replayed."""
-    reason_without_graph: str = ""
+    missing_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def measured_step(
         traces=inputs.with_kernels,
         step=step,
         graph=predictor.graph if isinstance(predictor, StepReplay) else None,
-        reason_without_graph=predictor.reason_withheld,
+        missing_reason=predictor.missing_reason,
     )
 
 

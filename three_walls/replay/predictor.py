@@ -52,7 +52,7 @@ class StepReplay:
     error_fraction: float
     """The largest error of an unchanged replay over all kept steps and ranks."""
     cost: ProfilerCost
-    reason_withheld: str = ""
+    missing_reason: str = ""
     log_step_ns: int | None = None
     place: int = 0
     """Of the representative rank in the graph."""

@@ -52,7 +52,7 @@ class RunReplay:
     """What the replay of a run gives."""
 
     predictor: Predictor
-    """Where no graph can be built, or its replay is not to be trusted, it predicts nothing (``reason_withheld``)."""
+    """Where no graph can be built, or its replay is not to be trusted, it predicts nothing (``missing_reason``)."""
     error: Measurement[float]
     """The largest error of the unchanged replay."""
     predicted: Measurement[Prediction]
@@ -129,14 +129,14 @@ def run_replay(
     progress("replaying the step")
     traces = inputs.with_kernels
     if reason := _find_lack(step, cuda_graph_fraction.value):
-        return _withhold(reason)
+        return _without_replay(reason)
     replayed = [step.step, *_choose_compared(timeline.steps, step.step)]
     windows = [timeline.steps.filter(pl.col("kept") & (pl.col("step") == number)) for number in replayed]
     shared_gpus = find_shared_gpus(attribution.kernel_spread)
     graphs = build_graphs(timeline, ranks_in_full, windows, attribution.event_calls, shared_gpus)
     graph = next(graphs)
     if not graph.calls.height:
-        return _withhold(_NO_LAUNCHES.format(missing=1.0))
+        return _without_replay(_NO_LAUNCHES.format(missing=1.0))
     error = max(map(_measure_error, chain([graph], graphs)))  # one graph after the other, so that each leaves memory
     limit = replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION
     started = unfused_work.started_in(step.window)
@@ -150,7 +150,7 @@ def run_replay(
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
     predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place)
     if reason:
-        return replace(_withhold(reason), predictor=predictor, error=known(error))
+        return replace(_without_replay(reason), predictor=predictor, error=known(error))
     without_log = predictor
     if log_step_ns is not None:
         without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
@@ -159,7 +159,7 @@ def run_replay(
     return RunReplay(predictor, known(error), known(without_log.step_ns), known(path))
 
 
-def _withhold(reason: str) -> RunReplay:
+def _without_replay(reason: str) -> RunReplay:
     return RunReplay(NoPredictor(reason), missing(reason), missing(reason), missing(reason))
 
 
