@@ -200,8 +200,8 @@ class _EdgeList:
         values |= {"kind": int(kind), "target": target, "fixed_ns": fixed_ns}
         part: dict[str, Column] = {}
         for name in EDGE_COLUMNS:
-            column: Column = np.asarray(values[name], dtype=np.float64 if name == "share" else np.int64)
-            part[name] = np.broadcast_to(column, (len(target),))
+            dtype: type = np.float64 if name == "share" else np.int64
+            part[name] = np.broadcast_to(np.asarray(values[name], dtype=dtype), (len(target),))
         self._parts.append(part)
 
     def finish(self, points: HostPoints) -> Edges:

@@ -1,4 +1,4 @@
-"""The entry of this package: replays the kept steps of a run, and hands the representative one to whoever predicts."""
+"""Replays the kept steps of a run, and makes the predictor of the representative one: the entry of this package."""
 
 from __future__ import annotations
 

@@ -184,7 +184,9 @@ def _without_gaps(graph: StepGraph, edges: Edges, operations: BoolArray) -> Edge
 
 def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    runs = graph.once((Action.FUSE, change.select, change.launches), lambda: _find_fused_runs(graph, change))
+    runs = graph.once(
+        (Action.FUSE, change.select, change.launches), lambda: _find_fused_runs(graph, selected, change.launches)
+    )
     call_of, run, is_removed, is_kept = graph.call_of, runs.run, runs.is_removed, runs.is_kept
     duration_ns = np.where(selected, work.duration_ns * _at(change.time, level), work.duration_ns.astype(np.float64))
     runs_count = int(run.max()) + 1 if len(run) else 0
@@ -238,16 +240,9 @@ class _Runs:
     """Calls that wait for nothing but what such a kernel would take over."""
 
 
-def _find_fused_runs(graph: StepGraph, change: Transformation) -> _Runs:
-    selected = select_operations(graph, change.select)
+def _find_fused_runs(graph: StepGraph, selected: BoolArray, launches: int) -> _Runs:
     kernel = _fused_kernel_of_calls(graph, selected)
-    return _shorten_runs(graph, selected, max(1, change.launches), kernel, _waits_for_own(graph, kernel))
-
-
-def _find_graph_runs(graph: StepGraph, change: Transformation) -> _Runs:
-    count = graph.calls.height
-    selected = select_operations(graph, change.select)
-    return _shorten_runs(graph, selected, 1, np.full(count, NONE), np.zeros(count, dtype=bool))
+    return _shorten_runs(graph, selected, max(1, launches), kernel, _waits_for_own(graph, kernel))
 
 
 def _shorten_runs(
@@ -305,7 +300,9 @@ def _sum_by_run(host_segment_ns: Int64Array, first_calls: Int64Array) -> Float64
 
 def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    runs = graph.once((Action.GRAPH, change.select), lambda: _find_graph_runs(graph, change))
+    calls_count = graph.calls.height
+    nothing, nowhere = np.full(calls_count, NONE), np.zeros(calls_count, dtype=bool)
+    runs = graph.once((Action.GRAPH, change.select), lambda: _shorten_runs(graph, selected, 1, nothing, nowhere))
     edges = _launch_together(graph, work.edges, runs)
     at_start = np.zeros(graph.nodes_count, dtype=bool)
     at_start[graph.start_node[runs.is_removed]] = True
