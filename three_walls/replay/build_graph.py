@@ -66,7 +66,7 @@ def build_graphs(
 
 @dataclass(frozen=True, slots=True)
 class _RankPart:
-    """One rank's step: what ran, what its host called, and who waited for whom, by places in its own lists."""
+    """One rank's step: its operations, its calls, and what waited for what, by places in its own lists."""
 
     rank_index: int
     start_ns: int

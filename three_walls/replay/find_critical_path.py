@@ -77,7 +77,7 @@ class CriticalNodes:
         return {str(name): int(ns) for name, ns in sums.iter_rows()}
 
     def sum_by_limit(self) -> dict[str, int]:
-        """Time on the path by what it is the limit of: ``host``, ``gap``, or a group of buckets; sums to the step."""
+        """Time on the path by its limit: ``host``, ``gap``, or a group of buckets; sums to the step."""
         sums: dict[str, int] = {}
         for name, ns in self.sum_by("category").items():
             limit = BUCKET_BY_NAME[name].group.value if name in BUCKET_BY_NAME else name

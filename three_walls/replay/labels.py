@@ -112,7 +112,7 @@ class _Context(NamedTuple):
 
 @dataclass(slots=True)
 class _Labels:
-    """Labels by the launch's place, as they are found."""
+    """Labels by the place of the launch. Each step of the labelling adds some."""
 
     work: dict[int, str] = field(default_factory=dict)
     module: dict[int, str] = field(default_factory=dict)
@@ -199,7 +199,7 @@ def _label_layers(
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The launches of one rank, from which lists of one direction are taken."""
+    """The launches of one rank, by place."""
 
     categories: list[str]
     phases: list[str | None]
@@ -360,7 +360,7 @@ def _number_replay(passes: Sequence[Sequence[int]], backward: Sequence[int], lab
 
 
 def _follow_nodes(operations: Operations, contexts: Sequence[_Context], labels: _Labels) -> None:
-    """What an autograd node launches is part of what its first launch is part of.
+    """All launches of an autograd node belong to the part of the model that the first one belongs to.
 
     A graph contains several parts, and ends with attention. Where the forward operator of its number launched
     something, it is part of the same module.
