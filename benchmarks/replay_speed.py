@@ -18,12 +18,13 @@ from typing import TypeVar
 import click
 import polars as pl
 
-from three_walls.replay.build_graph import build_graph
+from three_walls.replay.build_graph import build_graphs
 from three_walls.replay.step_graph import replay
 from three_walls.replay.transform_graph import transform
 from three_walls.replay.transformation import Action, Level, Levels, Transformation
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
+from three_walls.step.stream_edges import list_event_calls
 from three_walls.tables.kernel_names import load_api_patterns, union_of
 from three_walls.trace.api_calls import ApiCalls
 from three_walls.trace.read_inputs import read_inputs
@@ -107,7 +108,9 @@ def main(trace: Path, sizes: tuple[int, ...]) -> None:
     click.echo(f"{'operations':>12} {'calls':>10} {'edges':>10} {'build':>8} {'first':>8} {'again':>8} {'changed':>8}")
     for size in sizes:
         step, whole = repeat_step(timeline, window, size)
-        graph, build_s = measure(lambda step=step, whole=whole: build_graph(step, matched_ranks, whole))
+        event_calls = list_event_calls(step.api_calls, step.stream_waits, step.event_records)
+        graphs = build_graphs(step, matched_ranks, [whole], event_calls)
+        graph, build_s = measure(lambda graphs=graphs: next(graphs))
         _, first_s = measure(lambda graph=graph: replay(graph))
         _, again_s = measure(lambda graph=graph: replay(graph))
         _, changed_s = measure(lambda graph=graph: replay(graph, transform(graph, graph.work, change, Level.LIKELY)))

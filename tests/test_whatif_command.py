@@ -29,7 +29,7 @@ RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)
 class Predictor:
     """Each transformation halves the step."""
 
-    reason_withheld = ""
+    missing_reason = ""
 
     def __init__(self) -> None:
         self.asked: tuple[Transformation, ...] = ()

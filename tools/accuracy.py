@@ -205,8 +205,8 @@ def load_base(path: Path) -> ReplayedRun:
 
 def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
     """Predicted against measured; or why nothing is predicted."""
-    if run.predictor.reason_withheld:
-        return run.predictor.reason_withheld
+    if run.predictor.missing_reason:
+        return run.predictor.missing_reason
     transformations = []
     if edit.settings:
         stated = read_user_settings(edit.settings)

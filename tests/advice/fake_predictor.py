@@ -30,7 +30,7 @@ class FakePredictor:
     """Steps in ms by names of transformations; each may be a triple of low, likely and high."""
 
     step_of: Callable[[frozenset[str]], float | tuple[float, float, float]]
-    reason_withheld: str = ""
+    missing_reason: str = ""
     error_fraction: float = 0.0
     changes_nothing: Mapping[str, str] = field(default_factory=dict)
     """Name of a transformation -> why it changes nothing."""

@@ -172,7 +172,7 @@ def test_the_order_does_not_flip_when_a_log_is_given() -> None:
 
 def test_no_predictor_and_one_that_withholds_plan_alike() -> None:
     rules = [replayed(rule("a")), upper_bound("b")]
-    withheld = replace(saving(a=1), reason_withheld="no API rows were recorded")
+    withheld = replace(saving(a=1), missing_reason="no API rows were recorded")
     assert make_plan(rules, run(), replays=Replays.of(withheld)) == make_plan(rules, run())
 
 

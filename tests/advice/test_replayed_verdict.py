@@ -42,7 +42,7 @@ class Walls(FakePredictor):
             alone = sum(saved.get(letter, 0) for letter in letters)
             return 800 - saved.get(letters, alone) - (saved.get("s", 0) if "s" in names else 0)
 
-        super().__init__(step, reason_withheld=withheld)
+        super().__init__(step, missing_reason=withheld)
 
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:
         return self._predict([letter_of(change) for change in transformations])

@@ -44,7 +44,7 @@ def facts_of(**values: ConfigData) -> FactSheet:
 class FakePredictor:
     """Every transformation saves 10 ms of a step of 100 ms."""
 
-    reason_withheld: str = ""
+    missing_reason: str = ""
     asked: list[tuple[Transformation, ...]] = field(default_factory=list)
 
     @property

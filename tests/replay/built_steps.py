@@ -7,9 +7,9 @@ from tempfile import mkdtemp
 
 import polars as pl
 
+from tests.replay.small_graphs import build_graph
 from tests.trace_builder import TraceBuilder
 from three_walls.pipeline import match_ranks
-from three_walls.replay.build_graph import build_graph
 from three_walls.replay.step_graph import StepGraph
 from three_walls.step.build_timeline import build_timeline, wanted_ranges
 from three_walls.tables.kernel_names import load_api_patterns, union_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ import polars as pl
 from hypothesis import strategies as st
 from lockstep import Behaviour, simulate
 
-from three_walls.replay.build_graph import build_graph
+from three_walls.replay.build_graph import build_graphs
 from three_walls.replay.step_graph import (
     EDGE_COLUMNS,
     NONE,
@@ -24,8 +25,9 @@ from three_walls.replay.step_graph import (
     StepGraph,
     replay,
 )
-from three_walls.step.build_timeline import build_timeline, wanted_ranges
-from three_walls.step.ranks.matched_ranks import match_ranks
+from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
+from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
+from three_walls.step.stream_edges import list_event_calls
 from three_walls.tables.buckets import CATEGORIES
 from three_walls.tables.kernel_names import load_api_patterns, union_of
 from three_walls.trace.read_trace import read_trace
@@ -175,6 +177,14 @@ def random_graphs(draw: st.DrawFn) -> StepGraph:
             peer = builder.operation(peer_call, draw(some), other_stream, draw(some), 0, category)
             builder.meet(operation, peer)
     return builder.build()
+
+
+def build_graph(
+    timeline: Timeline, matched_ranks: MatchedRanks, windows: pl.DataFrame, shared_gpus: Sequence[int] = ()
+) -> StepGraph:
+    """The graph of the steps ``windows``, one of each rank."""
+    event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
+    return next(build_graphs(timeline, matched_ranks, [windows], event_calls, shared_gpus))
 
 
 def captured_graph(*behaviours: Behaviour) -> StepGraph:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.replay.small_graphs import GraphBuilder, lockstep_graph, random_graphs
 from three_walls.facts.replayed_step import critical_path_compute_fraction, critical_path_host_fraction
 from three_walls.replay.find_critical_path import CriticalNodes, find_critical_path, summarize_critical_path
-from three_walls.replay.step_graph import StepGraph, replay, with_operations
+from three_walls.replay.step_graph import StepGraph, replay
 
 
 def path_of(graph: StepGraph, rank: int | None = None) -> CriticalNodes:
@@ -81,7 +81,7 @@ def test_modules_are_unknown_until_operations_are_labelled() -> None:
     builder.operation(builder.call(20, 1), duration=9)
     graph = builder.build()
     assert path_of(graph).sum_by("module") == {"unknown": path_of(graph).step_ns}
-    labelled = with_operations(graph, graph.operations.with_columns(module=pl.Series(["experts", "router"])))
+    labelled = replace(graph, operations=graph.operations.with_columns(module=pl.Series(["experts", "router"])))
     # The host works for what it launches next.
     assert path_of(labelled).sum_by("module") == {"router": 20 + 9, "unknown": 10, "experts": 1}
 

@@ -20,9 +20,9 @@ from tests.facts.moe_model import (
     command,
 )
 from tests.paths import SAMPLES
+from tests.replay.small_graphs import build_graph
 from tests.trace_builder import ADAM, GEMM, POINTWISE, SEND_RECV, TraceBuilder
 from three_walls.replay import labels
-from three_walls.replay.build_graph import build_graph
 from three_walls.replay.labels import LABELS, label_operations
 from three_walls.step.build_timeline import build_timeline, wanted_ranges
 from three_walls.step.find_steps import median_steps

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.replay.small_graphs import lockstep_graph, random_graphs
 from three_walls.replay.find_critical_path import find_critical_path
 from three_walls.replay.longest_path import _load_compiled, find_longest_paths, find_longest_paths_once
-from three_walls.replay.replayed_budget import measure_replayed_budget
+from three_walls.replay.predictor import measure_replayed_budget
 from three_walls.replay.step_graph import StepGraph, Work, find_steady, replay
 from three_walls.replay.transform_graph import transform
 from three_walls.replay.transformation import Action, Level, Levels, Selection, Transformation

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.replay.small_graphs import GraphBuilder, lockstep_graph
-from three_walls.replay.replayed_budget import find_point_times, measure_replayed_budget
+from three_walls.replay.predictor import find_point_times, measure_replayed_budget
 from three_walls.replay.step_graph import StepGraph, Work, replay
 
 

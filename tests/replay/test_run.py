@@ -23,7 +23,7 @@ SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 def reason_of(path: Path) -> str | None:
     report = analyze(path)
     assert report.replay is not None
-    reason = report.replay.predictor.reason_withheld
+    reason = report.replay.predictor.missing_reason
     assert (report.facts.get("replay_error_fraction").missing_reason or "") == reason
     assert report.budget  # the budget stays
     return reason

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from tests.replay.small_graphs import GraphBuilder
-from three_walls.replay.step_graph import StepGraph, with_operations
+from three_walls.replay.step_graph import StepGraph
 from three_walls.replay.transform_graph import transform
 from three_walls.replay.transformation import Action, Level, Selection, Transformation
 
@@ -41,7 +42,7 @@ def launched(
         builder.operation(builder.call(0 if asks else took_ns, 0), 1, stream, category=category)
         work, module = [*work, labels[0]], [*module, labels[1]]
     graph = builder.build()
-    return with_operations(graph, graph.operations.with_columns(work=pl.Series(work), module=pl.Series(module)))
+    return replace(graph, operations=graph.operations.with_columns(work=pl.Series(work), module=pl.Series(module)))
 
 
 def host_ns(graph: StepGraph, level: Level = Level.LIKELY, change: Transformation = BALANCED) -> int:

@@ -25,8 +25,8 @@ from three_walls.advice.plan.recomputed_modules import MODULES, find_module_rule
 from three_walls.advice.plan.replays import Replays
 from three_walls.advice.what_if import Changes, Question, WhatIf
 from three_walls.advice.wording import explain
+from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import Prediction
-from three_walls.facts.nccl_transport import MINIMUM_LINK_FRACTION
 from three_walls.lib.errors import UsageError
 from three_walls.lib.expressions import Condition, Truth, list_names
 from three_walls.lib.fact import FactSheet, FactValue
@@ -81,8 +81,8 @@ def answer(question: Question, run: ReplayedRun) -> WhatIf:
     predictor = run.predictor
     changes = find_changes(question, run.rules, run.facts, predictor)
     source = describe_step_source(run.facts)
-    if predictor.reason_withheld:
-        return WhatIf(_step_without_replay(run.facts), source, None, predictor.reason_withheld, notes=changes.notes)
+    if predictor.missing_reason:
+        return WhatIf(_step_without_replay(run.facts), source, None, predictor.missing_reason, notes=changes.notes)
     now = predictor.step_ns
     step = now if not now.because_unknown else None
     if reason := "; ".join(changes.unknown) or now.because_unknown:
@@ -433,4 +433,4 @@ def _is_dp_over_network(facts: FactSheet) -> bool:
 
 def _is_nvlink_unused(facts: FactSheet) -> bool:
     achieved = facts.number("nvlink_achieved_fraction")
-    return achieved is not None and achieved < MINIMUM_LINK_FRACTION
+    return achieved is not None and achieved < fact_thresholds.MINIMUM_LINK_FRACTION

@@ -93,7 +93,7 @@ def decide_verdict(
     replays = Replays.of(predictor)
     if replays is None:
         verdict = _judge(facts, culprit, None)
-        return replace(verdict, no_replay_reason=predictor.reason_withheld if predictor else "")
+        return replace(verdict, no_replay_reason=predictor.missing_reason if predictor else "")
     now_ns = replays.step().likely_ns
     if culprit is None or replays.explain(heal(culprit.ranks)):
         replayed = _replay(replays, without_culprit(facts) if culprit else facts)

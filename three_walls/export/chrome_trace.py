@@ -85,7 +85,7 @@ def list_step_tracks(measured: MeasuredStep, ranks: Collection[int] = ()) -> Ste
     windows, is_aligned = list_windows(measured, ranks)
     notes = ["Tracks are cut to the step. Layers and micro-batches are counted per rank, from 0."]
     if measured.graph is None:
-        notes.append(f"No critical path, layers and modules: {measured.reason_without_graph}.")
+        notes.append(f"No critical path, layers and modules: {measured.missing_reason}.")
     else:
         notes.append(
             "The critical path is that of the captured step; the report's is of the step without the profiler's cost."
@@ -128,8 +128,8 @@ def _add_activity(
         tracks += lay_out(f"stream {stream}", part.drop("stream"))
     device = range(first, len(tracks))
     of_threads = _show_calls(calls, window).partition_by("thread", as_dict=True, include_key=False)
-    read = read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns)
-    ranges = _show_ranges(list_ranges(read, window, MOST_RANGES), window)
+    in_step = read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns)
+    ranges = _show_ranges(list_ranges(in_step, window, MOST_RANGES), window)
     of_ranges = ranges.partition_by("thread", as_dict=True, include_key=False)
     launches: dict[int | None, tuple[int, int]] = {}  # of nested calls with one correlation the outer one
     others = sorted(key[0] for key in {*of_threads, *of_ranges})
@@ -137,11 +137,11 @@ def _add_activity(
         name = f"thread {thread % THREADS_PER_PROCESS}"
         if (thread,) in of_ranges:
             tracks += lay_out(f"{name}: NVTX", of_ranges[thread,])
-        laid = lay_out(f"{name}: CUDA calls", of_threads[thread,]) if (thread,) in of_threads else []
-        for place, track in enumerate(laid, len(tracks)):
+        call_tracks = lay_out(f"{name}: CUDA calls", of_threads[thread,]) if (thread,) in of_threads else []
+        for place, track in enumerate(call_tracks, len(tracks)):
             for correlation, start_ns in track.slices.select("correlation", "start_ns").iter_rows():
                 launches.setdefault(correlation, (place, start_ns))
-        tracks += laid
+        tracks += call_tracks
     arrows = []
     for place in device:
         launched = tracks[place].slices.filter(pl.col("thread").is_not_null())
@@ -208,9 +208,9 @@ def _show_causes(causes: pl.DataFrame, window: Window) -> pl.DataFrame:
 
 def _show_path(segments: pl.DataFrame, window: Window) -> pl.DataFrame:
     what, name = pl.col("what"), pl.col("name").replace("", None).fill_null(pl.col("category"))
-    shown = pl.when(what == GAP).then(pl.lit("launch latency or gap")).when(what == HOST).then(what).otherwise(name)
+    title = pl.when(what == GAP).then(pl.lit("launch latency or gap")).when(what == HOST).then(what).otherwise(name)
     kind = pl.col("kind").alias("waited_for")
-    return _show(segments, window, shown, pl.col("category"), kind, "module", "on_rank_index")
+    return _show(segments, window, title, pl.col("category"), kind, "module", "on_rank_index")
 
 
 def _show_operations(operations: Operations, window: Window) -> pl.DataFrame:
@@ -220,18 +220,18 @@ def _show_operations(operations: Operations, window: Window) -> pl.DataFrame:
         name_by_id(operations[column], lambda number: names.get(number, "")[:LONGEST_SHOWN_NAME]).replace("", None)
         for column in ("name_id", "short_name_id")
     )
-    named = operations.with_columns(kernel=kernel, short=short).sort("stream", "start_ns", maintain_order=True)
-    labels = [name for name in ("module", "layer", "micro_batch", "direction") if name in named.columns]
+    slices = operations.with_columns(kernel=kernel, short=short).sort("stream", "start_ns", maintain_order=True)
+    labels = [name for name in ("module", "layer", "micro_batch", "direction") if name in slices.columns]
     whole_ns = pl.when(pl.col("whole_ns") != DURATION).then("whole_ns")
     return _show(
-        named,
+        slices,
         window,
         pl.coalesce("short", "kernel", category.replace(BUCKET_TITLES)),
         category,
         "stream",
         "kernel",
         *labels,
-        *([pl.col("on_path").alias("on_critical_path")] if "on_path" in named.columns else []),
+        *([pl.col("on_path").alias("on_critical_path")] if "on_path" in slices.columns else []),
         pl.col("launch_ns").alias("launch_to_start_ns"),
         whole_ns.alias("whole_duration_ns"),
         "bytes",
@@ -247,14 +247,14 @@ def _show_calls(calls: pl.DataFrame, window: Window) -> pl.DataFrame:
 
 
 def _show_ranges(ranges: pl.DataFrame, window: Window) -> pl.DataFrame:
-    read = [read_operator_text(text) for text in ranges["text"]]
-    shown = {name: cut_private(name) for name in {name for name, _, _ in read}}
-    named = ranges.with_columns(
-        name=pl.Series([shown[name] for name, _, _ in read], dtype=pl.String),
-        sequence=pl.Series([sequence for _, _, sequence in read], dtype=pl.Int64),
-        shapes=pl.Series([None if sizes is None else _to_json(sizes) for _, sizes, _ in read], dtype=pl.String),
+    parts = [read_operator_text(text) for text in ranges["text"]]
+    public = {name: cut_private(name) for name in {name for name, _, _ in parts}}
+    slices = ranges.with_columns(
+        name=pl.Series([public[name] for name, _, _ in parts], dtype=pl.String),
+        sequence=pl.Series([sequence for _, _, sequence in parts], dtype=pl.Int64),
+        shapes=pl.Series([None if sizes is None else _to_json(sizes) for _, sizes, _ in parts], dtype=pl.String),
     )
-    return _show(named, window, pl.col("name"), pl.lit("nvtx"), "thread", "sequence", "shapes")
+    return _show(slices, window, pl.col("name"), pl.lit("nvtx"), "thread", "sequence", "shapes")
 
 
 def render_chrome_trace(step: StepTracks) -> Iterator[str]:

@@ -89,11 +89,13 @@ def host_work(
         is_own = pl.col("thread") == thread
         in_calls = _Stretches.of(calls.filter(is_own))
         launches = operations.filter(pl.col("launch_thread") == thread).sort("launch_start_ns", "start_ns")
-        measured = _Measured(in_calls, idle, in_calls.overlap(idle), _Stretches.of(starved.filter(is_own)))
-        found = _measure_thread(step, ranges.filter(is_own), launches, measured)
+        own_starved = _Stretches.of(starved.filter(is_own))
+        of_thread = _measure_thread(step, ranges.filter(is_own), launches, in_calls, idle, own_starved)
         outside_ns = step.step_ns - int(in_calls.within(*np.array([[step.start_ns], [step.end_ns]])).sum())
-        assert sum(row.ns for row in found) == outside_ns, "host work does not sum to the time outside of CUDA calls"
-        rows += found
+        assert sum(row.ns for row in of_thread) == outside_ns, (
+            "host work does not sum to the time outside of CUDA calls"
+        )
+        rows += of_thread
     return HostWork(_list_longest(rows), _sum_starvation(rows))
 
 
@@ -119,13 +121,10 @@ def _detail_gaps(rank: RankReport, starved_ns: Mapping[str, int]) -> RankReport:
             causes.append(cause)
             continue
         longest = sorted(starved_ns.items(), key=lambda each: (-each[1], each[0]))
-        listed = [GapCause(cause.cause, ns, place) for place, ns in longest[:MOST_GAP_PLACES]]
-        other_ns = sum(ns for _, ns in longest[MOST_GAP_PLACES:])
-        if other_ns:
-            listed.append(GapCause(cause.cause, other_ns, OTHER_PLACES))
-        rest_ns = cause.ns - sum(each.ns for each in listed)
+        parts = [*longest[:MOST_GAP_PLACES], (OTHER_PLACES, sum(ns for _, ns in longest[MOST_GAP_PLACES:]))]
+        rest_ns = cause.ns - sum(starved_ns.values())
         assert rest_ns >= 0, "places of starvation exceed the cause"
-        causes += [*listed, *([GapCause(cause.cause, rest_ns, "")] if rest_ns else [])]
+        causes += [GapCause(cause.cause, ns, place) for place, ns in [*parts, ("", rest_ns)] if ns]
     ordered = sorted(causes, key=lambda each: (-each.ns, each.cause, each.detail))
     return replace(rank, gap_causes=tuple(ordered))
 
@@ -193,20 +192,6 @@ def _sort_unique(*times: Int64Array) -> Int64Array:
     return np.asarray(ordered[np.append(True, ordered[1:] > ordered[:-1])[: len(ordered)]], dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """What is measured of the time of a thread."""
-
-    in_calls: _Stretches
-    """In CUDA calls."""
-    idle: _Stretches
-    """Nothing runs on the device."""
-    idle_in_calls: _Stretches
-    """Both."""
-    starved: _Stretches
-    """No compute kernel runs, because this thread has not launched the next one."""
-
-
 def _find_starved_threads(step: StepView, timeline: Timeline, gaps: GapCauses) -> pl.DataFrame:
     """Gaps without compute that no CUDA call explains, with the ``thread`` whose launch ended them."""
     columns = ("start_ns", "end_ns", "category", "launch_start_ns", "launch_thread")
@@ -219,7 +204,7 @@ def _find_starved_threads(step: StepView, timeline: Timeline, gaps: GapCauses) -
             & (pl.col("end_ns") > pl.col("start_ns"))
         )
     )
-    following = computing.sort("start_ns", pl.col("launch_start_ns").fill_null(2**62), maintain_order=True)
+    following = computing.sort("start_ns", pl.col("launch_start_ns").fill_null(_NEVER), maintain_order=True)
     return (
         gaps.filter(pl.col("cause") == str(Cause.NOTHING_VISIBLE))
         .sort("end_ns")
@@ -235,9 +220,18 @@ def _find_starved_threads(step: StepView, timeline: Timeline, gaps: GapCauses) -
 
 
 def _measure_thread(
-    step: StepView, ranges: NamedRanges, launches: Operations, measured: _Measured
+    step: StepView,
+    ranges: NamedRanges,
+    launches: Operations,
+    in_calls: _Stretches,
+    idle: _Stretches,
+    starved: _Stretches,
 ) -> list[HostWorkRow]:
-    """A row per place of a thread, in no order. ``launches``: its operations in the order of their launches."""
+    """A row per place of a thread, in no order. ``launches``: its operations in the order of their launches.
+
+    ``in_calls``: in CUDA calls; ``idle``: nothing runs on the device; ``starved``: no compute kernel runs, because this
+    thread has not launched the next one.
+    """
     nested = _nest(ranges, step.window)
     launched = launches["launch_start_ns"].to_numpy()
     inside = launched[(launched > step.start_ns) & (launched < step.end_ns)]
@@ -248,14 +242,14 @@ def _measure_thread(
     known = {label: place for place, label in enumerate(dict.fromkeys([*labels, (None, None)]))}
     label_of = np.array([known[label] for label in [*labels, (None, None)]], dtype=np.int64)
     place = nested.place[stretch] * len(known) + label_of[np.searchsorted(launched, starts, side="left")]
-    outside_ns = ends - starts - measured.in_calls.within(starts, ends)
-    idle_ns = measured.idle.within(starts, ends) - measured.idle_in_calls.within(starts, ends)
+    outside_ns = ends - starts - in_calls.within(starts, ends)
+    idle_ns = idle.within(starts, ends) - in_calls.overlap(idle).within(starts, ends)
     frame = pl.DataFrame(
         {
             "place": place,
             "ns": outside_ns,
             "idle_ns": idle_ns,
-            "starved_ns": measured.starved.within(starts, ends),
+            "starved_ns": starved.within(starts, ends),
             "range": nested.range[stretch],
         }
     )
@@ -299,11 +293,16 @@ def _nest(ranges: NamedRanges, window: tuple[int, int]) -> _Nested:
     stack: list[tuple[int, int, int]] = [(_NEVER, _NO_RANGE, -1)]  # end, place, range
     children: dict[tuple[int, str, bool], int] = {}
     paths: list[tuple[int, str, bool]] = [(_NO_RANGE, "", False)]
+
+    def begin_stretch(at_ns: int) -> None:
+        _, place, innermost_range = stack[-1]
+        bounds.append(at_ns)
+        places.append(place)
+        innermost.append(innermost_range)
+
     for index, (start, end, name, has_sequence) in enumerate(clipped.iter_rows()):
         while stack[-1][0] <= start:
-            bounds.append(stack.pop()[0])
-            places.append(stack[-1][1])
-            innermost.append(stack[-1][2])
+            begin_stretch(stack.pop()[0])
         if len(stack) > limits.MOST_NESTED_RANGES:
             continue
         path = (stack[-1][1], name, has_sequence)
@@ -311,19 +310,15 @@ def _nest(ranges: NamedRanges, window: tuple[int, int]) -> _Nested:
         if place == len(paths):
             paths.append(path)
         stack.append((end, place, index))
-        bounds.append(start)
-        places.append(place)
-        innermost.append(index)
+        begin_stretch(start)
     while len(stack) > 1:
-        bounds.append(stack.pop()[0])
-        places.append(stack[-1][1])
-        innermost.append(stack[-1][2])
+        begin_stretch(stack.pop()[0])
     # Ranges that overlap without nesting end after the one around them: what is noted last begins last.
     at = np.maximum.accumulate(np.array(bounds))
     is_last = np.append(at[1:] > at[:-1], True)
-    named = [_name(paths, place) for place in range(len(paths))]
-    names = {name: place for place, name in enumerate(dict.fromkeys(named))}
-    of_path = np.array([names[name] for name in named])
+    name_of_path = [_name(paths, place) for place in range(len(paths))]
+    names = {name: place for place, name in enumerate(dict.fromkeys(name_of_path))}
+    of_path = np.array([names[name] for name in name_of_path])
     return _Nested(at[is_last], of_path[places][is_last], np.array(innermost)[is_last], list(names))
 
 
@@ -337,8 +332,8 @@ def _name(paths: Sequence[tuple[int, str, bool]], place: int) -> tuple[str, str]
             continue
         if has_sequence or _OPERATOR in name:
             operator = operator or generalize(name)
-        elif len(names) < MOST_RANGES_SHOWN and (shown := generalize(name)) not in names:
-            names.append(shown)
+        elif len(names) < MOST_RANGES_SHOWN and (general := generalize(name)) not in names:
+            names.append(general)
     return SEPARATOR.join(reversed(names)), operator
 
 
@@ -353,24 +348,24 @@ def _list_longest(rows: Sequence[HostWorkRow]) -> tuple[HostWorkRow, ...]:
     )
     by_time = sorted(range(len(ordered)), key=lambda place: -ordered[place].ns)
     places = {*range(MOST_ROWS // 2), *by_time[: MOST_ROWS // 2]}
-    listed = [row for place, row in enumerate(ordered) if place in places]
+    longest = [row for place, row in enumerate(ordered) if place in places]
     rest: dict[int, list[HostWorkRow]] = {}
     for place, row in enumerate(ordered):
         if place not in places:
             rest.setdefault(row.thread, []).append(row)
-    summed = [
+    sums = [
         HostWorkRow(
             thread,
-            None,
-            None,
-            "",
-            "",
-            sum(row.ns for row in left),
-            sum(row.idle_ns for row in left),
-            sum(row.starved_ns for row in left),
-            sum(row.calls for row in left),
-            len(left),
+            module=None,
+            direction=None,
+            range="",
+            operator="",
+            ns=sum(row.ns for row in others),
+            idle_ns=sum(row.idle_ns for row in others),
+            starved_ns=sum(row.starved_ns for row in others),
+            calls=sum(row.calls for row in others),
+            places=len(others),
         )
-        for thread, left in sorted(rest.items())
+        for thread, others in sorted(rest.items())
     ]
-    return (*listed, *summed)
+    return (*longest, *sums)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import polars as pl
 
@@ -60,17 +61,17 @@ def kernels(
         pl.col("ns").sum().over("bucket"), "bucket", "ns", *_KEY[1:], descending=[True, False, True, False, False]
     )
     for _, of_bucket in ordered.group_by("bucket", maintain_order=True):
-        listed = [
+        single = [
             _make_row(step, kernel, places, flops_per_s)
             for place, kernel in enumerate(of_bucket.iter_rows(named=True))
             if place < LONGEST_OF_BUCKET or kernel["ns"] >= least_ns
         ]
-        rows += listed
-        rest = of_bucket[len(listed) :]
+        rows += single
+        rest = of_bucket[len(single) :]
         if rest.height == 1:
             rows.append(_make_row(step, rest.row(0, named=True), places, flops_per_s))
         elif rest.height:
-            rows.append(_sum_rest(operations.join(rest, on=_KEY, how="semi", nulls_equal=True), rest.height))
+            rows.append(_sum_rest(step, operations.join(rest, on=_KEY, how="semi", nulls_equal=True), rest.height))
     total_ns = operations.select(DURATION.sum()).item()
     assert sum(row.ns for row in rows) == total_ns, "kernels do not sum to the operations of the step"
     return tuple(rows)
@@ -84,16 +85,16 @@ def shorten_name(full_name: str) -> str:
     CUDAFunctor_add<float>>(at::TensorIteratorBase &, const T1 &)::[lambda(int) (instance 1)]>(int, T3)`` is
     ``elementwise_kernel<gpu_kernel_impl_nocast<CUDAFunctor_add<float>>>``.
     """
-    kept: list[str] = []
+    characters: list[str] = []
     depth = 0
     for character in full_name[:_LONGEST_READ]:
         depth += character in "(["
         if not depth:
-            kept.append(character)
+            characters.append(character)
         depth -= character in ")]" and depth > 0
-    name = "".join(kept).replace("<unnamed>::", "").replace("void ", "")
+    name = "".join(characters).replace("<unnamed>::", "").replace("void ", "")
     name = _LAMBDA.sub(
-        lambda found: found[0] if name[found.end() : found.end() + 1] not in ("", ",", ">") else "", name
+        lambda match: match[0] if name[match.end() : match.end() + 1] not in ("", ",", ">") else "", name
     )
     name = _NAMESPACE.sub("", name)
     return _LEADING_NUMBERS.sub("<", name).strip()
@@ -136,27 +137,20 @@ def described_operations(step: StepView, measured_step: MeasuredStep, operators:
     Labels are null where not known, as those of a step that was not replayed.
     """
     operations, graph = step.started, measured_step.graph
-    labels = ("module", "direction", "layer")
-    labelled = None
+    dtypes = {"module": pl.String, "direction": pl.String, "layer": pl.Int64}
+    labels: list[pl.Expr | pl.Series] = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in dtypes.items()]
     if graph is not None and step.rank_index in graph.ranks:
-        labelled = graph.operations.filter(pl.col("rank_index") == step.rank_index)
-        same = ("start_ns", "end_ns", "stream")
-        if not labelled.select(same).equals(operations.select(same)):
-            labelled = None
-    if labelled is None:
-        operations = operations.with_columns(
-            module=pl.lit(None, dtype=pl.String),
-            direction=pl.lit(None, dtype=pl.String),
-            layer=pl.lit(None, dtype=pl.Int64),
-        )
-    else:
-        operations = operations.with_columns(labelled[name] for name in labels)
+        of_rank = graph.operations.filter(pl.col("rank_index") == step.rank_index)
+        identity = ("start_ns", "end_ns", "stream")
+        if of_rank.select(identity).equals(operations.select(identity)):
+            labels = [of_rank[name] for name in dtypes]
     names = []
     for thread, at_ns in operations.select("launch_thread", "launch_start_ns").iter_rows():
         innermost = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
         around = (operators.found[index].name for index in operators.around(innermost))
         names.append(next((generalize(name) for name in around if is_place(name)), ""))
     return operations.with_columns(
+        *labels,
         pl.Series("operator", names, dtype=pl.String),
         bucket=pl.col("category").cast(pl.String),
         kind=pl.col("kind").cast(pl.String),
@@ -222,14 +216,13 @@ def _measure_rates(launched: LaunchedGemms) -> dict[int | None, float]:
 
 
 def _make_row(
-    step: StepView, kernel: Mapping[str, object], places: _Places, flops_per_s: Mapping[int | None, float]
+    step: StepView, kernel: Mapping[str, Any], places: _Places, flops_per_s: Mapping[int | None, float]
 ) -> KernelRow:
-    bucket, kind, name_id = str(kernel["bucket"]), str(kernel["kind"]), kernel["name_id"]
-    assert name_id is None or isinstance(name_id, int)
+    bucket, kind, name_id = kernel["bucket"], kernel["kind"], kernel["name_id"]
     full_name = "" if name_id is None else step.names.get(name_id, "")
     peak = peak_of(step.gpu, precision_of_kernel(full_name, precision_of(step.config).value))
     rate = flops_per_s.get(name_id)
-    found = places[bucket, kind, name_id]
+    of_kernel = places[bucket, kind, name_id]
     return KernelRow(
         bucket=bucket,
         name=shorten_name(full_name)[:LONGEST_SHOWN_NAME] or _NAME_OF_KIND.get(kind, "(no name)"),
@@ -237,48 +230,28 @@ def _make_row(
         **_read_times(kernel),
         grid=_read_sides(kernel, "grid"),
         block=_read_sides(kernel, "block"),
-        variants=_whole(kernel["variants"]),
-        places=tuple(found[:MOST_PLACES]),
-        other_places=max(0, len(found) - MOST_PLACES),
-        layers=None if kernel["layers"] is None else _whole(kernel["layers"]),
-        launch_ns=None if kernel["launch_ns"] is None else _whole(kernel["launch_ns"]),
+        variants=kernel["variants"],
+        places=tuple(of_kernel[:MOST_PLACES]),
+        other_places=max(0, len(of_kernel) - MOST_PLACES),
+        layers=kernel["layers"],
+        launch_ns=kernel["launch_ns"],
         fraction_of_peak=rate / peak if rate is not None and peak else None,
     )
 
 
-def _sum_rest(operations: Operations, kernels: int) -> KernelRow:
+def _sum_rest(step: StepView, operations: Operations, kernels: int) -> KernelRow:
     """The ``operations`` of several kernels of one bucket as one row."""
     as_one = operations.with_columns(pl.lit(None, dtype=pl.Int64).alias("name_id"), kind=pl.lit("kernel"))
-    whole = _summarize(as_one).row(0, named=True)
-    places = _list_places(as_one)[whole["bucket"], "kernel", None]
-    return KernelRow(
-        bucket=whole["bucket"],
-        name=f"{kernels} more",
-        full_name="",
-        **_read_times(whole),
-        grid=None,
-        block=None,
-        variants=whole["variants"],
-        places=tuple(places[:MOST_PLACES]),
-        other_places=max(0, len(places) - MOST_PLACES),
-        layers=whole["layers"],
-        launch_ns=whole["launch_ns"],
-        fraction_of_peak=None,
-        kernels=kernels,
-    )
+    row = _make_row(step, _summarize(as_one).row(0, named=True), _list_places(as_one), {})
+    return replace(row, name=f"{kernels} more", grid=None, block=None, kernels=kernels)
 
 
-def _read_times(kernel: Mapping[str, object]) -> dict[str, int]:
-    calls, ns = _whole(kernel["calls"]), _whole(kernel["ns"])
+def _read_times(kernel: Mapping[str, Any]) -> dict[str, int]:
+    calls, ns = kernel["calls"], kernel["ns"]
     names = ("fastest_ns", "median_ns", "p95_ns", "slowest_ns")
-    return {"calls": calls, "ns": ns, "mean_ns": round(ns / calls), **{name: _whole(kernel[name]) for name in names}}
+    return {"calls": calls, "ns": ns, "mean_ns": round(ns / calls), **{name: int(kernel[name]) for name in names}}
 
 
-def _read_sides(kernel: Mapping[str, object], what: str) -> tuple[int, int, int] | None:
-    sides = [kernel[f"{what}_{side}"] for side in "xyz"]
-    return None if None in sides else (_whole(sides[0]), _whole(sides[1]), _whole(sides[2]))
-
-
-def _whole(value: object) -> int:
-    assert isinstance(value, int | float)
-    return int(value)
+def _read_sides(kernel: Mapping[str, Any], what: str) -> tuple[int, int, int] | None:
+    x, y, z = (kernel[f"{what}_{side}"] for side in "xyz")
+    return None if None in (x, y, z) else (x, y, z)

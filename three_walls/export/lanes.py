@@ -24,7 +24,7 @@ from three_walls.replay.find_critical_path import (
     list_operations_on_path,
 )
 from three_walls.replay.predictor import StepReplay
-from three_walls.replay.step_graph import StepGraph, Times, replay
+from three_walls.replay.step_graph import StepGraph, Times, Work, replay
 from three_walls.replay.transformation import Predictor
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
@@ -57,7 +57,7 @@ class MeasuredStep:
     step: StepView
     graph: StepGraph | None
     """With labelled operations; None where the step cannot be replayed."""
-    reason_without_graph: str = ""
+    missing_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def measured_step(
         traces=inputs.with_kernels,
         step=step,
         graph=predictor.graph if isinstance(predictor, StepReplay) else None,
-        reason_without_graph=predictor.reason_withheld,
+        missing_reason=predictor.missing_reason,
     )
 
 
@@ -104,9 +104,9 @@ def list_windows(measured: MeasuredStep, ranks: Collection[int] = ()) -> tuple[l
     of_rank = [place_of[index][1].rank for index in rows["rank_index"]]
     unknown = sorted(set(ranks) - set(of_rank))
     if unknown:
-        listed = ", ".join(map(str, sorted(set(of_rank))))
+        captured = ", ".join(map(str, sorted(set(of_rank))))
         raise UsageError(
-            f"--rank: expected a rank that captured step {measured.step.step} ({listed}), found {unknown[0]}"
+            f"--rank: expected a rank that captured step {measured.step.step} ({captured}), found {unknown[0]}"
         )
     common = measured.clock.add_common_times(rows)["common_start_ns"]
     is_aligned = not common.has_nulls()
@@ -195,41 +195,39 @@ def list_calls(timeline: Timeline, window: Window) -> Lane:
     return cut(of_process, window)
 
 
-def list_ranges(read: ThreadRanges, window: Window, most: int) -> Lane:
-    """The ``most`` longest NVTX ranges of ``read``, which keep their order."""
-    timed = cut(read.with_columns(pl.col("end_ns").fill_null(window.end_ns)), window).filter(DURATION > 0)
+def list_ranges(ranges: ThreadRanges, window: Window, most: int) -> Lane:
+    """The ``most`` longest ``ranges`` of NVTX, which keep their order."""
+    timed = cut(ranges.with_columns(pl.col("end_ns").fill_null(window.end_ns)), window).filter(DURATION > 0)
     longest = timed.with_row_index("row").sort(DURATION, "row", descending=[True, False]).head(most)
     return longest.sort("row").drop("row")
 
 
 def name_by_id(ids: pl.Series, name: Callable[[int], str]) -> pl.Series:
     """``ids`` of texts by what ``name`` makes of each of them; empty where there is none."""
-    named = {number: name(number) for number in ids.unique().drop_nulls().to_list()}
-    return ids.replace_strict({**named, None: ""}, return_dtype=pl.String)
+    names = {number: name(number) for number in ids.unique().drop_nulls().to_list()}
+    return ids.replace_strict({**names, None: ""}, return_dtype=pl.String)
 
 
 def find_operations_on_path(graph: StepGraph | None, window: Window) -> frozenset[int]:
     """The numbers of the operations on the critical path of the rank's step; empty where it was not replayed."""
     replayed = _replay_captured(graph, window)
-    if graph is None or replayed is None:
-        return frozenset()
-    return list_operations_on_path(graph, graph.work, *replayed)
+    return list_operations_on_path(*replayed) if replayed else frozenset()
 
 
 def find_path(graph: StepGraph | None, window: Window) -> CriticalNodes | None:
     """The critical path of the rank's captured step; None where it was not replayed."""
     replayed = _replay_captured(graph, window)
-    return None if graph is None or replayed is None else find_critical_path(graph, graph.work, *replayed)
+    return find_critical_path(*replayed) if replayed else None
 
 
-def _replay_captured(graph: StepGraph | None, window: Window) -> tuple[Times, int] | None:
+def _replay_captured(graph: StepGraph | None, window: Window) -> tuple[StepGraph, Work, Times, int] | None:
     """The replay of the captured step, and the place of the rank in ``graph``; None where it was not replayed."""
     if graph is None or window.rank.rank_index not in graph.ranks:
         return None
     times, place = replay(graph), graph.ranks.index(window.rank.rank_index)
     if times.step_ns[place] <= 0:  # of a damaged trace: what is left of it need not wait for the step to begin
         return None
-    return times, place
+    return graph, graph.work, times, place
 
 
 def list_path(graph: StepGraph, path: CriticalNodes, zero_ns: Mapping[int, int], window: Window) -> PathLane:
@@ -249,7 +247,7 @@ def list_path(graph: StepGraph, path: CriticalNodes, zero_ns: Mapping[int, int],
 
     is_operation = pl.col("what") == OPERATION
     ends = pl.when(is_operation).then("operation_end").when(pl.col("what") == GAP).then("operation_start")
-    placed = segments.with_columns(
+    in_capture = segments.with_columns(
         operation_start=gather(graph.operations, "start_ns", "operation"),
         operation_end=gather(graph.operations, "end_ns", "operation"),
         call_start=gather(graph.calls, "start_ns", "call"),
@@ -266,7 +264,7 @@ def list_path(graph: StepGraph, path: CriticalNodes, zero_ns: Mapping[int, int],
     others = {place: index if place != path.rank else None for place, index in enumerate(graph.ranks)}
     key = pl.struct("rank", "what", "module", operation=pl.when(is_operation).then("operation"))
     return (
-        placed.with_columns(start_ns=pl.col("end_ns").shift(1, fill_value=window.start_ns))
+        in_capture.with_columns(start_ns=pl.col("end_ns").shift(1, fill_value=window.start_ns))
         .filter(pl.col("end_ns") > pl.col("start_ns"))
         .with_columns(stretch=key.rle_id())
         .group_by("stretch", maintain_order=True)

@@ -82,51 +82,64 @@ def drawn_timeline(
     ``late_ranks``: numbers of ranks that make others wait, the one that costs most first. Raises InputError where a
     trace cannot be read any more.
     """
-    measured, operations, ranges, late = measured_step, described_operations, named_ranges, late_ranks
-    detailed = _choose_detailed(measured, late)
-    is_detailed = pl.col("rank_index").is_in(list(detailed)) & (pl.col("step") == measured.step.step)
-    gaps = measured.gaps.stretches.filter(is_detailed)
-    windows, is_aligned = list_windows(measured)
-    representative = measured.step.rank_index
-
-    def in_order(window: Window) -> tuple[bool, bool, bool, int, int]:
-        index = window.rank.rank_index
-        is_late = window.rank.rank in late
-        return index != representative, index not in detailed, not is_late, window.rank.rank, index
-
-    coarse = max(1, len(windows) - len(detailed))
-    most_coarse = min(MOST_COARSE_ITEMS, MOST_ITEMS // 4 // coarse)
-    weights = {index: 2 if index == representative else 1 for index in detailed}
-    left = MOST_ITEMS - most_coarse * (len(windows) - len(detailed))
+    step = measured_step.step
+    detailed = _choose_detailed(measured_step, late_ranks)
+    is_detailed = pl.col("rank_index").is_in(list(detailed)) & (pl.col("step") == step.step)
+    gaps = measured_step.gaps.stretches.filter(is_detailed)
+    windows, is_aligned = list_windows(measured_step)
     texts = _Texts()
-    ranks = []
-    step_slices = measured.slices.filter(pl.col("step") == measured.step.step)
-    slices_of = step_slices.partition_by("rank_index", as_dict=True)
-    for window in sorted(windows, key=in_order):
-        index = window.rank.rank_index
-        of_rank = slices_of.get((index,), step_slices.clear())
-        if index in detailed:
-            most = left * weights[index] // sum(weights.values())
-            in_step = (window.trace.path, window.rank.process, window.start_ns, window.end_ns)
-            read = ranges if index == representative else name_ranges(read_ranges_between(*in_step))
-            lanes, items = _list_lanes(measured, window, of_rank, read, gaps, texts, most)
-        else:
-            lanes, items = [_make_budget(of_rank, window, texts, most_coarse)], of_rank.height
-        begin, length = window.start_ns - window.zero_ns, window.end_ns - window.start_ns
-        role = _name_role(window, measured, late, detailed)
-        ranks.append(TimelineRank(window.rank.rank, begin, length, window.zero_ns, role, tuple(lanes), items))
-    own = next(window for window in windows if window.rank.rank_index == representative)
-    worst_gaps, exposed, longest = _list_stretches(measured, own, operations, gaps)
+    ranks = _list_ranks(measured_step, windows, named_ranges, gaps, late_ranks, detailed, texts)
+    own = next(window for window in windows if window.rank.rank_index == step.rank_index)
+    worst_gaps, exposed, longest = _list_stretches(measured_step, own, described_operations, gaps)
     return StepTimeline(
-        step=measured.step.step,
-        rank=measured.step.rank.rank,
+        step=step.step,
+        rank=step.rank.rank,
         is_aligned=is_aligned,
         texts=tuple(texts.places),
-        ranks=tuple(ranks),
+        ranks=ranks,
         worst_gaps=worst_gaps,
         exposed_intervals=exposed,
         longest=longest,
     )
+
+
+def _list_ranks(
+    measured: MeasuredStep,
+    windows: Sequence[Window],
+    named_ranges: NamedRanges,
+    gaps: GapCauses,
+    late: Sequence[int],
+    detailed: Collection[int],
+    texts: _Texts,
+) -> tuple[TimelineRank, ...]:
+    """The ranks in the order of the page: first those in detail, which share the items that the others leave."""
+    representative = measured.step.rank_index
+    coarse_count = len(windows) - len(detailed)
+    most_coarse = min(MOST_COARSE_ITEMS, MOST_ITEMS // 4 // max(1, coarse_count))
+    most_detailed = MOST_ITEMS - most_coarse * coarse_count
+
+    def in_order(window: Window) -> tuple[bool, bool, bool, int, int]:
+        index, number = window.rank.rank_index, window.rank.rank
+        return index != representative, index not in detailed, number not in late, number, index
+
+    slices = measured.slices.filter(pl.col("step") == measured.step.step)
+    slices_of = slices.partition_by("rank_index", as_dict=True)
+    ranks = []
+    for window in sorted(windows, key=in_order):
+        index = window.rank.rank_index
+        own = slices_of.get((index,), slices.clear())
+        if index in detailed:
+            weight = 2 if index == representative else 1
+            most = most_detailed * weight // (len(detailed) + 1)
+            in_step = (window.trace.path, window.rank.process, window.start_ns, window.end_ns)
+            ranges = named_ranges if index == representative else name_ranges(read_ranges_between(*in_step))
+            lanes, items = _list_lanes(measured, window, own, ranges, gaps, texts, most)
+        else:
+            lanes, items = [_make_budget(own, window, texts, most_coarse)], own.height
+        begin, length = window.start_ns - window.zero_ns, window.end_ns - window.start_ns
+        role = _name_role(window, measured, late, detailed)
+        ranks.append(TimelineRank(window.rank.rank, begin, length, window.zero_ns, role, tuple(lanes), items))
+    return tuple(ranks)
 
 
 def _choose_detailed(measured: MeasuredStep, late: Sequence[int]) -> frozenset[int]:
@@ -140,8 +153,8 @@ def _choose_detailed(measured: MeasuredStep, late: Sequence[int]) -> frozenset[i
     ordered = sorted(captured, key=lambda index: (number[index], index))
     first_late = [index for rank in late for index in ordered if number[index] == rank]
     healthy = [index for index in ordered if number[index] not in late]
-    chosen = dict.fromkeys([step.rank_index, *first_late[:1], *healthy, *ordered])
-    return frozenset([*chosen][:MOST_DETAILED_RANKS])
+    by_interest = dict.fromkeys([step.rank_index, *first_late[:1], *healthy, *ordered])
+    return frozenset([*by_interest][:MOST_DETAILED_RANKS])
 
 
 def _name_role(window: Window, measured: MeasuredStep, late: Collection[int], detailed: Collection[int]) -> str:
@@ -156,7 +169,7 @@ def _list_lanes(
     measured: MeasuredStep,
     window: Window,
     slices: Slices,
-    read: NamedRanges,
+    named_ranges: NamedRanges,
     gaps: GapCauses,
     texts: _Texts,
     most: int,
@@ -166,22 +179,19 @@ def _list_lanes(
     on_path = find_operations_on_path(measured.graph, window) if is_representative else frozenset[int]()
     operations = _describe(list_operations(measured, window, on_path), window)
     calls, threads = _choose_calls(list_calls(measured.timeline, window), window, operations["launch_thread"].unique())
-    of_threads = read.filter(pl.col("thread").is_in(threads))
+    of_threads = named_ranges.filter(pl.col("thread").is_in(threads))
     ranges = _complete(_nest(list_ranges(of_threads, window, int(_SHARES["ranges"] * most))), "thread", "depth")
     of_depth = ranges.partition_by("thread", "depth", as_dict=True)
     causes = list_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
         "start_ns", "end_ns", text="detail", category="cause"
     )
     modules = _join_modules(operations)
-    lanes = [
-        *(
-            [_make_lane("modules", "", 0, thin(_complete(modules), int(_SHARES["modules"] * most)), window, texts)]
-            if modules.height
-            else []
-        ),
-        _make_budget(slices, window, texts, int(_SHARES["budget"] * most)),
-        _make_lane("gaps", "", 0, thin(_complete(causes), int(_SHARES["gaps"] * most)), window, texts),
-    ]
+    lanes = []
+    if modules.height:
+        items = thin(_complete(modules), int(_SHARES["modules"] * most))
+        lanes.append(_make_lane("modules", "", 0, items, window, texts))
+    lanes.append(_make_budget(slices, window, texts, int(_SHARES["budget"] * most)))
+    lanes.append(_make_lane("gaps", "", 0, thin(_complete(causes), int(_SHARES["gaps"] * most)), window, texts))
     for thread in threads:
         for depth in range(MOST_DEPTH):
             if (thread, depth) in of_depth:
@@ -272,8 +282,8 @@ def _nest(ranges: NamedRanges) -> pl.DataFrame:
 
 
 def _generalize(names: pl.Series) -> pl.Series:
-    shown = {name: generalize(name) for name in names.unique().to_list()}
-    return names.replace_strict(shown, return_dtype=pl.String) if shown else names
+    general = {name: generalize(name) for name in names.unique().to_list()}
+    return names.replace_strict(general, return_dtype=pl.String) if general else names
 
 
 def _find_depths(ranges: NamedRanges) -> pl.Series:
@@ -299,8 +309,8 @@ def _make_budget(slices: Slices, window: Window, texts: _Texts, most: int) -> Ti
 def _complete(items: pl.DataFrame, *lane: str) -> pl.DataFrame:
     """``items`` with every column of an item and those that name its ``lane``, in order of their starts."""
     defaults = {"module": pl.lit(""), "launch_ns": pl.lit(None, dtype=pl.Int64), "on_path": pl.lit(value=False)}
-    lacking = [value.alias(name) for name, value in defaults.items() if name not in items.columns]
-    return items.with_columns(*lacking).select(*_ITEM, *lane).sort("start_ns", "end_ns", "text")
+    absent = [value.alias(name) for name, value in defaults.items() if name not in items.columns]
+    return items.with_columns(*absent).select(*_ITEM, *lane).sort("start_ns", "end_ns", "text")
 
 
 LaneItems = Annotated[
@@ -329,14 +339,14 @@ def thin(items: LaneItems, most: int | None = None) -> ThinnedItems:
     span = int(items.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item())
     threshold = max(1, span // max(1, most) // _CELL // 4)
     numbers = alone["start_ns"].to_numpy(), alone["busy_ns"].to_numpy()
-    while threshold <= span and len(_find_joined(*numbers, threshold)) > most:
+    while threshold <= span and len(_find_groups(*numbers, threshold)) > most:
         threshold *= 2
     joined = _join(alone, threshold)
     assert joined["busy_ns"].sum() == alone["busy_ns"].sum(), "joined items do not sum to the time of their parts"
     return joined
 
 
-def _find_joined(start_ns: Int64Array, length_ns: Int64Array, threshold: int) -> Int64Array:
+def _find_groups(start_ns: Int64Array, length_ns: Int64Array, threshold: int) -> Int64Array:
     """The first of the items that :func:`_join` makes one: neighbours shorter than ``threshold`` within a cell."""
     is_short = length_ns < threshold
     cell = start_ns // (threshold * _CELL)
@@ -347,7 +357,7 @@ def _find_joined(start_ns: Int64Array, length_ns: Int64Array, threshold: int) ->
 def _join(items: pl.DataFrame, threshold: int) -> pl.DataFrame:
     """``items`` with neighbours shorter than ``threshold`` joined within cells of a few thresholds."""
     start_ns, end_ns, busy_ns, counts = (items[name].to_numpy() for name in ("start_ns", "end_ns", "busy_ns", "count"))
-    first = _find_joined(start_ns, busy_ns, threshold)
+    first = _find_groups(start_ns, busy_ns, threshold)
     sizes = np.diff(first, append=items.height)
     group = np.repeat(np.arange(len(first)), sizes)
     is_longest = busy_ns == np.maximum.reduceat(busy_ns, first)[group]
@@ -452,12 +462,12 @@ class _Step:
         """Cause and detail that hold most of the stretch, of all causes or of ``cause``."""
         sums: dict[tuple[str, str], int] = {}
         for place in range(int(np.searchsorted(self._gap_ends, start_ns, side="right")), len(self._gaps)):
-            start, end, found, detail = self._gaps[place]
+            start, end, cause_of_gap, detail = self._gaps[place]
             if start >= end_ns:
                 break
-            if not cause or cause == found:
+            if not cause or cause == cause_of_gap:
                 inside = min(end, end_ns) - max(start, start_ns)
-                sums[found, detail] = sums.get((found, detail), 0) + inside
+                sums[cause_of_gap, detail] = sums.get((cause_of_gap, detail), 0) + inside
         return min(sums, key=lambda each: (-sums[each], each)) if sums else (cause or "unexplained", "")
 
 

@@ -47,10 +47,10 @@ def _count_world(config: RunConfig, timeline: Timeline) -> int | None:
 
 def _backward_passes(timeline: Timeline) -> set[int]:
     """The different numbers of backward passes of attention in the kept steps of all ranks."""
-    found = set()
+    counts = set()
     for rank_index, start, end in timeline.steps.filter("kept").select("rank_index", "start_ns", "end_ns").rows():
         operations = take_rank(timeline.operations, rank_index)
         # find_passes looks at what starts in the step alone.
         first, after = (operations["start_ns"].search_sorted(at, "left") for at in (start, end))
-        found.add(count_phases(find_passes(operations[first:after], (start, end)))[1])
-    return found
+        counts.add(count_phases(find_passes(operations[first:after], (start, end)))[1])
+    return counts

@@ -39,3 +39,9 @@ MINIMUM_OUTLIER_DEVIATIONS = 3
 for a robust one."""
 MINIMUM_OUTLIER_EXCESS_FRACTION = 0.05
 """Of the median step: a step that is longer by less is no outlier. Steps of one run differ by a few percent."""
+
+MINIMUM_LINK_FRACTION = 0.25
+"""Of a link's bandwidth: communication that stays below it does not use the link. On H200s the fastest token exchange
+of a run reaches 0.66 to 0.78 of NVLink's bandwidth in one direction (NCCL), or 0.49 (DeepEP); with peer-to-peer
+disabled 0.06 to 0.07. PCIe, which carries what goes through host memory, has 0.14 of it on Hopper and 0.25 on a Grace
+superchip."""

@@ -107,13 +107,13 @@ def measured_warnings(
 def _fold_alike(warnings: Sequence[ReportWarning]) -> Iterator[ReportWarning]:
     """``warnings`` with the many of one kind that a run of many ranks has counted instead of listed."""
     counts = Counter(warning.code for warning in warnings)
-    shown: Counter[str] = Counter()
+    places: Counter[str] = Counter()
     for warning in warnings:
-        shown[warning.code] += 1
+        places[warning.code] += 1
         rest = counts[warning.code] - _MOST_ALIKE
-        if rest <= 1 or shown[warning.code] <= _MOST_ALIKE:
+        if rest <= 1 or places[warning.code] <= _MOST_ALIKE:
             yield warning
-        elif shown[warning.code] == _MOST_ALIKE + 1:
+        elif places[warning.code] == _MOST_ALIKE + 1:
             yield ReportWarning(warning.code, f"{rest:,} more warnings of this kind ({warning.code}).")
 
 
@@ -215,13 +215,13 @@ def log_warnings(
         )
     else:
         stepped = timeline.with_steps(matched_ranks.steps)
-        found = {
-            "log-date": _find_other_date(log, inputs.captures),
-            "log-iterations": _find_other_iterations(log, stepped),
-        }
+        differences = (
+            ("log-date", _find_other_date(log, inputs.captures)),
+            ("log-iterations", _find_other_iterations(log, stepped)),
+        )
         warnings += [
             ReportWarning(code, f"{difference}. Check that they are of one run.")
-            for code, difference in found.items()
+            for code, difference in differences
             if difference
         ]
     warnings += [perturbation_warning.value] if perturbation_warning.value else []
@@ -369,13 +369,13 @@ def _warn_of_slow_ranks(slow_ranks: Sequence[SlowRank], config: RunConfig) -> li
     if not slow_ranks:
         return []
     ranks = list(dict.fromkeys(slow.rank for slow in slow_ranks))
-    named = "; ".join(
+    descriptions = "; ".join(
         _describe_slow_rank([slow for slow in slow_ranks if slow.rank == rank])
         for rank in ranks[:_MOST_LOG_ENTRIES_NAMED]
     )
     unnamed_count = len(ranks) - _MOST_LOG_ENTRIES_NAMED
     more = f"; and {unnamed_count:,} more ranks" if unnamed_count > 0 else ""
-    message = f"By the log's timers, {named}{more}. Find out why before you change the config."
+    message = f"By the log's timers, {descriptions}{more}. Find out why before you change the config."
     if (config.whole_number("expert_model_parallel_size") or 0) > 1:
         message += " The ranks of an expert group wait for each other in this time, so a slow one makes all take long."
     if config.whole_number("pipeline_model_parallel_size") is None:
@@ -394,10 +394,10 @@ def _describe_slow_rank(timers: Sequence[SlowRank]) -> str:
 
 
 def _warn_of_settings(
-    stated: Sequence[SourceSettings], config: RunConfig, ranks: Iterable[Rank]
+    sources: Sequence[SourceSettings], config: RunConfig, ranks: Iterable[Rank]
 ) -> list[ReportWarning]:
-    """``stated``: the sources other than the trace, whose own notes are passed on."""
-    warnings = [ReportWarning("config-source", note) for settings in stated for note in settings.warnings]
+    """``sources``: those other than the trace, whose own notes are passed on."""
+    warnings = [ReportWarning("config-source", note) for settings in sources for note in settings.warnings]
     # A saved configuration or log of another launcher than the command line's is of another run.
     warnings += [
         ReportWarning(
@@ -405,14 +405,14 @@ def _warn_of_settings(
             f"{settings.source} is of {settings.dialect}, but {config.dialect} launched the run. "
             "Check that they belong to one run.",
         )
-        for settings in stated
+        for settings in sources
         if settings.dialect not in ("unknown", config.dialect)
     ]
     warnings += _warn_of_conflicts(config.conflicts)
     captured = [rank.rank for rank in ranks if rank.rank_source == "environment"]
     warnings += [
-        ReportWarning("layout-contradiction", capitalize(found) + ("" if found.endswith("?") else "."))
-        for found in find_contradictions(config, captured)
+        ReportWarning("layout-contradiction", capitalize(contradiction) + ("" if contradiction.endswith("?") else "."))
+        for contradiction in find_contradictions(config, captured)
     ]
     return warnings
 
@@ -422,14 +422,14 @@ def _warn_of_conflicts(conflicts: Sequence[ConfigConflict]) -> list[ReportWarnin
     unintended = [conflict for conflict in conflicts if conflict.values[0].source != USER]
     if not unintended:
         return []
-    named = "; ".join(
+    settings = "; ".join(
         f"{conflict.key} {', '.join(f'{format_setting(value.value)} ({value.source})' for value in conflict.values)}"
         for conflict in unintended[:_MOST_SETTINGS_NAMED]
     )
     unnamed_count = len(unintended) - _MOST_SETTINGS_NAMED
     more = f"; and {unnamed_count:,} more" if unnamed_count > 0 else ""
     message = (
-        f"Sources disagree on settings: {named}{more}. The source named first counts. "
+        f"Sources disagree on settings: {settings}{more}. The source named first counts. "
         "Check that the sources belong to one run."
     )
     return [ReportWarning("config-conflict", message)]

@@ -23,7 +23,7 @@ RankTimes = Sequence[Mapping[int, int]]
 
 def summarize_timers(prints: Iterable[TimerPrint], roles: Roles) -> tuple[TimerSummary, ...]:
     """One row per timer, by name; none for a timer of steps that was printed after no steady iteration."""
-    return tuple(_summarize(name, kept) for name, kept in _timers_of_steady_steps(prints, roles).items())
+    return tuple(_summarize(name, timers) for name, timers in _timers_of_steady_steps(prints, roles).items())
 
 
 def find_slow_ranks(prints: Iterable[TimerPrint], roles: Roles, config: RunConfig) -> tuple[SlowRank, ...]:
@@ -33,15 +33,15 @@ def find_slow_ranks(prints: Iterable[TimerPrint], roles: Roles, config: RunConfi
     there are several stages and ranks cannot be placed in them.
     """
     stage_of = _stages(config)
-    found: list[SlowRank] = []
-    for name, kept in _timers_of_steady_steps(prints, roles).items():
-        times = [dict(timer.ranks_ns) for timer in kept if timer.ranks_ns]
+    slow_ranks: list[SlowRank] = []
+    for name, timers in _timers_of_steady_steps(prints, roles).items():
+        times = [dict(timer.ranks_ns) for timer in timers if timer.ranks_ns]
         if log_timers().kind_of(name) is TimerKind.WORK and len(times) >= log_thresholds.MINIMUM_STEADY_COUNT:
-            for stage in dict.fromkeys(stage_of(rank) for printed in times for rank in printed):
-                of_stage = [{rank: ns for rank, ns in printed.items() if stage_of(rank) == stage} for printed in times]
+            for stage in dict.fromkeys(stage_of(rank) for ranks_ns in times for rank in ranks_ns):
+                of_stage = [{rank: ns for rank, ns in each.items() if stage_of(rank) == stage} for each in times]
                 if stage != _UNPLACED:
-                    found.extend(_slow_ranks_of(name, stage, [printed for printed in of_stage if printed]))
-    return tuple(sorted(found, key=lambda slow: (-slow.ns / slow.typical_ns, slow.rank, slow.timer)))
+                    slow_ranks += _slow_ranks_of(name, stage, [ranks_ns for ranks_ns in of_stage if ranks_ns])
+    return tuple(sorted(slow_ranks, key=lambda slow: (-slow.ns / slow.typical_ns, slow.rank, slow.timer)))
 
 
 def _stages(config: RunConfig) -> Callable[[int], int | None]:
@@ -65,16 +65,16 @@ def _timers_of_steady_steps(prints: Iterable[TimerPrint], roles: Roles) -> dict[
     a file of its own), all of them count.
     """
     of_steps: dict[str, list[tuple[Role | None, LogTimer]]] = {}
-    for printed in prints:
-        role = roles.get(printed.after) if printed.after else None
-        for timer in printed.timers:
+    for timer_print in prints:
+        role = roles.get(timer_print.after) if timer_print.after else None
+        for timer in timer_print.timers:
             of_steps.setdefault(timer.name, []).append((role, timer))
-    kept = {}
-    for name, found in sorted(of_steps.items()):
+    steady = {}
+    for name, timers in sorted(of_steps.items()):
         is_outside = log_timers().kind_of(name) is TimerKind.OUTSIDE
-        is_unplaced = all(role is None for role, _ in found)
-        kept[name] = [timer for role, timer in found if is_outside or is_unplaced or role is Role.STEADY]
-    return {name: timers for name, timers in kept.items() if timers}
+        is_unplaced = all(role is None for role, _ in timers)
+        steady[name] = [timer for role, timer in timers if is_outside or is_unplaced or role is Role.STEADY]
+    return {name: timers for name, timers in steady.items() if timers}
 
 
 def _summarize(name: str, timers: Sequence[LogTimer]) -> TimerSummary:
@@ -116,9 +116,9 @@ def _slow_ranks_of(name: str, stage: int | None, times: RankTimes) -> list[SlowR
 
 def _medians(times: RankTimes) -> dict[int, int]:
     """Median time of each rank that at least half of the prints hold: the others are left out of most prints."""
-    ranks = Counter(rank for printed in times for rank in printed)
-    held = sorted(rank for rank, count in ranks.items() if 2 * count >= len(times))
-    return {rank: round(median(printed[rank] for printed in times if rank in printed)) for rank in held}
+    counts = Counter(rank for ranks_ns in times for rank in ranks_ns)
+    ranks = sorted(rank for rank, count in counts.items() if 2 * count >= len(times))
+    return {rank: round(median(ranks_ns[rank] for ranks_ns in times if rank in ranks_ns)) for rank in ranks}
 
 
 def _extremes(typical: Mapping[int, int]) -> tuple[int, int]:
@@ -129,7 +129,7 @@ def _extremes(typical: Mapping[int, int]) -> tuple[int, int]:
 def _count_outstanding(times: RankTimes, ratio: float) -> Counter[int]:
     """In how many prints each rank took ``ratio`` times the typical rank of that print."""
     counted: Counter[int] = Counter()
-    for printed in times:
-        middle_ns = median_low(printed.values())
-        counted.update(rank for rank, ns in printed.items() if middle_ns and ns >= ratio * middle_ns)
+    for ranks_ns in times:
+        middle_ns = median_low(ranks_ns.values())
+        counted.update(rank for rank, ns in ranks_ns.items() if middle_ns and ns >= ratio * middle_ns)
     return counted

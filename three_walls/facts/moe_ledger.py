@@ -73,21 +73,22 @@ def moe_ledger(
     if recompute.kind == SELECTIVE:
         # Attention replayed alone exchanges no tokens: it separates no MoE layers.
         attention = attention.filter(pl.col("direction") != RECOMPUTE)
-    found = _find_passes(step, attention, recompute.replays)
-    if found.reason:
-        return missing(found.reason)
+    layer_passes = _find_passes(step, attention, recompute.replays)
+    if layer_passes.reason:
+        return missing(layer_passes.reason)
     streams = attention["stream"].unique().to_list()
-    shared_experts = find_shared_experts(step.started, found.passes, streams, step.config)
-    operations = [found.operations] if shared_experts.value is None else [found.operations, shared_experts.value]
+    shared_experts = find_shared_experts(step.started, layer_passes.passes, streams, step.config)
+    operations = [each for each in (layer_passes.operations, shared_experts.value) if each is not None]
     microbatches = step.layout.microbatches
-    passes = _number_layers(found.passes, step.config, microbatches)
+    mismatch = _find_mismatch(layer_passes.passes, step.config, microbatches)
+    is_countable = microbatches is not None and mismatch is None
+    passes = _number_layers(layer_passes.passes, _moe_layers_of_rank(step.config) if is_countable else None)
     of_rank = matched_ranks.arrivals.filter(pl.col("rank_index") == step.rank_index)
     rates = measure_rates(
-        found.exchanges.join(found.passes.select("pass", "direction"), on="pass"), of_rank, step.config
+        layer_passes.exchanges.join(layer_passes.passes.select("pass", "direction"), on="pass"), of_rank, step.config
     )
     link = ep_link_bytes_per_s.value
     rows = tuple(_with_rate(row, passes, rates, link) for row in _sum_parts(passes, pl.concat(operations), step.slices))
-    mismatch = _find_mismatch(passes, step.config, microbatches)
     if mismatch is None:
         return known(MoeLedger(rows, shared_experts, rates))
     message = f"{mismatch}. The MoE layers are shown without their numbers. Check that the config is of this run."
@@ -185,14 +186,13 @@ def _with_rate(row: MoePart, passes: pl.DataFrame, rates: ExchangeRates, link: f
     )
 
 
-def _number_layers(passes: pl.DataFrame, config: RunConfig, microbatches: int | None) -> pl.DataFrame:
-    """``passes`` with ``layer`` (from 0; null throughout where that is not certain).
+def _number_layers(passes: pl.DataFrame, layers: list[int] | None) -> pl.DataFrame:
+    """``passes`` with ``layer`` (one of ``layers``; null throughout where that is not certain).
 
     Micro-batches run one after the other: each goes forward through the layers in order and back in reverse.
     """
     without_layer = passes.with_columns(layer=pl.lit(None, dtype=pl.Int64))
-    layers = _moe_layers_of_rank(config)
-    if layers is None or microbatches is None or _find_mismatch(passes, config, microbatches):
+    if layers is None:
         return without_layer
     numbered = _assign_layers(passes, layers)
     return without_layer if numbered["layer"].null_count() else numbered  # some pass has no forward pass
@@ -281,8 +281,7 @@ def find_shared_experts(
     activation, two GEMMs. With ``moe_shared_expert_overlap`` they run on a stream of their own
     (transformer/moe/shared_experts.py). A gate on their output is left out.
 
-    ``operations``: one rank's of the step, all categories. ``streams``: those that
-    compute attention.
+    ``operations``: one rank's of the step, all categories. ``streams``: those that compute attention.
     """
     if not config.knows("moe_shared_expert_intermediate_size"):
         return unstated("moe_shared_expert_intermediate_size")

@@ -43,9 +43,9 @@ def megatron_sign(inputs: Inputs) -> Measurement[str]:
     signs = megatron_signs()
     ranges = [trace.ranges["text"] for trace in inputs.with_kernels]
     kernels = {name for trace in inputs.with_kernels for name in _kernel_names(trace)}
-    found = (*_list_stated_signs(inputs), *_find_ranges(signs.ranges, ranges), *_find_kernels(signs.kernels, kernels))
-    if found:
-        return known(found[0])
+    own = (*_list_explicit_signs(inputs), *_find_ranges(signs.ranges, ranges), *_find_kernels(signs.kernels, kernels))
+    if own:
+        return known(own[0])
     shared = (*_find_ranges(signs.shared_ranges, ranges), *_find_kernels(signs.shared_kernels, kernels))
     doubt = f"; {' and '.join(shared)} occur in other programs too" if shared else ""
     return missing(
@@ -64,12 +64,12 @@ def is_megatron_training(training_sign: Measurement[str], megatron_sign: Measure
     return not training_sign.is_missing and not megatron_sign.is_missing
 
 
-def _list_stated_signs(inputs: Inputs) -> Iterator[str]:
+def _list_explicit_signs(inputs: Inputs) -> Iterator[str]:
     """Signs of Megatron in settings and logs, the most direct first."""
     for settings in (*inputs.stated, inputs.with_kernels[0].launch):
         if settings.dialect in _NAMES and settings.is_certain:
             yield f"settings of {_NAMES[settings.dialect]}"
-    if any(stated.source == USER and stated.values for stated in inputs.stated):
+    if any(settings.source == USER and settings.values for settings in inputs.stated):
         yield "settings given with --set"
     if inputs.log is not None and inputs.log.iterations:
         yield "iterations in the training log"

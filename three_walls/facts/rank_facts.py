@@ -175,6 +175,5 @@ def capture_start_skewed_steps_count(
     matched_ranks: MatchedRanks, attribution: Attribution, capture_start_skew_ns: Measurement[int]
 ) -> Measurement[int]:
     """Kept steps, of all ranks, that began before every rank was captured: nothing is compared in them."""
-    kept = attribution.steps.filter("kept")
-    skewed = kept.join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
+    skewed = attribution.steps.filter("kept").join(matched_ranks.skewed, on=["rank_index", "step"], how="semi")
     return capture_start_skew_ns.map(lambda _: skewed.height)

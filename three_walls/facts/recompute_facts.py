@@ -125,11 +125,11 @@ def recompute(step: StepView, attention_passes: AttentionPasses) -> Recompute:
             return Recompute(NONE, known(0))
         return Recompute(None, missing("no attention kernel with a known direction was recorded"))
     kernels = number_kernels(step.kernels, int(passes["stream"].mode().sort()[0]))
-    placed = place_passes(kernels, passes)
+    stream_passes = place_passes(kernels, passes)
     if not is_recomputing(forward, backward):
-        return _without_replayed_attention(placed)
+        return _without_replayed_attention(stream_passes)
     has_order = not passes["direction"].null_count() and passes["stream"].n_unique() == 1
-    kind = _classify_recompute(placed) if has_order else None
+    kind = _classify_recompute(stream_passes) if has_order else None
     if kind is None:
         granularity = config.get("recompute_granularity")
         if granularity == FULL:
@@ -142,7 +142,7 @@ def recompute(step: StepView, attention_passes: AttentionPasses) -> Recompute:
                 "and the GEMMs around the replays do not show how far each replay extends"
             ),
         )
-    replays = _measure_extents(kernels, placed, kind)
+    replays = _measure_extents(kernels, stream_passes, kind)
     if replays is None and kind == FULL:
         return _estimate_full_recompute(passes, step.step_ns)
     if replays is None:
@@ -171,9 +171,9 @@ def _estimate_full_recompute(passes: pl.DataFrame, step_ns: int) -> Recompute:
     return Recompute(FULL, known(min((forward - backward) * spacing_ns, step_ns)))
 
 
-def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:
+def _without_replayed_attention(stream_passes: pl.DataFrame) -> Recompute:
     """No attention is replayed. The experts alone may be: a backward layer then runs three GEMMs per forward GEMM."""
-    between = _count_gemms_to_next(placed).filter(pl.col("direction") == pl.col("next"))
+    between = _count_gemms_to_next(stream_passes).filter(pl.col("direction") == pl.col("next"))
     medians = {str(name): gemms for name, gemms in between.group_by("direction").agg(pl.col("gemms").median()).rows()}
     forward, backward = medians.get(FORWARD), medians.get(BACKWARD)
     if forward and backward and backward >= fact_thresholds.MINIMUM_REPLAYED_LAYER_RATIO * forward:
@@ -187,9 +187,9 @@ def _without_replayed_attention(placed: pl.DataFrame) -> Recompute:
     return Recompute(NONE, known(0))
 
 
-def _classify_recompute(placed: pl.DataFrame) -> str | None:
+def _classify_recompute(stream_passes: pl.DataFrame) -> str | None:
     """Full or selective, by the GEMMs from a replayed attention to its backward pass; None where they show neither."""
-    counted = _count_gemms_to_next(placed)
+    counted = _count_gemms_to_next(stream_passes)
     layer = counted.filter((pl.col("direction") == FORWARD) & (pl.col("next") == FORWARD))["gemms"].median()
     between = counted.filter((pl.col("direction") == RECOMPUTE) & (pl.col("next") == BACKWARD))["gemms"]
     if not isinstance(layer, float) or not layer:
@@ -200,19 +200,19 @@ def _classify_recompute(placed: pl.DataFrame) -> str | None:
     return None if is_full.any() else SELECTIVE
 
 
-def _count_gemms_to_next(placed: pl.DataFrame) -> pl.DataFrame:
+def _count_gemms_to_next(stream_passes: pl.DataFrame) -> pl.DataFrame:
     """direction of each pass, direction of the ``next`` one, and ``gemms`` in between."""
-    return placed.select(
+    return stream_passes.select(
         "direction",
         next=pl.col("direction").shift(-1),
         gemms=pl.col("gemms_before").shift(-1) - pl.col("gemms_before"),
     )
 
 
-def _measure_extents(kernels: pl.DataFrame, placed: pl.DataFrame, kind: str) -> pl.DataFrame | None:
+def _measure_extents(kernels: pl.DataFrame, stream_passes: pl.DataFrame, kind: str) -> pl.DataFrame | None:
     """partner, start_ns, end_ns of every replay; None where the kernels do not show the extent of one."""
-    replays = placed.filter(pl.col("direction") == RECOMPUTE)
-    shape = measure_layer_shape(kernels, placed) if kind == FULL else None
+    replays = stream_passes.filter(pl.col("direction") == RECOMPUTE)
+    shape = measure_layer_shape(kernels, stream_passes) if kind == FULL else None
     if kind == FULL and shape is None:
         return None
     extents = _attention_extents(kernels, replays) if shape is None else _layer_extents(kernels, replays, shape)
@@ -274,11 +274,11 @@ def place_passes(kernels: NumberedKernels, passes: AttentionPasses) -> PlacedPas
     return passes.join(places, on="start_ns", how="inner", maintain_order="left")
 
 
-def measure_layer_shape(kernels: NumberedKernels, placed: PlacedPasses) -> LayerShape | None:
+def measure_layer_shape(kernels: NumberedKernels, stream_passes: PlacedPasses) -> LayerShape | None:
     """What a forward layer runs; None where no two forward layers follow one another, or no replay shows its start."""
     follows = (pl.col("direction") == FORWARD) & (pl.col("direction").shift(-1) == FORWARD)
-    pairs = placed.with_columns(next_place=pl.col("place").shift(-1)).filter(follows)
-    kernels_before = _common_kernels_before(kernels, placed)
+    pairs = stream_passes.with_columns(next_place=pl.col("place").shift(-1)).filter(follows)
+    kernels_before = _common_kernels_before(kernels, stream_passes)
     if pairs.is_empty() or kernels_before is None:
         return None
     layers = pairs.with_columns(end=pl.col("next_place") - kernels_before)
@@ -302,13 +302,13 @@ def measure_layer_shape(kernels: NumberedKernels, placed: PlacedPasses) -> Layer
     )
 
 
-def _common_kernels_before(kernels: pl.DataFrame, placed: pl.DataFrame) -> int | None:
+def _common_kernels_before(kernels: pl.DataFrame, stream_passes: pl.DataFrame) -> int | None:
     """How many kernels before a replayed attention have the same names as before a forward layer's attention: median.
 
     Only replays that follow backward work are compared: a replay that follows another has a whole layer in common.
     """
-    replays = placed.filter((pl.col("direction") == RECOMPUTE) & (pl.col("direction").shift(1) == BACKWARD))
-    forward = placed.filter(pl.col("direction") == FORWARD)
+    replays = stream_passes.filter((pl.col("direction") == RECOMPUTE) & (pl.col("direction").shift(1) == BACKWARD))
+    forward = stream_passes.filter(pl.col("direction") == FORWARD)
     pairs = replays.join(forward.select("partner", forward_place="place"), on="partner")
     if pairs.is_empty():
         return None
@@ -341,8 +341,7 @@ def sum_replays_by_layer(
     order, one micro-batch after the other: so the number of layers in the stage gives each replay its layer. The
     config states that number; without it, it is the length of the runs of forward passes, where all are equally long.
 
-    A replay's time counts whole: replays of two
-    layers never overlap on one stream.
+    A replay's time counts whole: replays of two layers never overlap on one stream.
     """
     total_ns = recompute.cost_ns.value
     if recompute.kind is None or not total_ns:

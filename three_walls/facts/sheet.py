@@ -44,8 +44,8 @@ _ORDER = (
 """The subjects in the order of reports. Facts of other modules come after them, by the module's name."""
 
 
-for _found in walk_packages(facts.__path__, "three_walls.facts."):
-    import_module(_found.name)
+for _module in walk_packages(facts.__path__, "three_walls.facts."):
+    import_module(_module.name)
 
 
 def _place(module: str) -> tuple[int, str]:
@@ -65,16 +65,16 @@ DEFINITION_BY_NAME = {definition.name: definition for definition in DEFINITIONS}
 
 def make_sheet(measured: Artifacts, config: RunConfig) -> FactSheet:
     """Every defined fact, missing with its reason where it cannot be measured, then ``config.*`` and ``env.*``."""
-    listed = [_find(definition, measured) for definition in DEFINITIONS]
+    all_facts = [_find(definition, measured) for definition in DEFINITIONS]
     settings = (
         ("config", config.values, config.withheld_values),
         ("env", config.environment, config.withheld_environment),
     )
     for kind, values, _ in settings:
-        listed += [Fact(f"{kind}.{key}", found.value, "config") for key, found in sorted(values.items())]
-    for kind, _, withheld in settings:
-        listed += [Fact(f"{kind}.{key}", None, "config", missing_reason=NOT_SHOWN) for key in sorted(withheld)]
-    sheet = FactSheet.of(listed, config.environment_is_known)
+        all_facts += [Fact(f"{kind}.{key}", setting.value, "config") for key, setting in sorted(values.items())]
+    for kind, _, redacted in settings:
+        all_facts += [Fact(f"{kind}.{key}", None, "config", missing_reason=NOT_SHOWN) for key in sorted(redacted)]
+    sheet = FactSheet.of(all_facts, config.environment_is_known)
     excess_ns = measured.named("excess_ns")
     if not excess_ns.value:
         return sheet
@@ -87,5 +87,5 @@ def make_sheet(measured: Artifacts, config: RunConfig) -> FactSheet:
 
 
 def _find(definition: FactDefinition, measured: Artifacts) -> Fact:
-    found = measured.named(definition.name)
-    return Fact(definition.name, found.value, definition.unit, found.missing_reason, definition)
+    measurement = measured.named(definition.name)
+    return Fact(definition.name, measurement.value, definition.unit, measurement.missing_reason, definition)

@@ -118,25 +118,25 @@ def shown_waits(inputs: Inputs, attribution: Attribution) -> tuple[Wait, ...]:
 
 def _list_steps(steps: Steps, budgets: Mapping[tuple[int, int], Mapping[str, int]]) -> dict[int, tuple[RankStep, ...]]:
     """All steps of each rank with their budgets, by rank index."""
-    found: dict[int, list[RankStep]] = defaultdict(list)
+    steps_of: dict[int, list[RankStep]] = defaultdict(list)
     rows = steps.select("rank_index", "step", "start_ns", "end_ns", "kept", "reason").rows()
     for rank_index, step, start, end, kept, reason in rows:
-        found[rank_index].append(RankStep(step, start, end, kept, reason, budgets.get((rank_index, step), {})))
-    return {rank_index: tuple(rank_steps) for rank_index, rank_steps in found.items()}
+        steps_of[rank_index].append(RankStep(step, start, end, kept, reason, budgets.get((rank_index, step), {})))
+    return {rank_index: tuple(rank_steps) for rank_index, rank_steps in steps_of.items()}
 
 
 def _budgets(attribution: Attribution) -> dict[tuple[int, int], dict[str, int]]:
-    found: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
+    budgets: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
     rows = attribution.budget.filter(pl.col("ns") > 0).select("rank_index", "step", "bucket", "ns").rows()
     for rank_index, step, bucket, ns in sorted(rows, key=lambda row: (row[0], row[1], in_precedence(row[2]))):
-        found[(rank_index, step)][bucket] = ns
-    return dict(found)
+        budgets[(rank_index, step)][bucket] = ns
+    return dict(budgets)
 
 
 def _exposure(attribution: Attribution) -> dict[tuple[int, int], dict[str, CommunicationTime]]:
-    found: dict[tuple[int, int], dict[str, CommunicationTime]] = defaultdict(dict)
+    exposure: dict[tuple[int, int], dict[str, CommunicationTime]] = defaultdict(dict)
     rows = attribution.exposure.select("rank_index", "step", "class", "busy_ns", "exposed_ns", "hidden_ns").rows()
     place = {name: order for order, name in enumerate(COMMUNICATION_CATEGORIES)}
     for rank_index, step, name, busy, exposed, hidden in sorted(rows, key=lambda row: (row[0], row[1], place[row[2]])):
-        found[(rank_index, step)][name] = CommunicationTime(busy, exposed, hidden)
-    return dict(found)
+        exposure[(rank_index, step)][name] = CommunicationTime(busy, exposed, hidden)
+    return dict(exposure)

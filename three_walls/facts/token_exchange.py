@@ -26,7 +26,7 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step import attribution_thresholds
 from three_walls.step.intervals import DURATION
 from three_walls.step.step_tables import Arrivals
-from three_walls.step.step_view import RunView, StepView
+from three_walls.step.step_view import StepView
 
 BYTES_PER_VALUE = 2
 """Megatron's dispatchers exchange activations and their gradients in bf16 or fp16."""
@@ -98,7 +98,27 @@ def ep_link_bytes_per_s(step: StepView) -> Measurement[float]:
     """Upper bound of what a rank can send to its expert-parallel group. Inside one NVLink domain it is NVLink's
     bandwidth in one direction; beyond it, the network's bandwidth per GPU over the fraction of an exchange that crosses
     the network (with balanced routing)."""
-    return _find_link(step.run)
+    run, gpu, layout = step.run, step.run.gpu, step.run.layout
+    if gpu is None:
+        return missing(UNKNOWN_GPU)
+    in_domain = ep_ranks_per_nvlink_domain_count(run)
+    if in_domain.missing_reason:
+        return missing(in_domain.missing_reason)
+    domain, nvlink = gpu.nvlink_domain_gpus, gpu.nvlink_bytes_per_s_one_way
+    if domain is None or nvlink is None:
+        return missing(f"the NVLink bandwidth of a {gpu.family} is not in tables/hardware.yaml")
+    is_server = domain <= LARGEST_SERVER_GPUS
+    if in_domain.value == layout.expert_group and not (is_server and ep_spans_nodes(run).value is True):
+        return known(float(nvlink))
+    if gpu.nic_bytes_per_s_one_way is None:
+        return missing(f"the network of a {gpu.family} server is not in tables/hardware.yaml")
+    if run.config.get("moe_token_dispatcher_type") != "alltoall":
+        return missing("across servers the fraction on the network is known for the alltoall dispatcher only")
+    if not layout.expert or layout.expert_tensor != 1:
+        return missing("across servers the fraction on the network is known for expert tensor parallelism 1 only")
+    # With balanced routing (ranks - own) / (ranks - 1) of an exchange crosses the network: to GPUs outside the domain.
+    own = layout.ranks_per_node if is_server and layout.ranks_per_node else domain
+    return known(gpu.nic_bytes_per_s_one_way * (layout.expert - 1) / (layout.expert - own))
 
 
 @fact("fraction", "token exchange time without duplicates")
@@ -126,36 +146,8 @@ def ep_deduplicated_transfer_fraction(
     if not top_k or experts < ranks or ranks < 2:
         return missing("tokens are exchanged with no other rank, or top-k and the number of experts are not known")
     now = _copies_to_others(dispatcher == "flex", top_k, experts, ranks)
-    left = _copies_to_others(True, top_k, experts, ranks) / now
-    return known(left * ep_achieved_bytes_per_s.value / ep_link_bytes_per_s)
-
-
-def _find_link(run: RunView) -> Measurement[float]:
-    """Upper bound of the bytes per second that a rank can send to the others of its expert-parallel group.
-
-    Across domains only the fraction for GPUs outside the rank's own crosses the network: with balanced routing that is
-    (ranks - own) / (ranks - 1), and the network's bandwidth over that fraction bounds the whole exchange.
-    """
-    gpu, layout = run.gpu, run.layout
-    if gpu is None:
-        return missing(UNKNOWN_GPU)
-    in_domain = ep_ranks_per_nvlink_domain_count(run)
-    if in_domain.missing_reason:
-        return missing(in_domain.missing_reason)
-    domain, nvlink = gpu.nvlink_domain_gpus, gpu.nvlink_bytes_per_s_one_way
-    if domain is None or nvlink is None:
-        return missing(f"the NVLink bandwidth of a {gpu.family} is not in tables/hardware.yaml")
-    is_server = domain <= LARGEST_SERVER_GPUS
-    if in_domain.value == layout.expert_group and not (is_server and ep_spans_nodes(run).value is True):
-        return known(float(nvlink))
-    if gpu.nic_bytes_per_s_one_way is None:
-        return missing(f"the network of a {gpu.family} server is not in tables/hardware.yaml")
-    if run.config.get("moe_token_dispatcher_type") != "alltoall":
-        return missing("across servers the fraction on the network is known for the alltoall dispatcher only")
-    if not layout.expert or layout.expert_tensor != 1:
-        return missing("across servers the fraction on the network is known for expert tensor parallelism 1 only")
-    own = layout.ranks_per_node if is_server and layout.ranks_per_node else domain
-    return known(gpu.nic_bytes_per_s_one_way * (layout.expert - 1) / (layout.expert - own))
+    remaining = _copies_to_others(True, top_k, experts, ranks) / now
+    return known(remaining * ep_achieved_bytes_per_s.value / ep_link_bytes_per_s)
 
 
 def exchange_bytes(config: RunConfig) -> Measurement[int]:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Literal
 
 import polars as pl
 
-from three_walls.facts.nccl_transport import MINIMUM_LINK_FRACTION, DisablingVariable, nccl_transport
+from three_walls.facts import fact_thresholds
 from three_walls.facts.run_layout import LARGEST_SERVER_GPUS
 from three_walls.lib.declare import artifact, fact, flag
+from three_walls.lib.load_documents import Text, load_table
 from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.resources import TABLES_DIR
 from three_walls.lib.units import NS_PER_S
 from three_walls.step.operators import Operators
 from three_walls.step.ranks.matched_ranks import MatchedRanks
@@ -28,6 +33,41 @@ _ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 _REDUCE_SCATTER = re.compile(r"ReduceScatter_Sum_(f32|bf16|f16)_")
 _REDUCE_RANGE = re.compile(r"^nccl:_?reduce_scatter")
 _REDUCE_OPERATOR = re.compile(r"^c10d::_?reduce_scatter")
+
+Path = Literal["nvlink", "network"]
+
+
+@dataclass(frozen=True, slots=True)
+class DisablingVariable:
+    """With one of ``values`` (case does not count) NCCL does not use ``path``."""
+
+    variable: Text
+    path: Path
+    values: tuple[Text, ...]
+    reason: Text
+    source: Text
+
+
+@dataclass(frozen=True, slots=True)
+class ForcingVariable:
+    """Replaces NCCL's own choice, whatever its value."""
+
+    variable: Text
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class NcclTransport:
+    """``tables/nccl-transport.yaml``: NCCL's variables that take a path away or force its choice."""
+
+    disabling: tuple[DisablingVariable, ...]
+    forcing: tuple[ForcingVariable, ...]
+
+
+@cache
+def nccl_transport() -> NcclTransport:
+    """The table that ships with the program."""
+    return load_table(TABLES_DIR / "nccl-transport.yaml", NcclTransport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +88,7 @@ def nccl_variables(step: StepView) -> NcclVariables | None:
     config, table = step.config, nccl_transport()
     if not config.environment_is_known:
         return None
-    texts = {name: str(found.value) for name, found in config.environment.items()}
+    texts = {name: str(variable.value) for name, variable in config.environment.items()}
     disabling = [
         row for row in table.disabling if texts.get(row.variable, "").lower() in {value.lower() for value in row.values}
     ]
@@ -149,7 +189,7 @@ def nccl_transport_disabled(
         network_fraction = ep_rate / ep_link
     reached = {"nvlink": nvlink_achieved_fraction.value, "network": network_fraction}
     is_used = {"nvlink": step.layout.ranks_per_node != 1, "network": step.layout.nodes != 1}
-    limit = MINIMUM_LINK_FRACTION
+    limit = fact_thresholds.MINIMUM_LINK_FRACTION
     return any(
         is_used[row.path] and ((fraction := reached[row.path]) is None or fraction < limit)
         for row in (nccl_variables.disabling if nccl_variables else ())
@@ -180,13 +220,13 @@ def _is_reordered(lists: Sequence[str]) -> bool:
     """Whether ranks with these lists, in the order of ranks, take GPUs whose numbers do not ascend."""
     entries = [gpus.split(",") for gpus in lists]
     if any(len(gpus) > 1 for gpus in entries):
-        taken = entries[0]
-        if any(gpus != taken for gpus in entries):
+        visible = entries[0]
+        if any(gpus != visible for gpus in entries):
             return True
     else:  # one GPU per process: containers may number each of them 0
-        taken = [gpus[0] for gpus in entries]
-    numbers = [int(gpu) for gpu in taken if gpu.strip().isdigit()]
-    return len(numbers) == len(taken) and numbers != sorted(numbers)
+        visible = [gpus[0] for gpus in entries]
+    numbers = [int(gpu) for gpu in visible if gpu.strip().isdigit()]
+    return len(numbers) == len(visible) and numbers != sorted(numbers)
 
 
 def _is_in_domain(run: RunView, group: int | None) -> bool | None:
@@ -231,15 +271,8 @@ def _sent_elements(operators: Operators, index: int | None, group: int | None) -
     for around in operators.around(index):
         operator = operators.found[around]
         if _REDUCE_OPERATOR.search(operator.name) and operator.sizes and len(operator.sizes) > 1:
-            output, whole = (_count_elements(size) for size in operator.sizes[:2])
+            output, whole = (prod(size) if size else 0 for size in operator.sizes[:2])
             return whole - output if 0 < output < whole else 0
         if _REDUCE_RANGE.search(operator.name) and operator.sizes and group and group > 1:
-            return _count_elements(operator.sizes[0]) * (group - 1) / group
+            return prod(operator.sizes[0]) * (group - 1) / group if operator.sizes[0] else 0
     return 0
-
-
-def _count_elements(size: tuple[int, ...]) -> int:
-    count = 1
-    for length in size:
-        count *= length
-    return count if size else 0

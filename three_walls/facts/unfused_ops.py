@@ -8,7 +8,7 @@ recorded, the order of the operators identifies the rotary embedding and the rou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -318,22 +318,24 @@ def classify_unfused(operations: Operations, operators: Operators, config: RunCo
         None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
         for _, thread, at_ns in launches.iter_rows()
     ]
-    nearest = [next(_nearest_shapes(index, operators), None) for index in inside]
+    nearest = [_nearest_shapes(index, operators) for index in inside]
     plain = [shapes is not None for shapes, kind in zip(nearest, launches["category"], strict=True) if kind in _PLAIN]
     shapes_known = sum(plain) / len(plain) if plain else 1.0
     rules, sequences = _shape_rules(config), None
     if shapes_known < fact_thresholds.MINIMUM_SHAPED_FRACTION:
         rules = {op: rule for op, rule in rules.items() if op not in _FOUND_IN_ORDER}
         sequences = _find_sequences(operations, inside, operators, config)
+    parts = sequences.parts if sequences else {}
     works: dict[str, tuple[str, ...]] = {}
     ops: list[str | None] = []
     kernels: list[int | None] = []
     ranges: list[int | None] = []
     for category, index, shapes in zip(launches["category"], inside, nearest, strict=True):
-        part_range = None if sequences is None else _find_part(sequences, index, operators)
+        # The range around that is an operator of a sequence, or a node of its backward pass.
+        part_range = next((around for around in operators.around(index) if around in parts), None)
         work, fused_kernel = _find_work(category, index, operators, works)
-        if sequences is not None and part_range is not None:
-            part = sequences.parts[part_range]
+        if part_range is not None:
+            part = parts[part_range]
             work, fused_kernel = part.work, part.number
         elif work is None and shapes is not None:
             work = next((op for op, rule in rules.items() if rule.fits(category, *shapes)), None)
@@ -356,15 +358,11 @@ def _find_sequences(
     """The sequences of ``operators``, without the rotary embedding of latent attention, which no such kernel fuses."""
     phases = operations["phase"].cast(pl.String) if "phase" in operations.columns else [None] * operations.height
     attention = {index for index, phase in zip(inside, phases, strict=True) if index is not None and phase == FORWARD}
-    found = find_sequences(operators, attention)
+    sequences = find_sequences(operators, attention)
     if config.get("multi_latent_attention") is not True:
-        return found
-    return Sequences({index: part for index, part in found.parts.items() if part.work != ROPE}, found.ambiguous)
-
-
-def _find_part(sequences: Sequences, index: int | None, operators: Operators) -> int | None:
-    """The range around the range ``index`` that is an operator of a sequence, or a node of its backward pass."""
-    return next((around for around in operators.around(index) if around in sequences.parts), None)
+        return sequences
+    parts = {index: part for index, part in sequences.parts.items() if part.work != ROPE}
+    return Sequences(parts, sequences.ambiguous)
 
 
 def measure_fused(op: str, work: UnfusedWork, operators: Operators) -> Measurement[FusedFractions]:
@@ -406,31 +404,28 @@ def measure_fused(op: str, work: UnfusedWork, operators: Operators) -> Measureme
 def _find_work(
     category: str, index: int | None, operators: Operators, works: dict[str, tuple[str, ...]]
 ) -> tuple[str | None, int | None]:
-    """The work that a range around the range ``index`` surrounds; an exchange is a barrier's or nobody's.
+    """The work that a range around the range ``index`` surrounds. An exchange can be part of a barrier alone.
 
     Of the loss with the outermost such range, which a fused kernel takes over. ``works``: by name of a range what it
     surrounds, for the names met so far.
     """
     is_exchange = category in COMMUNICATION_CATEGORIES
-    found: str | None = None
+    innermost_work: str | None = None
     outermost: int | None = None
     for around in operators.around(index):
         name = operators.found[around].name
         if name not in works:
             works[name] = tuple(row.work for row in torch_operators().unfused if row.inside.search(name))
         for work in works[name]:
-            if (work == BARRIER) == is_exchange and found in (None, work):
-                found, outermost = work, around
-    return found, outermost if found == LOSS else None
+            if (work == BARRIER) == is_exchange and innermost_work in (None, work):
+                innermost_work, outermost = work, around
+    return innermost_work, outermost if innermost_work == LOSS else None
 
 
-def _nearest_shapes(index: int | None, operators: Operators) -> Iterator[tuple[str, Sizes]]:
+def _nearest_shapes(index: int | None, operators: Operators) -> tuple[str, Sizes] | None:
     """Name and shapes of the innermost range around that recorded any."""
-    for around in operators.around(index):
-        shapes = operators.found[around].sizes
-        if shapes and shapes[0]:
-            yield operators.found[around].name, shapes
-            return
+    around = (operators.found[place] for place in operators.around(index))
+    return next(((each.name, each.sizes) for each in around if each.sizes and each.sizes[0]), None)
 
 
 def _time_alone(op: str, operations: Operations, window: tuple[int, int]) -> int:

@@ -9,10 +9,9 @@ import numpy as np
 import polars as pl
 
 from three_walls.replay import replay_thresholds
-from three_walls.replay.awaited_operations import find_awaited
+from three_walls.replay.awaited_operations import QueueWaits, find_awaited, find_queue_waits
 from three_walls.replay.device_edges import find_producers, find_resource_waits, follow_streams
 from three_walls.replay.host_chains import find_first_calls, find_handoffs, list_calls
-from three_walls.replay.launch_queue import QueueWaits, find_queue_waits
 from three_walls.replay.step_graph import (
     EDGE_COLUMNS,
     NONE,
@@ -27,48 +26,23 @@ from three_walls.replay.step_graph import (
 from three_walls.step.build_timeline import Timeline, find_between, take_rank
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import Arrivals, Operations, RankIntervals, ReadyDurations
-from three_walls.step.stream_edges import EventCalls, list_event_calls
+from three_walls.step.stream_edges import EventCalls
 from three_walls.step.transfer import estimate_ready_durations
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
-
-
-@dataclass(frozen=True, slots=True)
-class RunCalls:
-    """What the graphs of all steps of a run need of its calls, found once."""
-
-    event_calls: EventCalls
-    ready: ReadyDurations
-
-    @classmethod
-    def of(cls, timeline: Timeline) -> RunCalls:
-        """Those of ``timeline``."""
-        event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
-        return cls(event_calls, estimate_ready_durations(timeline))
-
-
-def build_graph(
-    timeline: Timeline,
-    matched_ranks: MatchedRanks,
-    windows: RankIntervals,
-    shared_gpus: Collection[int] = (),
-    run_calls: RunCalls | None = None,
-) -> StepGraph:
-    """The graph of the steps ``windows``, one of each rank.
-
-    ``shared_gpus``: indices of ranks whose GPU another process uses. It holds their operations up. ``run_calls``: those
-    of ``timeline``, where they are known.
-    """
-    return next(build_graphs(timeline, matched_ranks, [windows], shared_gpus, run_calls or RunCalls.of(timeline)))
 
 
 def build_graphs(
     timeline: Timeline,
     matched_ranks: MatchedRanks,
     steps: Sequence[RankIntervals],
-    shared_gpus: Collection[int],
-    run_calls: RunCalls,
+    event_calls: EventCalls,
+    shared_gpus: Collection[int] = (),
 ) -> Iterator[StepGraph]:
-    """The graphs of several ``steps``, one after the other; each is given as for :func:`build_graph`."""
+    """The graphs of several ``steps``, one after the other; each is given as windows, one of each rank.
+
+    ``event_calls``: those of ``timeline``. ``shared_gpus``: indices of ranks whose GPU another process uses. It holds
+    their operations up.
+    """
     clock = matched_ranks.clock
     in_order = [windows.sort("rank_index") for windows in steps]
     ran = [
@@ -76,7 +50,8 @@ def build_graphs(
         for rows in in_order
         for row in rows.iter_rows(named=True)
     ]
-    events = iter(find_producers(run_calls.event_calls, ran))
+    ready = estimate_ready_durations(timeline)
+    events = iter(find_producers(event_calls, ran))
     for rows in in_order:
         arrivals = matched_ranks.arrivals
         shifts = (clock.add_common_times(rows)["common_start_ns"] - rows["start_ns"]).to_list()
@@ -86,12 +61,12 @@ def build_graphs(
             _read_rank(timeline, next(events), place, row, shifts[place])
             for place, row in enumerate(rows.iter_rows(named=True))
         ]
-        yield _join_ranks(parts, arrivals, run_calls.ready, shared_gpus)
+        yield _join_ranks(parts, arrivals, ready, shared_gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class _RankPart:
-    """One rank's step: what ran, what its host called, and who waited for whom, by places in its own lists."""
+    """One rank's step: its operations, its calls, and what waited for what, by places in its own lists."""
 
     rank_index: int
     start_ns: int
@@ -204,34 +179,29 @@ def _find_calls(operations: Operations, calls: pl.DataFrame) -> Int64Array:
         return np.full(operations.height, NONE, dtype=np.int64)
     of_call = calls["correlation"].fill_null(NONE).to_numpy()
     order = np.argsort(of_call, kind="stable")
-    wanted = operations["correlation"].fill_null(NONE).to_numpy()
-    place = order[np.minimum(np.searchsorted(of_call[order], wanted), len(order) - 1)]
+    correlation = operations["correlation"].fill_null(NONE).to_numpy()
+    place = order[np.minimum(np.searchsorted(of_call[order], correlation), len(order) - 1)]
     is_recorded = operations["launch_start_ns"].is_not_null().to_numpy()
-    return np.where(is_recorded & (of_call[place] == wanted), place, NONE)
+    return np.where(is_recorded & (of_call[place] == correlation), place, NONE)
 
 
 Column = Int64Array | Float64Array
 
 
-def _fill(value: Column | float, dtype: type, size: int) -> Column:
-    return np.broadcast_to(np.asarray(value, dtype=dtype), (size,))
-
-
 class _EdgeList:
-    """Edges as they are found, a column of each kind of number at a time."""
+    """Edges, gathered a column of each kind of number at a time."""
 
     def __init__(self) -> None:
         self._parts: list[dict[str, Column]] = []
 
     def add(self, kind: Kind, target: Int64Array, fixed_ns: Column | int = 0, **columns: Column | float) -> None:
-        """Adds edges to ``target``; columns that are not given are NONE, or 0 for ``share``."""
-        size = len(target)
-        given = {"kind": int(kind), "target": target, "fixed_ns": fixed_ns, **columns}
-        defaults = dict.fromkeys(("source", "point", "host_segment", "operation"), NONE) | {"share": 0.0}
+        """Adds edges to ``target``. By default other columns are NONE, and ``share`` is 0."""
+        values = dict.fromkeys(("source", "point", "host_segment", "operation"), NONE) | {"share": 0.0, **columns}
+        values |= {"kind": int(kind), "target": target, "fixed_ns": fixed_ns}
         part: dict[str, Column] = {}
         for name in EDGE_COLUMNS:
-            dtype = np.float64 if name == "share" else np.int64
-            part[name] = _fill(given.get(name, defaults.get(name, 0)), dtype, size)
+            dtype: type = np.float64 if name == "share" else np.int64
+            part[name] = np.broadcast_to(np.asarray(values[name], dtype=dtype), (len(target),))
         self._parts.append(part)
 
     def finish(self, points: HostPoints) -> Edges:
@@ -243,178 +213,166 @@ class _EdgeList:
         return Edges(**columns)
 
 
+class _JoinedRanks:
+    """The steps of all ranks as one, with operations and calls numbered on. Times count from the graph's origin."""
+
+    def __init__(self, parts: Sequence[_RankPart]) -> None:
+        origin_ns = min(part.start_ns + part.shift_ns for part in parts)
+        shift_ns = np.array([part.shift_ns - origin_ns for part in parts], dtype=np.int64)
+        self.step_start_ns = np.array([part.start_ns for part in parts], dtype=np.int64) + shift_ns
+        self.step_end_ns = np.array([part.end_ns for part in parts], dtype=np.int64) + shift_ns
+        self.until_ns = np.array([part.until_ns for part in parts], dtype=np.int64) + shift_ns
+
+        self.operations = pl.concat([part.operations for part in parts])
+        self.calls = pl.concat([part.calls for part in parts])
+        (self.start, self.end), (self.call_start, self.call_end) = (
+            [frame[name].to_numpy() + shift_ns[frame["rank"].to_numpy()] for name in ("start_ns", "end_ns")]
+            for frame in (self.operations, self.calls)
+        )
+
+        operation_base = np.cumsum([0, *(part.operations.height for part in parts[:-1])])
+        call_base = np.cumsum([0, *(part.calls.height for part in parts[:-1])])
+        self.call_of = _add_bases([part.call_of for part in parts], call_base)
+        self.previous = _add_bases([part.previous for part in parts], operation_base)
+        self.resource = _add_bases([part.resource for part in parts], operation_base)
+        self.free_ns = _add_bases([part.free_ns for part in parts], shift_ns)
+        self.events = tuple(_add_bases([part.events[side] for part in parts], operation_base) for side in (0, 1))
+        self.first_calls = _add_bases([part.first_calls for part in parts], call_base)
+        self.resumed, self.followed = (
+            _add_bases([part.handoffs[side] for part in parts], call_base) for side in (0, 1)
+        )
+        self.queued = _add_bases([part.queue.call for part in parts], call_base)
+        self.queued_behind = _add_bases([part.queue.operation for part in parts], operation_base)
+        self.queued_after_ns = np.concatenate([part.queue.after_ns for part in parts])
+        waiting = _add_bases([part.awaited[0] for part in parts], call_base)
+        awaited = _add_bases([part.awaited[1] for part in parts], operation_base)
+        # A call that "waited" for an operation that ended after its return did not wait for it.
+        in_time = self.end[awaited] <= self.call_end[waiting] + replay_thresholds.SHORTEST_WAIT_NS
+        self.waiting, self.awaited = waiting[in_time], awaited[in_time]
+        self.has_waited = self.end[self.awaited] > self.call_start[self.waiting]
+
+
+def _add_bases(values: Sequence[Int64Array], bases: Int64Array) -> Int64Array:
+    """The ``values`` of all ranks, each greater by the base of its rank. NONE stays."""
+    return np.concatenate(
+        [np.where(value == NONE, NONE, value + base) for value, base in zip(values, bases, strict=True)]
+    )
+
+
+class _Nodes:
+    """The nodes of a graph by what happens at them, and when they happened in the capture."""
+
+    def __init__(self, ranks: _JoinedRanks, member: Int64Array, meeting: Int64Array) -> None:
+        """``member``, ``meeting``: _list_rendezvous."""
+        self.meeting_ns = np.zeros(meeting.max(initial=NONE) + 1, dtype=np.int64)
+        np.maximum.at(self.meeting_ns, meeting, ranks.start[member])
+        sync_calls = np.union1d(ranks.first_calls, ranks.resumed)
+        returning = np.concatenate([ranks.waiting, ranks.queued])
+        # Of nodes at one time, those of an earlier kind come first.
+        times = [ranks.call_start[sync_calls], ranks.start, self.meeting_ns, ranks.call_end[returning]]
+        at_ns = np.concatenate(times)
+        order = np.argsort(at_ns, kind="stable")
+        node = np.empty(len(order), dtype=np.int64)
+        node[order] = np.arange(1, len(order) + 1)  # node 0 is the origin
+        self.captured_ns = np.concatenate([[0], at_ns[order]])
+        sync_starts, self.start, self.meeting, sync_ends = np.split(node, np.cumsum([len(part) for part in times])[:-1])
+        self.end = self.start.copy()
+        self.end[member] = self.meeting[meeting]
+        self.sync = np.full(2 * ranks.calls.height, NONE, dtype=np.int64)
+        self.sync[2 * sync_calls] = sync_starts
+        self.sync[2 * returning + 1] = sync_ends
+        self.points = HostPoints(self.sync)
+
+
 def _join_ranks(
-    parts: Sequence[_RankPart], arrivals: Arrivals, ready: pl.DataFrame, shared_gpus: Collection[int]
+    parts: Sequence[_RankPart], arrivals: Arrivals, ready: ReadyDurations, shared_gpus: Collection[int]
 ) -> StepGraph:
-    """One graph of all ranks, on the common clock. ``ready``: estimate_ready_durations."""
-    operation_base = np.cumsum([0, *(part.operations.height for part in parts)])
-    call_base = np.cumsum([0, *(part.calls.height for part in parts)])
-    operations = pl.concat([part.operations for part in parts])
-    calls = pl.concat([part.calls for part in parts])
-    origin_ns = min(part.start_ns + part.shift_ns for part in parts)
-    shift = np.array([part.shift_ns - origin_ns for part in parts], dtype=np.int64)
-    rank = operations["rank"].to_numpy()
-    start, end = (operations[name].to_numpy() + shift[rank] for name in ("start_ns", "end_ns"))
-    call_start, call_end = (
-        np.concatenate([part.calls[name].to_numpy() + shift[place] for place, part in enumerate(parts)])
-        for name in ("start_ns", "end_ns")
-    )
-
-    def offset(values: Sequence[Int64Array], base: Int64Array) -> Int64Array:
-        shifted = [np.where(value == NONE, NONE, value + base[place]) for place, value in enumerate(values)]
-        return np.concatenate(shifted)
-
-    call_of = offset([part.call_of for part in parts], call_base)
-    previous = offset([part.previous for part in parts], operation_base)
-    resource = offset([part.resource for part in parts], operation_base)
-    waiting = offset([part.awaited[0] for part in parts], call_base)
-    awaited = offset([part.awaited[1] for part in parts], operation_base)
-    queued = offset([part.queue.call for part in parts], call_base)
-    queued_behind = offset([part.queue.operation for part in parts], operation_base)
-    first = offset([part.first_calls for part in parts], call_base)
-    resumed, followed = (offset([part.handoffs[side] for part in parts], call_base) for side in (0, 1))
-    event_op = offset([part.events[0] for part in parts], operation_base)
-    event_producer = offset([part.events[1] for part in parts], operation_base)
-    free_ns = np.concatenate(
-        [np.where(part.free_ns == NONE, NONE, part.free_ns + shift[place]) for place, part in enumerate(parts)]
-    )
-    # A call that "waited" for an operation that ended after its return did not wait for it.
-    shortest_wait_ns = replay_thresholds.SHORTEST_WAIT_NS
-    in_time = end[awaited] <= call_end[waiting] + shortest_wait_ns
-    waiting, awaited = waiting[in_time], awaited[in_time]
+    """One graph of all ranks, on the common clock."""
+    ranks = _JoinedRanks(parts)
+    operations = ranks.operations
     member, meeting = _list_rendezvous(operations, arrivals, [part.rank_index for part in parts])
-
-    sync_calls = np.union1d(first, resumed)
-    latest = np.zeros(meeting.max(initial=NONE) + 1, dtype=np.int64)
-    np.maximum.at(latest, meeting, start[member])
-    # Of nodes at one time, those of an earlier kind come first.
-    times = [call_start[sync_calls], start, latest, call_end[waiting], call_end[queued]]
-    at_ns = np.concatenate(times)
-    order = np.argsort(at_ns, kind="stable")
-    node = np.empty(len(order), dtype=np.int64)
-    node[order] = np.arange(1, len(order) + 1)  # node 0 is the origin
-    captured_ns = np.concatenate([[0], at_ns[order]])
-    sizes = [len(part) for part in times]
-    start_sync_node, start_node, meeting_node, end_sync_node, queued_node = np.split(node, np.cumsum(sizes)[:-1])
-
-    sync_node = np.full(2 * calls.height, NONE, dtype=np.int64)
-    sync_node[2 * sync_calls] = start_sync_node
-    sync_node[2 * waiting + 1] = end_sync_node
-    sync_node[2 * queued + 1] = queued_node
-    points = HostPoints(sync_node)
-    host_segment_ns = np.empty(2 * calls.height, dtype=np.int64)
-    think_ns, took_ns = host_segment_ns[0::2], host_segment_ns[1::2]
-    think_ns[1:] = np.maximum(0, call_start[1:] - call_end[:-1])
-    think_ns[first] = 0
-    think_ns[resumed] = call_start[resumed] - call_end[followed]
-    took_ns[:] = call_end - call_start
-    has_waited = end[awaited] > call_start[waiting]
-    took_ns[waiting] = np.where(has_waited, np.minimum(took_ns[waiting], shortest_wait_ns), took_ns[waiting])
-    took_ns[queued] = shortest_wait_ns
-
-    end_node, duration_ns = start_node.copy(), end - start
-    end_node[member] = meeting_node[meeting]
-    duration_ns[member] = np.maximum(0, end[member] - latest[meeting])
-
+    nodes = _Nodes(ranks, member, meeting)
+    host_segment_ns = _measure_host_segments(ranks)
+    duration_ns = ranks.end - ranks.start
+    duration_ns[member] = np.maximum(0, ranks.end[member] - nodes.meeting_ns[meeting])
     ready_ns = _find_ready_durations(operations, ready)
     # Where the whole group was captured, the rendezvous holds the waiting.
     waits_outside = (ready_ns != NONE) & ~_is_complete(member, arrivals, operations)
-    wait_ns = np.where(waits_outside, np.maximum(0, duration_ns - ready_ns), 0)
 
     edges = _EdgeList()
-    _add_host_edges(edges, sync_node, call_start, first, (resumed, followed), np.concatenate([waiting, queued]))
-    edges.add(Kind.GIVEN, queued_node, call_end[queued], source=ORIGIN)
-    tail_ns = np.where(has_waited, np.maximum(0, call_end[waiting] - end[awaited]), 0)
-    edges.add(
-        Kind.AWAITED,
-        sync_node[2 * waiting + 1],
-        tail_ns,
-        source=end_node[awaited],
-        operation=awaited,
-        share=1.0,
-    )
-    _add_operation_edges(
-        edges,
-        _Device(start, end, duration_ns, start_node, end_node),
-        call_of,
-        call_start,
-        previous,
-        resource,
-        (event_op, event_producer),
-        free_ns,
-    )
-    edges.add(Kind.ARRIVAL, meeting_node[meeting], source=start_node[member])
-    finished = edges.finish(points)
-    # Two things at one instant, or a launch that begins after its kernel because clocks differ, order nothing.
-    in_order = finished.source < finished.target
-    step_start = np.array([part.start_ns for part in parts], dtype=np.int64) + shift
-    step_end = np.array([part.end_ns for part in parts], dtype=np.int64) + shift
-    last_end = np.zeros(len(parts), dtype=np.int64)
-    np.maximum.at(last_end, rank, end)
-    held_ns = np.zeros(len(start), dtype=np.int64)
+    _add_host_edges(edges, ranks, nodes)
+    _add_launch_edges(edges, ranks, nodes)
+    _add_stream_edges(edges, ranks, nodes)
+    _add_resource_edges(edges, ranks, nodes, duration_ns)
+    edges.add(Kind.ARRIVAL, nodes.meeting[meeting], source=nodes.start[member])
+    all_edges = edges.finish(nodes.points)
     is_shared = operations["rank_index"].is_in(list(shared_gpus)).to_numpy()
+    held_ns = np.zeros(operations.height, dtype=np.int64)
     if is_shared.any():
-        lengths_ns = finished.lengths_ns(points, host_segment_ns, duration_ns)
-        free_at_ns = np.zeros(len(captured_ns), dtype=np.int64)
-        np.maximum.at(free_at_ns, finished.target, captured_ns[finished.source] + lengths_ns)
-        late_ns = start - free_at_ns[start_node]
-        held_ns = np.where(is_shared & (late_ns > replay_thresholds.LEAST_HELD_NS), late_ns, 0)
-        finished = finished.delay(start_node, held_ns)
+        lengths_ns = all_edges.lengths_ns(nodes.points, host_segment_ns, duration_ns)
+        held_ns = np.where(is_shared, _measure_delays(ranks.start, nodes, all_edges, lengths_ns), 0)
+        all_edges = all_edges.delay(nodes.start, held_ns)
+    last_end_ns = np.zeros(len(parts), dtype=np.int64)
+    np.maximum.at(last_end_ns, operations["rank"].to_numpy(), ranks.end)
     return StepGraph(
         operations=operations,
-        calls=calls,
-        points=points,
-        edges=finished.drop(~in_order),
-        nodes_count=len(order) + 1,
-        call_of=call_of,
-        start_node=start_node,
-        end_node=end_node,
+        calls=ranks.calls,
+        points=nodes.points,
+        # Two things at one instant, or a launch that begins after its kernel because clocks differ, order nothing.
+        edges=all_edges.drop(all_edges.source >= all_edges.target),
+        nodes_count=len(nodes.captured_ns),
+        call_of=ranks.call_of,
+        start_node=nodes.start,
+        end_node=nodes.end,
         host_segment_ns=host_segment_ns,
         duration_ns=duration_ns,
-        wait_ns=wait_ns,
+        wait_ns=np.where(waits_outside, np.maximum(0, duration_ns - ready_ns), 0),
         held_ns=held_ns,
         ready_ns=ready_ns,
-        carried=_list_carried(
-            np.array([part.until_ns for part in parts], dtype=np.int64) + shift,
-            calls["rank"].to_numpy(),
-            (first, np.append(first[1:], calls.height)[: len(first)] - 1),
-            _find_ends(operations, previous),
-            _FirstNodes(sync_node, start_node, call_end),
-            (queued_node, queued_behind, np.concatenate([part.queue.after_ns for part in parts])),
-        ),
-        measured_ns=last_end - step_start,
-        rank_start_ns=step_start,
-        tail_ns=max(0, int((step_end - last_end).min())),
+        carried=_list_carried(ranks, nodes),
+        measured_ns=last_end_ns - ranks.step_start_ns,
+        rank_start_ns=ranks.step_start_ns,
+        tail_ns=max(0, int((ranks.step_end_ns - last_end_ns).min())),
         ranks=tuple(part.rank_index for part in parts),
     )
 
 
-def _list_carried(
-    until_ns: Int64Array,
-    call_rank: Int64Array,
-    threads: tuple[Int64Array, Int64Array],
-    streams: tuple[Int64Array, Int64Array],
-    nodes: _FirstNodes,
-    queued: tuple[Int64Array, Int64Array, Int64Array],
-) -> Carried:
-    """What the next step inherits from this one.
+def _measure_host_segments(ranks: _JoinedRanks) -> Int64Array:
+    """Host time right before every point. What a call takes without its wait is known roughly."""
+    shortest_wait_ns = replay_thresholds.SHORTEST_WAIT_NS
+    host_segment_ns = np.empty(2 * ranks.calls.height, dtype=np.int64)
+    think_ns, took_ns = host_segment_ns[0::2], host_segment_ns[1::2]
+    think_ns[1:] = np.maximum(0, ranks.call_start[1:] - ranks.call_end[:-1])
+    think_ns[ranks.first_calls] = 0
+    think_ns[ranks.resumed] = ranks.call_start[ranks.resumed] - ranks.call_end[ranks.followed]
+    took_ns[:] = ranks.call_end - ranks.call_start
+    has_waited = ranks.waiting[ranks.has_waited]
+    took_ns[has_waited] = np.minimum(took_ns[has_waited], shortest_wait_ns)
+    took_ns[ranks.queued] = shortest_wait_ns
+    return host_segment_ns
 
-    ``until_ns``: per rank when its host goes on with the next step. ``threads``, ``streams``: the first and the last
-    call of each, and the first and the last operation. ``queued``: the nodes of launches that waited for the step
-    before, the operations that they waited for, and how long after these they returned.
-    """
-    (first, last), (head, tail) = threads, streams
-    pause_ns = np.maximum(0, until_ns[call_rank[last]] - nodes.call_end[last])
-    queued_node, queued_behind, after_ns = queued
-    no_point = np.full(len(head) + len(queued_node), NONE)
+
+def _measure_delays(start: Int64Array, nodes: _Nodes, edges: Edges, lengths_ns: Int64Array) -> Int64Array:
+    """Per operation how much later it starts than its edges explain; 0 where that has other causes than a process."""
+    free_at_ns = np.zeros(len(nodes.captured_ns), dtype=np.int64)
+    np.maximum.at(free_at_ns, edges.target, nodes.captured_ns[edges.source] + lengths_ns)
+    late_ns = start - free_at_ns[nodes.start]
+    return np.where(late_ns > replay_thresholds.LEAST_HELD_NS, late_ns, 0)
+
+
+def _list_carried(ranks: _JoinedRanks, nodes: _Nodes) -> Carried:
+    """What the next step inherits from this one."""
+    first = ranks.first_calls
+    last = np.append(first[1:], ranks.calls.height)[: len(first)] - 1
+    head, tail = _find_ends(ranks.operations, ranks.previous)
+    pause_ns = np.maximum(0, ranks.until_ns[ranks.calls["rank"].to_numpy()[last]] - ranks.call_end[last])
+    no_point = np.full(len(head) + len(ranks.queued), NONE)
     return Carried(
-        node=np.concatenate([nodes.sync_node[2 * first], nodes.start[head], queued_node]),
+        node=np.concatenate([nodes.sync[2 * first], nodes.start[head], nodes.sync[2 * ranks.queued + 1]]),
         last_point=np.concatenate([2 * last + 1, no_point]),
-        last_operation=np.concatenate([np.full(len(first), NONE), tail, queued_behind]),
-        pause_ns=np.concatenate([pause_ns, np.zeros_like(head), after_ns]),
-        holds_host=np.concatenate(
-            [np.ones(len(first), bool), np.zeros(len(head), bool), np.ones(len(queued_node), bool)]
-        ),
+        last_operation=np.concatenate([np.full(len(first), NONE), tail, ranks.queued_behind]),
+        pause_ns=np.concatenate([pause_ns, np.zeros_like(head), ranks.queued_after_ns]),
+        holds_host=np.repeat([True, False, True], [len(first), len(head), len(ranks.queued)]),
     )
 
 
@@ -429,15 +387,6 @@ def _find_ends(operations: Operations, previous: Int64Array) -> tuple[Int64Array
     return first, last_of_first
 
 
-@dataclass(frozen=True, slots=True)
-class _FirstNodes:
-    """Where threads and streams begin and end."""
-
-    sync_node: Int64Array
-    start: Int64Array
-    call_end: Int64Array
-
-
 _ALWAYS = -(2**62)
 """Since when a stream is free on which nothing ran before."""
 
@@ -445,11 +394,11 @@ _CALL = ("rank_index", "stream", "start_ns", "end_ns")
 """Identifies a call of communication."""
 
 
-def _find_ready_durations(operations: Operations, ready: pl.DataFrame) -> Int64Array:
+def _find_ready_durations(operations: Operations, ready: ReadyDurations) -> Int64Array:
     """Per operation how long it transfers when its peers are ready, or NONE."""
-    known = ready.drop_nulls("ready_ns").unique(_CALL, keep="first", maintain_order=True)
-    joined = operations.select(_CALL).join(known, on=_CALL, how="left", maintain_order="left")
-    return joined["ready_ns"].fill_null(NONE).to_numpy()
+    of_call = ready.drop_nulls("ready_ns").unique(_CALL, keep="first", maintain_order=True)
+    ready_ns = operations.select(_CALL).join(of_call, on=_CALL, how="left", maintain_order="left")["ready_ns"]
+    return ready_ns.fill_null(NONE).to_numpy()
 
 
 def _is_complete(member: Int64Array, arrivals: Arrivals, operations: Operations) -> BoolArray:
@@ -457,27 +406,21 @@ def _is_complete(member: Int64Array, arrivals: Arrivals, operations: Operations)
 
     ``member``: the operations that meet others.
     """
-    complete = arrivals.filter("complete").select(_CALL).unique()
-    joined = operations.select(_CALL).join(
-        complete.with_columns(whole=pl.lit(value=True)), on=_CALL, how="left", maintain_order="left"
-    )
+    complete = arrivals.filter("complete").select(_CALL).unique().with_columns(whole=pl.lit(value=True))
+    whole = operations.select(_CALL).join(complete, on=_CALL, how="left", maintain_order="left")["whole"]
     meets = np.zeros(operations.height, dtype=bool)
     meets[member] = True
-    return np.asarray(joined["whole"].fill_null(value=False).to_numpy() & meets)
+    return np.asarray(whole.fill_null(value=False).to_numpy() & meets)
 
 
 def _list_rendezvous(
     operations: Operations, arrivals: Arrivals, rank_indices: Sequence[int]
 ) -> tuple[Int64Array, Int64Array]:
     """Pairs (operation, number of its rendezvous), by rendezvous. Each has two members or more."""
-    numbered = operations.with_row_index("op").select(
-        pl.col("op").cast(pl.Int64), "rank_index", "stream", "start_ns", "end_ns"
-    )
-    instances = arrivals.filter(pl.col("rank_index").is_in(list(rank_indices))).select(
-        "rank_index", "stream", "start_ns", "end_ns", "instance"
-    )
+    instances = arrivals.filter(pl.col("rank_index").is_in(list(rank_indices))).select(*_CALL, "instance")
     members = (
-        numbered.join(instances, on=["rank_index", "stream", "start_ns", "end_ns"])
+        operations.select(pl.int_range(pl.len()).alias("op"), *_CALL)
+        .join(instances, on=_CALL)
         .unique("op", keep="first", maintain_order=True)
         .sort("instance", "op")
         .filter(pl.len().over("instance") > 1)
@@ -485,120 +428,78 @@ def _list_rendezvous(
     return members["op"].to_numpy(), members["instance"].rle_id().cast(pl.Int64).to_numpy()
 
 
-def _add_host_edges(
-    edges: _EdgeList,
-    sync_node: Int64Array,
-    call_start: Int64Array,
-    first: Int64Array,
-    handoffs: tuple[Int64Array, Int64Array],
-    waiting: Int64Array,
-) -> None:
-    """Edges to the sync points of threads from what they did before."""
-    resumed, followed = handoffs
+def _add_host_edges(edges: _EdgeList, ranks: _JoinedRanks, nodes: _Nodes) -> None:
+    """Edges to the sync points of threads: from what they did before, and from what they waited for."""
+    first, resumed, waiting, queued = ranks.first_calls, ranks.resumed, ranks.waiting, ranks.queued
     alone = np.setdiff1d(first, resumed)
-    edges.add(Kind.GIVEN, sync_node[2 * alone], call_start[alone], source=ORIGIN)
-    edges.add(Kind.HAND_OVER, sync_node[2 * resumed], point=2 * followed + 1, host_segment=2 * resumed)
+    edges.add(Kind.GIVEN, nodes.sync[2 * alone], ranks.call_start[alone], source=ORIGIN)
+    edges.add(Kind.HAND_OVER, nodes.sync[2 * resumed], point=2 * ranks.followed + 1, host_segment=2 * resumed)
     going_on = np.setdiff1d(resumed, first)
-    edges.add(Kind.THREAD, sync_node[2 * going_on], point=2 * going_on - 1)
-    edges.add(Kind.THREAD, sync_node[2 * waiting + 1], point=2 * waiting, host_segment=2 * waiting + 1)
+    edges.add(Kind.THREAD, nodes.sync[2 * going_on], point=2 * going_on - 1)
+    returning = np.concatenate([waiting, queued])
+    edges.add(Kind.THREAD, nodes.sync[2 * returning + 1], point=2 * returning, host_segment=2 * returning + 1)
+    edges.add(Kind.GIVEN, nodes.sync[2 * queued + 1], ranks.call_end[queued], source=ORIGIN)
+    tail_ns = np.where(ranks.has_waited, np.maximum(0, ranks.call_end[waiting] - ranks.end[ranks.awaited]), 0)
+    _add_edges_after(edges, Kind.AWAITED, nodes.sync[2 * waiting + 1], ranks.awaited, nodes, tail_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
-    """Operations of all ranks on the common clock, with their nodes."""
-
-    start: Int64Array
-    end: Int64Array
-    duration_ns: Int64Array
-    start_node: Int64Array
-    end_node: Int64Array
-
-
-def _add_operation_edges(
-    edges: _EdgeList,
-    device: _Device,
-    call_of: Int64Array,
-    call_start: Int64Array,
-    previous: Int64Array,
-    resource: Int64Array,
-    events: tuple[Int64Array, Int64Array],
-    free_ns: Int64Array,
+def _add_edges_after(
+    edges: _EdgeList, kind: Kind, target: Int64Array, operation: Int64Array, nodes: _Nodes, fixed_ns: Int64Array
 ) -> None:
-    """Edges to the starts of operations."""
-    start, end = device.start, device.end
-    gap_ns = np.where(previous != NONE, start - end[previous], 0)
+    """Edges from the ends of operations."""
+    edges.add(kind, target, fixed_ns, source=nodes.end[operation], operation=operation, share=1.0)
 
-    launched = np.flatnonzero(call_of != NONE)
-    if len(launched):
-        observed_ns = start[launched] - call_start[call_of[launched]]
-        before = previous[launched]
-        free_since = np.where(
-            before != NONE, end[before], np.where(free_ns[launched] == NONE, _ALWAYS, free_ns[launched])
-        )
-        waits_for_event = np.zeros(len(start), dtype=bool)
-        waits_for_event[events[0]] = True
-        is_idle = (free_since <= call_start[call_of[launched]]) & ~waits_for_event[launched]
-        # Where the host is ahead of the device, the latency of most launches is a wait in their stream.
-        unhindered_ns = observed_ns[is_idle] if is_idle.any() else observed_ns
-        least_ns = max(
-            replay_thresholds.LEAST_LAUNCH_LATENCY_NS,
-            int(np.quantile(unhindered_ns, replay_thresholds.LAUNCH_LATENCY_QUANTILE)),
-        )
-        longest_ns = np.where(is_idle, least_ns * replay_thresholds.LONGEST_LATENCY_RATIO, least_ns)
-        edges.add(
-            Kind.LAUNCH,
-            device.start_node[launched],
-            np.maximum(0, np.minimum(observed_ns, longest_ns)),
-            point=2 * call_of[launched],
-        )
+
+def _add_launch_edges(edges: _EdgeList, ranks: _JoinedRanks, nodes: _Nodes) -> None:
+    """Edges from launch calls to what they launched."""
+    launched = np.flatnonzero(ranks.call_of != NONE)
+    if not len(launched):
+        return
+    call = ranks.call_of[launched]
+    latency_ns = ranks.start[launched] - ranks.call_start[call]
+    before, free_ns = ranks.previous[launched], ranks.free_ns[launched]
+    free_since = np.where(before != NONE, ranks.end[before], np.where(free_ns == NONE, _ALWAYS, free_ns))
+    waits_for_event = np.isin(launched, ranks.events[0])
+    is_idle = (free_since <= ranks.call_start[call]) & ~waits_for_event
+    # Where the host is ahead of the device, the latency of most launches is a wait in their stream.
+    unhindered_ns = latency_ns[is_idle] if is_idle.any() else latency_ns
+    least_ns = max(
+        replay_thresholds.LEAST_LAUNCH_LATENCY_NS,
+        int(np.quantile(unhindered_ns, replay_thresholds.LAUNCH_LATENCY_QUANTILE)),
+    )
+    longest_ns = np.where(is_idle, least_ns * replay_thresholds.LONGEST_LATENCY_RATIO, least_ns)
+    edges.add(Kind.LAUNCH, nodes.start[launched], np.maximum(0, np.minimum(latency_ns, longest_ns)), point=2 * call)
+
+
+def _add_stream_edges(edges: _EdgeList, ranks: _JoinedRanks, nodes: _Nodes) -> None:
+    """Edges to the starts of operations from the one before on their stream, and from events of other streams."""
+    previous, free_ns = ranks.previous, ranks.free_ns
+    gap_ns = np.where(previous != NONE, ranks.start - ranks.end[previous], 0)
     following = np.flatnonzero((previous != NONE) & (gap_ns >= 0))
-    usual = gap_ns[following]
-    kept = np.where(usual < replay_thresholds.USUAL_STREAM_GAP_NS, usual, replay_thresholds.LEAST_STREAM_GAP_NS)
-    kept = np.where(call_of[following] == NONE, usual, kept)
-    before = previous[following]
-    edges.add(
-        Kind.STREAM, device.start_node[following], kept, source=device.end_node[before], operation=before, share=1.0
-    )
+    following_gap_ns = gap_ns[following]
+    is_usual = (following_gap_ns < replay_thresholds.USUAL_STREAM_GAP_NS) | (ranks.call_of[following] == NONE)
+    fixed_ns = np.where(is_usual, following_gap_ns, replay_thresholds.LEAST_STREAM_GAP_NS)
+    _add_edges_after(edges, Kind.STREAM, nodes.start[following], previous[following], nodes, fixed_ns)
     overlapping = np.flatnonzero((previous != NONE) & (gap_ns < 0))
-    edges.add(Kind.STREAM, device.start_node[overlapping], source=device.start_node[previous[overlapping]])
+    edges.add(Kind.STREAM, nodes.start[overlapping], source=nodes.start[previous[overlapping]])
     first = np.flatnonzero((previous == NONE) & (free_ns != NONE))
-    edges.add(Kind.GIVEN, device.start_node[first], free_ns[first], source=ORIGIN)
-    unlaunched = np.flatnonzero((previous == NONE) & (call_of == NONE))
-    edges.add(Kind.GIVEN, device.start_node[unlaunched], start[unlaunched], source=ORIGIN)
-
-    op, producer = events
-    edges.add(
-        Kind.EVENT,
-        device.start_node[op],
-        np.clip(start[op] - end[producer], 0, replay_thresholds.LONGEST_EVENT_GAP_NS),
-        source=device.end_node[producer],
-        operation=producer,
-        share=1.0,
-    )
-    held = np.flatnonzero(resource != NONE)
-    _add_resource_edges(edges, device, held, resource[held])
+    edges.add(Kind.GIVEN, nodes.start[first], free_ns[first], source=ORIGIN)
+    unlaunched = np.flatnonzero((previous == NONE) & (ranks.call_of == NONE))
+    edges.add(Kind.GIVEN, nodes.start[unlaunched], ranks.start[unlaunched], source=ORIGIN)
+    waiting, producer = ranks.events
+    event_gap_ns = np.clip(ranks.start[waiting] - ranks.end[producer], 0, replay_thresholds.LONGEST_EVENT_GAP_NS)
+    _add_edges_after(edges, Kind.EVENT, nodes.start[waiting], producer, nodes, event_gap_ns)
 
 
-def _add_resource_edges(edges: _EdgeList, device: _Device, held: Int64Array, holder: Int64Array) -> None:
+def _add_resource_edges(edges: _EdgeList, ranks: _JoinedRanks, nodes: _Nodes, duration_ns: Int64Array) -> None:
     """An operation starts at the same share of the holder's duration as captured, or as long after its end."""
-    since_end = device.start[held] - device.end[holder]
+    late = np.flatnonzero(ranks.resource != NONE)
+    holder = ranks.resource[late]
+    since_end = ranks.start[late] - ranks.end[holder]
     after = since_end >= 0
-    edges.add(
-        Kind.RESOURCE,
-        device.start_node[held[after]],
-        since_end[after],
-        source=device.end_node[holder[after]],
-        operation=holder[after],
-        share=1.0,
-    )
-    inside, during = held[~after], holder[~after]
-    duration_ns = np.maximum(1, device.duration_ns[during])
-    share = 1.0 + since_end[~after] / duration_ns
+    _add_edges_after(edges, Kind.RESOURCE, nodes.start[late[after]], holder[after], nodes, since_end[after])
+    inside, during = late[~after], holder[~after]
+    share = 1.0 + since_end[~after] / np.maximum(1, duration_ns[during])
     running = share >= 0  # of a collective that has not begun to transfer, nothing is known
-    edges.add(
-        Kind.RESOURCE,
-        device.start_node[inside[running]],
-        source=device.end_node[during[running]],
-        operation=during[running],
-        share=share[running],
-    )
+    inside, during = inside[running], during[running]
+    edges.add(Kind.RESOURCE, nodes.start[inside], source=nodes.end[during], operation=during, share=share[running])

@@ -85,30 +85,24 @@ def find_resource_waits(
     )
     np.maximum.at(ready, events[0], end[events[1]] + replay_thresholds.LATE_AFTER_EVENT_NS)
     late = np.flatnonzero((launch_ns != NONE) & (start > ready))
-    found = np.full(len(start), NONE, dtype=np.int64)
+    holder = np.full(len(start), NONE, dtype=np.int64)
     nearest = np.full(len(start), np.iinfo(np.int64).max, dtype=np.int64)
     for number in np.unique(stream):
         places = np.flatnonzero(stream == number)
-        candidate, is_found = _last_started(start[places], start[late])
-        other = places[candidate]
-        left = end[other] - start[late]
+        last_started = np.searchsorted(start[places], start[late], side="right") - 1
+        other = places[np.maximum(last_started, 0)]
+        until_end = end[other] - start[late]
         last_wave_ns = replay_thresholds.RESOURCE_LAST_WAVE_FRACTION * (end[other] - start[other])
         reach = last_wave_ns + replay_thresholds.RESOURCE_LAST_WAVE_NS
         fits: BoolArray = (
-            is_found
+            (last_started >= 0)
             & (stream[late] != number)
             & (other < late)
             & (end[other] > ready[late])
-            & (left <= np.maximum(replay_thresholds.LATE_AFTER_EVENT_NS, reach))
-            & (left > -replay_thresholds.RESOURCE_REACH_NS)
-            & (np.abs(left) < nearest[late])
+            & (until_end <= np.maximum(replay_thresholds.LATE_AFTER_EVENT_NS, reach))
+            & (until_end > -replay_thresholds.RESOURCE_REACH_NS)
+            & (np.abs(until_end) < nearest[late])
         )
-        found[late[fits]] = other[fits]
-        nearest[late[fits]] = np.abs(left[fits])
-    return found
-
-
-def _last_started(start: Int64Array, at: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Per time of ``at`` the place of the last ``start`` up to it, and whether there is one."""
-    place = np.searchsorted(start, at, side="right") - 1
-    return np.maximum(place, 0), np.asarray(place >= 0)
+        holder[late[fits]] = other[fits]
+        nearest[late[fits]] = np.abs(until_end[fits])
+    return holder

@@ -1,4 +1,4 @@
-"""What the length of a replayed step hangs on: its critical path, and the slack of everything else.
+"""What determines the length of a replayed step: its critical path, and the slack of everything else.
 
 The path is walked back from the last operation of the step. What a node waited for is the source of its *binding* edge:
 the one whose source's time plus whose length is the node's own time. So every nanosecond of the step belongs to one
@@ -18,14 +18,11 @@ from typing import Annotated
 import numpy as np
 import polars as pl
 
-from three_walls.facts.fact_rows import (
-    CriticalPath,
-    CriticalPathRow,
-    CriticalPathSegment,
-)
+from three_walls.facts.fact_rows import CriticalPath, CriticalPathRow, CriticalPathSegment
 from three_walls.replay import replay_thresholds
 from three_walls.replay.longest_path import find_longest_paths_once
 from three_walls.replay.step_graph import NONE, ORIGIN, Edges, Kind, StepGraph, Times, Work
+from three_walls.step.intervals import DURATION
 from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import BUCKET_BY_NAME
 from three_walls.trace.schemas import Int64Array
@@ -76,25 +73,16 @@ class CriticalNodes:
 
     def sum_by(self, column: str) -> dict[str, int]:
         """Time on the path by ``category`` or ``module``, the largest first; sums to the step."""
-        sums = (
-            self.segments.group_by(column)
-            .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
-            .sort("ns", column, descending=[True, False])
-        )
+        sums = self.segments.group_by(column).agg(ns=DURATION.sum()).sort("ns", column, descending=[True, False])
         return {str(name): int(ns) for name, ns in sums.iter_rows()}
 
     def sum_by_limit(self) -> dict[str, int]:
-        """Time on the path by what it is the limit of: ``host``, ``gap``, or a group of buckets; sums to the step."""
-        return group_limits(self.sum_by("category"))
-
-
-def group_limits(by_category: Mapping[str, int]) -> dict[str, int]:
-    """``by_category`` (category, ``host`` or ``gap`` to ns) by ``host``, ``gap`` or the group of the category."""
-    sums: dict[str, int] = {}
-    for name, ns in by_category.items():
-        limit = BUCKET_BY_NAME[name].group.value if name in BUCKET_BY_NAME else name
-        sums[limit] = sums.get(limit, 0) + ns
-    return dict(sorted(sums.items(), key=lambda row: (-row[1], row[0])))
+        """Time on the path by its limit: ``host``, ``gap``, or a group of buckets; sums to the step."""
+        sums: dict[str, int] = {}
+        for name, ns in self.sum_by("category").items():
+            limit = BUCKET_BY_NAME[name].group.value if name in BUCKET_BY_NAME else name
+            sums[limit] = sums.get(limit, 0) + ns
+        return dict(sorted(sums.items(), key=lambda row: (-row[1], row[0])))
 
 
 def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | None = None) -> CriticalNodes:
@@ -159,20 +147,19 @@ def _list_segments(
 ) -> pl.DataFrame:
     """The segments of all edges of ``path`` and of the ``last`` operation, from the origin; some have no length."""
     edges = work.edges.take(path)
-    points = _expand_points(graph, edges)
-    operation_ns = np.where(
-        edges.operation != NONE, lengths_ns[path] - edges.fixed_ns, 0
-    )  # edges have host segments or a share of an operation
+    edge_of_point, host_points = _expand_points(graph, edges)
+    # An edge has host segments or a share of an operation.
+    operation_ns = np.where(edges.operation != NONE, lengths_ns[path] - edges.fixed_ns, 0)
     numbers = np.arange(len(path), dtype=np.int64)
     host_segment = np.flatnonzero(edges.host_segment != NONE)
     # Within an edge: host segments, or the operation, then the fixed part.
-    edge = np.concatenate([points.edge, numbers[host_segment], numbers, numbers, [len(path)]])
-    part = np.repeat([0, 1, 2, 3, 2], [len(points.edge), len(host_segment), len(path), len(path), 1])
-    point = np.concatenate([points.point, edges.host_segment[host_segment], np.full(2 * len(path) + 1, NONE)])
+    edge = np.concatenate([edge_of_point, numbers[host_segment], numbers, numbers, [len(path)]])
+    part = np.repeat([0, 1, 2, 3, 2], [len(host_points), len(host_segment), len(path), len(path), 1])
+    point = np.concatenate([host_points, edges.host_segment[host_segment], np.full(2 * len(path) + 1, NONE)])
     end_ns = int(times.end_ns[last])
     length_ns = np.concatenate(
         [
-            work.host_segment_ns[points.point],
+            work.host_segment_ns[host_points],
             work.host_segment_ns[edges.host_segment[host_segment]],
             operation_ns,
             edges.fixed_ns,
@@ -188,7 +175,7 @@ def _list_segments(
     started = _operation_started(graph)[np.append(edges.target, ORIGIN)[edge]]
     # What is left of a synchronizing call after the operation that it waited for is the host's.
     tail = (part == 3) & (kind == Kind.AWAITED)
-    point = np.where(tail, _point_of_join(graph)[np.append(edges.target, ORIGIN)[edge]], point)
+    point = np.where(tail, _point_of_sync_node(graph)[np.append(edges.target, ORIGIN)[edge]], point)
     what = np.where(point != NONE, 1, np.where((part == 2) & (length_ns > 0), 0, 2))
     return pl.DataFrame(
         {
@@ -202,16 +189,8 @@ def _list_segments(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _PointsOfEdges:
-    """Host points whose host segments are part of an edge, with the edge's place on the path."""
-
-    edge: Int64Array
-    point: Int64Array
-
-
-def _expand_points(graph: StepGraph, edges: Edges) -> _PointsOfEdges:
-    """The host segments of every edge from a host point: those since the last sync point."""
+def _expand_points(graph: StepGraph, edges: Edges) -> tuple[Int64Array, Int64Array]:
+    """Pairs (place of an edge from a host point, point whose host segment is part of it): since the last sync point."""
     last_sync_point = graph.points.last_sync_point
     at = np.flatnonzero(edges.point != NONE)
     until = edges.point[at]
@@ -219,7 +198,7 @@ def _expand_points(graph: StepGraph, edges: Edges) -> _PointsOfEdges:
     total = int(counts.sum())
     before = np.repeat(np.cumsum(counts) - counts, counts)
     point = np.repeat(last_sync_point[until] + 1, counts) + np.arange(total, dtype=np.int64) - before
-    return _PointsOfEdges(np.repeat(at, counts), point)
+    return np.repeat(at, counts), point
 
 
 def _operation_started(graph: StepGraph) -> Int64Array:
@@ -231,7 +210,8 @@ def _operation_started(graph: StepGraph) -> Int64Array:
     return started
 
 
-def _point_of_join(graph: StepGraph) -> Int64Array:
+def _point_of_sync_node(graph: StepGraph) -> Int64Array:
+    """Per node its host point if it is a sync point; else NONE."""
     point = np.full(graph.nodes_count, NONE, dtype=np.int64)
     places = np.flatnonzero(graph.points.sync_node != NONE)
     point[graph.points.sync_node[places]] = places
@@ -363,26 +343,22 @@ def _summarize_by(graph: StepGraph, path: CriticalNodes, column: str) -> tuple[C
     counts = of_rank.group_by("name").agg(
         operations=pl.len(),
         on_path=pl.col("is_on_path").sum(),
-        slack_ns=pl.col("slack_ns").filter(~pl.col("is_on_path")).median(),
+        slack_ns=pl.col("slack_ns").filter(~pl.col("is_on_path")).median().round(mode="half_to_even").cast(pl.Int64),
     )
-    found = {row["name"]: row for row in counts.iter_rows(named=True)}
+    counts_of = {row["name"]: row for row in counts.iter_rows(named=True)}
     times_ns = path.sum_by(column)
-    names = [*times_ns, *sorted(set(found) - set(times_ns))]
+    names = [*times_ns, *sorted(set(counts_of) - set(times_ns))]
     return tuple(
         CriticalPathRow(
             name=name,
             ns=times_ns.get(name, 0),
             fraction=times_ns.get(name, 0) / path.step_ns if path.step_ns else 0.0,
-            operations=found.get(name, {}).get("operations", 0),
-            operations_on_path=found.get(name, {}).get("on_path", 0),
-            median_slack_ns=_whole(found.get(name, {}).get("slack_ns")),
+            operations=counts_of.get(name, {}).get("operations", 0),
+            operations_on_path=counts_of.get(name, {}).get("on_path", 0),
+            median_slack_ns=counts_of.get(name, {}).get("slack_ns"),
         )
         for name in names
     )
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
 
 
 def _join_neighbours(path: CriticalNodes) -> pl.DataFrame:
@@ -391,11 +367,9 @@ def _join_neighbours(path: CriticalNodes) -> pl.DataFrame:
     A joined segment is described by the longest kind in it, and named after what takes longest in it.
     """
     kind = ("what", "rank", "thread", "category", "module")
-    length = pl.col("end_ns") - pl.col("start_ns")
-    alike = path.segments.with_columns(run=pl.struct(kind).rle_id())
-    joined = alike.with_columns(ns=length).with_columns(of_run_ns=pl.col("ns").sum().over("run"))
-    is_short = pl.col("of_run_ns") < int(path.step_ns * replay_thresholds.SHORTEST_SEGMENT_FRACTION)
-    runs = joined.with_columns(run=pl.when(is_short).then(-1).otherwise(pl.col("run").cast(pl.Int64)).rle_id())
+    segments = path.segments.with_columns(run=pl.struct(kind).rle_id(), ns=DURATION)
+    is_short = pl.col("ns").sum().over("run") < int(path.step_ns * replay_thresholds.SHORTEST_SEGMENT_FRACTION)
+    runs = segments.with_columns(run=pl.when(is_short).then(-1).otherwise(pl.col("run").cast(pl.Int64)).rle_id())
     spans = runs.group_by("run", maintain_order=True).agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     largest = (
         runs.group_by("run", *kind, maintain_order=True)

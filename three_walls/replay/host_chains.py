@@ -94,9 +94,9 @@ def find_handoffs(calls: HostCalls) -> tuple[Int64Array, Int64Array]:
     latest_end = np.where(is_first[silent], _BEFORE_ALL, end[silent - 1])
     followed = np.full(len(silent), NONE, dtype=np.int64)
     for begin, until in _bound_runs(calls["thread"].to_numpy()):
-        found = begin + np.searchsorted(start[begin:until], start[silent], side="left") - 1
-        is_other = (found >= begin) & ((silent < begin) | (silent >= until))
-        is_over = is_other & (end[found] <= start[silent]) & (end[found] > latest_end)
-        followed[is_over] = found[is_over]
-        latest_end = np.where(is_over, end[found], latest_end)
+        latest = begin + np.searchsorted(start[begin:until], start[silent], side="left") - 1
+        is_other = (latest >= begin) & ((silent < begin) | (silent >= until))
+        is_over = is_other & (end[latest] <= start[silent]) & (end[latest] > latest_end)
+        followed[is_over] = latest[is_over]
+        latest_end = np.where(is_over, end[latest], latest_end)
     return silent[followed != NONE], followed[followed != NONE]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, fields
+from itertools import chain, pairwise
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import polars as pl
 
@@ -95,44 +95,30 @@ def label_operations(
     return pl.concat(frame.select(columns) for frame in labelled.values()).sort("row").drop("row")
 
 
-_Context = tuple[str | None, int | None, int | None, bool, int | None]
-"""Direction, node, replay, whether delayed, sequence number."""
+class _Context(NamedTuple):
+    """What the ranges around a launch show."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Contexts:
-    """Per launch what the ranges around it show; ``direction`` is null where they show none."""
-
-    direction: list[str | None]
-    node: list[int | None]
+    direction: str | None = None
+    """Null where they show none."""
+    node: int | None = None
     """The range of the autograd node that is evaluated."""
-    replay: list[int | None]
+    replay: int | None = None
     """The range that runs a part of the forward pass again."""
-    is_delayed: list[bool]
+    is_delayed: bool = False
     """Whether it is a weight gradient that the schedule put off."""
-    sequence: list[int | None]
+    sequence: int | None = None
     """Number of the operator; that of a backward operator is the number of the forward one."""
 
 
 @dataclass(slots=True)
 class _Labels:
-    """Labels by the launch's place, as they are found."""
+    """Labels by the place of the launch. Each step of the labelling adds some."""
 
     work: dict[int, str] = field(default_factory=dict)
     module: dict[int, str] = field(default_factory=dict)
     direction: dict[int, str] = field(default_factory=dict)
     micro_batch: dict[int, int] = field(default_factory=dict)
     layer: dict[int, int] = field(default_factory=dict)
-
-    def columns(self) -> dict[str, dict[int, str] | dict[int, int]]:
-        """The labels by the name of their column."""
-        return {
-            "work": self.work,
-            "module": self.module,
-            "direction": self.direction,
-            "micro_batch": self.micro_batch,
-            "layer": self.layer,
-        }
 
     def copy(self, source: int, target: int) -> None:
         """Labels the launch ``target`` as part of what ``source`` is part of."""
@@ -146,49 +132,17 @@ class _Labels:
 def _label_rank(operations: Operations, operators: Operators, config: RunConfig) -> Operations:
     """``operations``: of one rank, in the order of their launches, with name, rank_number and UnfusedWork's columns."""
     categories = operations["category"].cast(pl.String).to_list()
-    contexts = _read_contexts(operations, operators)
     phases = operations["phase"].cast(pl.String).to_list()
+    contexts = _read_contexts(operations, operators)
     # Autograd's ranges are around every backward pass, or around none: some functions write ranges of their own.
-    are_inside = [contexts.node[place] is not None for place, phase in enumerate(phases) if phase == BACKWARD]
-    directions = contexts.direction if are_inside and all(are_inside) else _direct_by_thread(operations)
-    labels = _Labels()
-    in_layers = [
-        place
-        for place, category in enumerate(categories)
-        if category not in replay_thresholds.CATEGORIES_OUTSIDE_LAYERS and not contexts.is_delayed[place]
-    ]
-    forward = [place for place in in_layers if directions[place] == FORWARD]
-    replays: dict[int, list[int]] = defaultdict(list)
-    for place in in_layers:
-        replay = contexts.replay[place]
-        if directions[place] == RECOMPUTE and replay is not None:
-            replays[replay].append(place)
-    view = _View(
-        categories,
-        phases,
-        operations["stream"].to_list(),
-        _find_shared_experts(operations, config),
+    are_inside = [contexts[place].node is not None for place, phase in enumerate(phases) if phase == BACKWARD]
+    by_range = are_inside and all(are_inside)
+    directions = [context.direction for context in contexts] if by_range else _direct_by_thread(operations)
+    labels = _Labels(
+        direction={place: direction for place, direction in enumerate(directions) if direction is not None}
     )
-    whole = {replay: places for replay, places in replays.items() if view.has_layer(places)}
-    in_whole = {place for places in whole.values() for place in places}
-    # What is replayed of a part of a layer runs between the operations of its backward pass.
-    backward = [place for place in in_layers if directions[place] in (BACKWARD, RECOMPUTE) and place not in in_whole]
-    for place, direction in enumerate(directions):
-        if direction is not None:
-            labels.direction[place] = direction
-    turns = _breaks(forward, backward), _breaks(backward, forward, from_end=True)
-    _number(view.place(forward, FORWARD, labels, turns[0]), False, config, labels)
-    _number(view.place(backward[::-1], BACKWARD, labels, turns[1]), True, config, labels)
-    _place_outside(categories, forward, turns[0], labels)
-    _place_outside(categories, backward[::-1], turns[1], labels)
-    _follow_nodes(operations, contexts, labels)
-    backward_of: dict[int, list[int]] = defaultdict(list)
-    for place in backward:
-        around = contexts.replay[place]
-        if around is not None and place in labels.layer:
-            backward_of[around].append(place)
-    for replay, places in whole.items():
-        _number_replay(view.place(places, FORWARD, labels, frozenset()), backward_of[replay], labels)
+    view = _View(categories, phases, operations["stream"].to_list(), _find_shared_experts(operations, config))
+    _label_layers(operations, view, contexts, config, labels)
     work = operations["op"].to_list()
     _follow_accumulation(operations, work, labels)
     _label_delayed(categories, contexts, labels)
@@ -199,18 +153,53 @@ def _label_rank(operations: Operations, operators: Operators, config: RunConfig)
                 labels.work[place] = OPTIMIZER if category == OPTIMIZER else GRADIENT_REDUCTION
             if category == OPTIMIZER:
                 labels.direction.pop(place, None)
-    for place, op in enumerate(work):
-        if op is not None:
-            labels.work[place] = op
+    labels.work.update((place, op) for place, op in enumerate(work) if op is not None)
+    columns = {column.name: getattr(labels, column.name) for column in fields(labels)}
     return operations.with_columns(
         pl.Series(name, [column.get(place) for place in range(operations.height)], dtype=LABELS[name])
-        for name, column in labels.columns().items()
+        for name, column in columns.items()
     )
+
+
+def _label_layers(
+    operations: Operations, view: _View, contexts: Sequence[_Context], config: RunConfig, labels: _Labels
+) -> None:
+    """Labels the passes through layers, and what lies between them; ``labels`` has the directions."""
+    in_layers = [
+        place
+        for place, category in enumerate(view.categories)
+        if category not in replay_thresholds.CATEGORIES_OUTSIDE_LAYERS and not contexts[place].is_delayed
+    ]
+    replays: dict[int, list[int]] = defaultdict(list)
+    for place in in_layers:
+        replay = contexts[place].replay
+        if labels.direction.get(place) == RECOMPUTE and replay is not None:
+            replays[replay].append(place)
+    whole = {replay: places for replay, places in replays.items() if view.has_layer(places)}
+    in_whole = set(chain.from_iterable(whole.values()))
+    forward = [place for place in in_layers if labels.direction.get(place) == FORWARD]
+    # What is replayed of a part of a layer runs between the operations of its backward pass.
+    backward = [
+        place for place in in_layers if labels.direction.get(place) in (BACKWARD, RECOMPUTE) and place not in in_whole
+    ]
+    forward_breaks, backward_breaks = _breaks(forward, backward), _breaks(backward, forward, from_end=True)
+    _number(view.place(forward, FORWARD, labels, forward_breaks), False, config, labels)
+    _number(view.place(backward[::-1], BACKWARD, labels, backward_breaks), True, config, labels)
+    _place_outside(view.categories, forward, forward_breaks, labels)
+    _place_outside(view.categories, backward[::-1], backward_breaks, labels)
+    _follow_nodes(operations, contexts, labels)
+    backward_of: dict[int, list[int]] = defaultdict(list)
+    for place in backward:
+        replay = contexts[place].replay
+        if replay is not None and place in labels.layer:
+            backward_of[replay].append(place)
+    for replay, places in whole.items():
+        _number_replay(view.place(places, FORWARD, labels, frozenset()), backward_of[replay], labels)
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The launches of one rank, from which lists of one direction are taken."""
+    """The launches of one rank, by place."""
 
     categories: list[str]
     phases: list[str | None]
@@ -230,56 +219,53 @@ class _View:
             breaks,
         )
         passes: dict[int, list[int]] = defaultdict(list)
-        for place, found in zip(places, place_in_layers(launches, phase, self.shared), strict=True):
-            if found is None:
+        for place, spot in zip(places, place_in_layers(launches, phase, self.shared), strict=True):
+            if spot is None:
                 continue
-            passes[found.number].append(place)
-            if found.module is not None:
-                labels.module[place] = found.module
-            if found.work is not None:
-                labels.work[place] = found.work
+            passes[spot.number].append(place)
+            if spot.module is not None:
+                labels.module[place] = spot.module
+            if spot.work is not None:
+                labels.work[place] = spot.work
         return [passes[number] for number in sorted(passes)]
 
 
-def _read_contexts(operations: Operations, operators: Operators) -> _Contexts:
+def _read_contexts(operations: Operations, operators: Operators) -> list[_Context]:
+    """Per launch what the ranges around it show. Inside of none it goes the way of the one before it on its thread."""
     table = torch_operators()
-    found: dict[int | None, _Context] = {None: (None, None, None, False, None)}
+    of_range: dict[int | None, _Context] = {None: _Context()}
 
     def read(index: int) -> _Context:
         """What the range ``index`` shows of a launch inside it, given what those around it show."""
         operator = operators.found[index]
-        direction, node, replay, is_delayed, sequence = found[operator.parent]
+        outer = of_range[operator.parent]
         name = operator.name.removeprefix(EVALUATES)
         is_evaluated = len(name) < len(operator.name)
-        is_delayed = is_delayed or name.endswith(_DELAYED)
+        inner = outer._replace(is_delayed=outer.is_delayed or name.endswith(_DELAYED))
         if name in table.replays:
             # What autograd does around the replaying function adds up gradients.
-            return BACKWARD if is_evaluated else RECOMPUTE, None, index if replay is None else replay, is_delayed, None
+            direction, replay = BACKWARD if is_evaluated else RECOMPUTE, index if outer.replay is None else outer.replay
+            return inner._replace(direction=direction, node=None, replay=replay, sequence=None)
         if is_evaluated or table.backward.search(name):
-            node = index if node is None else node
-            return BACKWARD, node, replay, is_delayed, operator.sequence if sequence is None else sequence
-        if node is None and operator.sequence is not None:
-            sequence = operator.sequence
-        return direction, node, replay, is_delayed, sequence
+            node = index if outer.node is None else outer.node
+            sequence = operator.sequence if outer.sequence is None else outer.sequence
+            return inner._replace(direction=BACKWARD, node=node, sequence=sequence)
+        if outer.node is None and operator.sequence is not None:
+            return inner._replace(sequence=operator.sequence)
+        return inner
 
-    rows = []
-    threads = operations["launch_thread"].to_list()
-    for thread, at_ns in zip(threads, operations["launch_start_ns"], strict=True):
+    contexts = []
+    last: dict[int | None, str] = {}
+    for thread, at_ns in zip(operations["launch_thread"], operations["launch_start_ns"], strict=True):
         index = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
-        if index not in found:
-            for around in reversed([around for around in operators.around(index) if around not in found]):
-                found[around] = read(around)
-        rows.append((index, *found[index]))
-    directions = [row[1] for row in rows]
-    if any(directions):
-        # Inside of no range a launch goes the way of the one before it on its thread.
-        last: dict[int | None, str] = {}
-        for place, (index, direction, *_) in enumerate(rows):
-            if direction is None:
-                directions[place] = FORWARD if index is not None else last.get(threads[place], FORWARD)
-            last[threads[place]] = BACKWARD if directions[place] == RECOMPUTE else directions[place] or FORWARD
-    _, _, nodes, replays, are_delayed, sequences = map(list, zip(*rows, strict=True))
-    return _Contexts(directions, nodes, replays, are_delayed, sequences)
+        if index not in of_range:
+            for around in reversed([around for around in operators.around(index) if around not in of_range]):
+                of_range[around] = read(around)
+        context = of_range[index]
+        direction = context.direction or (last.get(thread, FORWARD) if index is None else FORWARD)
+        last[thread] = BACKWARD if direction == RECOMPUTE else direction
+        contexts.append(context._replace(direction=direction))
+    return contexts
 
 
 def _direct_by_thread(operations: Operations) -> list[str | None]:
@@ -294,13 +280,14 @@ def _direct_by_thread(operations: Operations) -> list[str | None]:
         if phase is not None or category == ROUTER:
             phases[thread].append(phase or ROUTER)
     direction_of: dict[int | None, str] = {}
-    for thread, found in phases.items():
-        launched = {phase for phase in found if phase != ROUTER}
-        if len(launched) == 1:
-            direction_of[thread] = launched.pop()
+    for thread, in_order in phases.items():
+        of_attention = {phase for phase in in_order if phase != ROUTER}
+        if len(of_attention) == 1:
+            direction_of[thread] = of_attention.pop()
     if FORWARD in direction_of.values():
-        for thread, found in phases.items():
-            if thread not in direction_of and BACKWARD in found and (FORWARD, ROUTER) not in set(pairwise(found)):
+        for thread, in_order in phases.items():
+            replays_whole = (FORWARD, ROUTER) in pairwise(in_order)
+            if thread not in direction_of and BACKWARD in in_order and not replays_whole:
                 direction_of[thread] = BACKWARD
     directions = [direction_of.get(thread) for thread in operations["launch_thread"]]
     return [
@@ -329,8 +316,8 @@ def _breaks(places: Sequence[int], others: Sequence[int], *, from_end: bool = Fa
     Both in the order of launches.
     """
     before = [bisect_left(others, place) for place in places]
-    found = [position for position in range(1, len(places)) if before[position] != before[position - 1]]
-    return frozenset(len(places) - position for position in found) if from_end else frozenset(found)
+    breaks = [position for position in range(1, len(places)) if before[position] != before[position - 1]]
+    return frozenset(len(places) - position for position in breaks) if from_end else frozenset(breaks)
 
 
 def _number(passes: Sequence[Sequence[int]], goes_back: bool, config: RunConfig, labels: _Labels) -> None:
@@ -372,8 +359,8 @@ def _number_replay(passes: Sequence[Sequence[int]], backward: Sequence[int], lab
             labels.micro_batch[place], labels.layer[place] = micro_batch, layer
 
 
-def _follow_nodes(operations: Operations, contexts: _Contexts, labels: _Labels) -> None:
-    """What an autograd node launches is part of what its first launch is part of.
+def _follow_nodes(operations: Operations, contexts: Sequence[_Context], labels: _Labels) -> None:
+    """All launches of an autograd node belong to the part of the model that the first one belongs to.
 
     A graph contains several parts, and ends with attention. Where the forward operator of its number launched
     something, it is part of the same module.
@@ -381,13 +368,11 @@ def _follow_nodes(operations: Operations, contexts: _Contexts, labels: _Labels) 
     in_graph = (operations["graph_node"].is_not_null() | (operations["kind"] == "graph")).to_list()
     of_node: dict[int, list[int]] = defaultdict(list)
     modules: dict[tuple[int | None, int], set[str]] = defaultdict(set)
-    for place, (node, replay, sequence) in enumerate(
-        zip(contexts.node, contexts.replay, contexts.sequence, strict=True)
-    ):
-        if node is not None:
-            of_node[node].append(place)
-        elif sequence is not None and place in labels.module:
-            modules[replay, sequence].add(labels.module[place])
+    for place, context in enumerate(contexts):
+        if context.node is not None:
+            of_node[context.node].append(place)
+        elif context.sequence is not None and place in labels.module:
+            modules[context.replay, context.sequence].add(labels.module[place])
     for places in of_node.values():
         first = places[0]
         graphed = [place for place in places if in_graph[place]]
@@ -400,8 +385,8 @@ def _follow_nodes(operations: Operations, contexts: _Contexts, labels: _Labels) 
             continue
         if first not in labels.module:
             continue
-        sequence = next((contexts.sequence[place] for place in places if contexts.sequence[place] is not None), None)
-        forward = modules.get((contexts.replay[first], sequence), set()) if sequence is not None else set()
+        sequence = next((contexts[place].sequence for place in places if contexts[place].sequence is not None), None)
+        forward = modules.get((contexts[first].replay, sequence), set()) if sequence is not None else set()
         module = min(forward) if len(forward) == 1 else labels.module[first]
         for place in places:
             if labels.module.get(place) != module:
@@ -424,11 +409,11 @@ def _follow_accumulation(operations: Operations, work: Sequence[str | None], lab
             labels.copy(last[thread], place)
 
 
-def _label_delayed(categories: Sequence[str], contexts: _Contexts, labels: _Labels) -> None:
+def _label_delayed(categories: Sequence[str], contexts: Sequence[_Context], labels: _Labels) -> None:
     """Delayed weight gradients belong to the layer that went back last."""
     last: int | None = None
     for place, category in enumerate(categories):
-        if contexts.is_delayed[place]:
+        if contexts[place].is_delayed:
             labels.direction[place], labels.module[place] = BACKWARD, EXPERTS
             if last is not None:
                 labels.micro_batch[place], labels.layer[place] = labels.micro_batch[last], labels.layer[last]
@@ -456,8 +441,8 @@ def _place_outside(categories: Sequence[str], places: Sequence[int], breaks: fro
             turn = turns[-1] if turns else after
         elif len(turns) == 1:
             turn = turns[0]
-        else:  # Where two micro-batches overlap, launches of the other direction lie everywhere.
-            turn = _begin_micro_batch(categories, places, positions)
+        else:  # Where two micro-batches overlap, launches of the other direction lie everywhere: a copy begins it.
+            turn = next((at for at in positions if categories[places[at]].startswith("copy_h2d")), after)
         if before < 0:
             turn = next(
                 (at + 1 for at in reversed(positions) if categories[places[at]] in first_categories), before + 1
@@ -477,12 +462,6 @@ def _place_outside(categories: Sequence[str], places: Sequence[int], breaks: fro
                 labels.direction.pop(place)
 
 
-def _begin_micro_batch(categories: Sequence[str], places: Sequence[int], positions: range) -> int:
-    """Where a micro-batch begins between two layers: with its first copy from the host."""
-    found = (at for at in positions if categories[places[at]].startswith("copy_h2d"))
-    return next(found, positions.stop)
-
-
 def _carry_over(operations: pl.DataFrame, reference: pl.DataFrame) -> pl.DataFrame:
     """``operations`` of one rank with the labels of the ``reference`` rank where both launch the same.
 
@@ -495,27 +474,28 @@ def _carry_over(operations: pl.DataFrame, reference: pl.DataFrame) -> pl.DataFra
         return frame.select(key.alias("key"))["key"].to_list()
 
     part = ["module", "direction", "micro_batch", "layer"]
-    source = _align(list_keys(operations), list_keys(reference))
-    between = _fill_between(source, list(reference.select(part).iter_rows()))
+    counterparts = _align(list_keys(operations), list_keys(reference))
+    filled = _fill_between(counterparts, reference.select(part).rows())
+    same, between = (pl.Series(places, dtype=pl.UInt32) for places in (counterparts, filled))
     is_gemm = pl.col("category").cast(pl.String).is_in(list(GEMM_CATEGORIES))
     expert = pl.when(pl.col("module") == EXPERTS).then(
         pl.when(is_gemm).then(pl.lit(EXPERT_GEMM)).otherwise(pl.lit(EXPERT))
     )
     return operations.with_columns(
-        reference["work"].gather(pl.Series(source, dtype=pl.UInt32)),
-        *(reference[name].gather(pl.Series(between, dtype=pl.UInt32)) for name in part),
-        reference["fused_kernel"].gather(pl.Series(source, dtype=pl.UInt32)),
-    ).with_columns(work=pl.when(pl.Series(source, dtype=pl.UInt32).is_null()).then(expert).otherwise("work"))
+        reference["work"].gather(same),
+        *(reference[name].gather(between) for name in part),
+        reference["fused_kernel"].gather(same),
+    ).with_columns(work=pl.when(same.is_null()).then(expert).otherwise("work"))
 
 
 def _fill_between(source: Sequence[int | None], parts: Sequence[object]) -> list[int | None]:
     """``source`` filled up between two places of the same one of ``parts``: what is launched there is of that part."""
     filled = list(source)
     before: int | None = None
-    for place, found in enumerate(source):
-        if found is None:
+    for place, counterpart in enumerate(source):
+        if counterpart is None:
             continue
-        if before is not None and parts[source[before] or 0] == parts[found]:
+        if before is not None and parts[source[before] or 0] == parts[counterpart]:
             filled[before + 1 : place] = [source[before]] * (place - before - 1)
         before = place
     return filled
@@ -528,14 +508,14 @@ def _align(keys: Sequence[str], reference: Sequence[str]) -> list[int | None]:
     def agrees(place: int, other: int) -> bool:
         return bool(keys[place : place + length]) and keys[place : place + length] == reference[other : other + length]
 
-    found: list[int | None] = [None] * len(keys)
+    source: list[int | None] = [None] * len(keys)
     here = there = 0
     while here < len(keys) and there < len(reference):
         if keys[here] == reference[there]:
-            found[here] = there
+            source[here] = there
             here, there = here + 1, there + 1
             continue
-        skipped = next(
+        ahead, other_ahead = next(
             (
                 (ahead, total - ahead)
                 for total in range(1, replay_thresholds.RESYNCHRONIZE_LAUNCHES)
@@ -544,5 +524,5 @@ def _align(keys: Sequence[str], reference: Sequence[str]) -> list[int | None]:
             ),
             (1, 1),
         )
-        here, there = here + skipped[0], there + skipped[1]
-    return found
+        here, there = here + ahead, there + other_ahead
+    return source

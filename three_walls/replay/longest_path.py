@@ -4,8 +4,8 @@ Most operations of a step are followed by the next one of their stream alone. Su
 finds what they add up to, plain Python follows the edges between them, a fifth to a half of all, and NumPy finds the
 nodes within.
 
-Compiled by numba where that is installed (the extra ``fast``), with the same result without it. Compiling takes as long
-as some thousand replays of an ordinary step, so it waits until as much has been followed in plain Python.
+Numba compiles the search where it is installed (the extra ``fast``), with the same result. Compiling takes as long as
+some thousand replays of an ordinary step, so plain Python follows as much first.
 """
 
 from __future__ import annotations

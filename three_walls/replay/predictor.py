@@ -11,15 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import polars as pl
 
 from three_walls.facts.fact_rows import Prediction
 from three_walls.replay import replay_thresholds
 from three_walls.replay.find_critical_path import CriticalNodes, find_critical_path
-from three_walls.replay.replayed_budget import measure_replayed_budget
-from three_walls.replay.step_graph import StepGraph, Times, Work, find_steady, replay, replay_steady
+from three_walls.replay.step_graph import NONE, StepGraph, Times, Work, find_steady, replay
 from three_walls.replay.transform_graph import knows_passes, select_operations, transform
 from three_walls.replay.transformation import Action, Level, Levels, Transformation
-from three_walls.trace.schemas import Float64Array
+from three_walls.step.find_steps import STEP
+from three_walls.step.host_activity import THREAD
+from three_walls.step.ownership import label_idle, measure_budget, slice_steps
+from three_walls.tables.buckets import BUCKETS
+from three_walls.trace.schemas import Float64Array, Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class StepReplay:
     error_fraction: float
     """The largest error of an unchanged replay over all kept steps and ranks."""
     cost: ProfilerCost
-    reason_withheld: str = ""
+    missing_reason: str = ""
     log_step_ns: int | None = None
     place: int = 0
     """Of the representative rank in the graph."""
@@ -125,7 +129,7 @@ class StepReplay:
         return self.critical_path(transformations).sum_by_limit()
 
     def critical_path(self, transformations: Sequence[Transformation] = ()) -> CriticalNodes:
-        """What the length of the likely step after ``transformations`` hangs on."""
+        """What determines the length of the likely step after ``transformations``."""
         work, times = self._settle(tuple(transformations), Level.LIKELY, self.cost.likely)
         return find_critical_path(self.graph, work, times)
 
@@ -171,10 +175,9 @@ def _scale_host(factor: float) -> tuple[Transformation, ...]:
 
 def without_profiler(graph: StepGraph, added_ns: Float64Array, cost: float) -> Work:
     """The captured work less ``cost`` times what the profiler is taken to have added to every host segment."""
-    left = np.maximum(
-        graph.host_segment_ns * replay_thresholds.LEAST_HOST_FRACTION, graph.host_segment_ns - added_ns * cost
-    )
-    host_segment_ns = np.minimum(graph.host_segment_ns, np.rint(left)).astype(np.int64)
+    captured_ns, least_fraction = graph.host_segment_ns, replay_thresholds.LEAST_HOST_FRACTION
+    unprofiled_ns = np.rint(np.maximum(captured_ns * least_fraction, captured_ns - added_ns * cost))
+    host_segment_ns = np.minimum(captured_ns, unprofiled_ns).astype(np.int64)
     return settle_waits(graph, replace(graph.work, host_segment_ns=host_segment_ns), int(graph.measured_ns.max()), 1.0)
 
 
@@ -208,15 +211,14 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Float64Array, tail_ns: int, lo
         return usual
     costs = np.linspace(0, 2 * usual.most, replay_thresholds.PROFILER_COSTS_COUNT)
     steps_ns = np.minimum.accumulate(
-        [replay_steady(graph, without_profiler(graph, added_ns, cost)).longest_ns + tail_ns for cost in costs]
+        [find_steady(graph, without_profiler(graph, added_ns, cost))[1].longest_ns + tail_ns for cost in costs]
     )
     tolerance_ns = replay_thresholds.SAME_STEP_FRACTION * log.median_ns
 
     def find_cost(step_ns: int, usual_cost: float) -> float:
         reached_ns = min(max(step_ns, steps_ns[-1]), steps_ns[0])
-        least, most = np.interp(
-            [-reached_ns - tolerance_ns, -reached_ns + tolerance_ns], -steps_ns, costs
-        )  # np.interp wants rising values: the step falls with the cost
+        # np.interp wants rising values: the step falls with the cost.
+        least, most = np.interp([-reached_ns - tolerance_ns, -reached_ns + tolerance_ns], -steps_ns, costs)
         if reached_ns - tolerance_ns <= steps_ns[-1]:
             most = costs[-1]
         return float(min(max(usual_cost, least), most))
@@ -224,4 +226,56 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Float64Array, tail_ns: int, lo
     likely = find_cost(log.median_ns, usual.likely)
     return ProfilerCost(
         min(likely, find_cost(log.high_ns, usual.least)), likely, max(likely, find_cost(log.low_ns, usual.most))
+    )
+
+
+def measure_replayed_budget(graph: StepGraph, work: Work, times: Times, rank: int) -> dict[str, int]:
+    """Bucket to its time in the replayed step of ``rank`` (a place in the graph), in the order of precedence.
+
+    The attribution is that of a captured step. The operations take the starts and ends of the replay, and their
+    launches and the synchronizing calls the times of their host points. Idle time is then the host's up to the launch
+    of the operation that ends it. The profiler owns nothing: what delayed a host thread is part of its segments.
+    ``times``: ``replay(graph, work)``. The buckets sum to ``times.step_ns[rank]``; raises ConservationError otherwise.
+    """
+    points_ns = find_point_times(graph, work, times)
+    operations = _replay_operations(graph, times, points_ns, rank)
+    calls = graph.calls.with_columns(start_ns=pl.Series(points_ns[0::2]), end_ns=pl.Series(points_ns[1::2]))
+    capture = operations["capture_id"].first() if operations.height else 0
+    synchronizing = calls.filter(
+        (pl.col("rank") == rank) & (pl.col("kind") == "synchronize") & (pl.col("end_ns") > pl.col("start_ns"))
+    ).select(pl.lit(capture, dtype=pl.Int64).alias("capture_id"), "thread", "start_ns", "end_ns")
+    start_ns = int(graph.rank_start_ns[rank])
+    steps = pl.DataFrame(
+        [(graph.ranks[rank], 0, start_ns, start_ns + int(times.step_ns[rank]))],
+        schema={**dict.fromkeys(STEP, pl.Int64), "start_ns": pl.Int64, "end_ns": pl.Int64},
+        orient="row",
+    )
+    overhead = synchronizing.clear().select(*THREAD, "start_ns", "end_ns")
+    causes = label_idle(operations, steps, synchronizing, overhead)
+    budget = measure_budget(slice_steps(operations, causes, steps), steps)
+    owned_ns = dict(budget.select("bucket", "ns").iter_rows())
+    return {bucket.name: int(owned_ns[bucket.name]) for bucket in BUCKETS if bucket.name in owned_ns}
+
+
+def find_point_times(graph: StepGraph, work: Work, times: Times) -> Int64Array:
+    """When every host point is reached: 2i is the start of call i, 2i + 1 its end."""
+    offsets_ns = graph.points.offsets_ns(work.host_segment_ns)
+    return np.asarray(times.node_ns[graph.points.last_sync_node()] + offsets_ns, dtype=np.int64)
+
+
+def _replay_operations(graph: StepGraph, times: Times, points_ns: Int64Array, rank: int) -> pl.DataFrame:
+    """The operations of ``rank`` at the times of the replay; those that take no time any more are left out."""
+    call_of = graph.call_of
+    has_call = call_of != NONE
+    launch_ns = np.where(has_call, points_ns[2 * np.maximum(call_of, 0)] if len(points_ns) else NONE, NONE)
+    return (
+        graph.operations.with_columns(
+            start_ns=pl.Series(times.start_ns),
+            end_ns=pl.Series(times.end_ns),
+            launch_start_ns=pl.Series(launch_ns),
+            has_call=pl.Series(has_call),
+        )
+        .filter((pl.col("rank") == rank) & (pl.col("end_ns") > pl.col("start_ns")))
+        .with_columns(pl.when("has_call").then("launch_start_ns").alias("launch_start_ns"))
+        .sort("start_ns", "end_ns", "stream", "correlation")
     )

@@ -54,8 +54,8 @@ class ProfilerCosts:
 
     def of_call(self, name: str) -> tuple[int, int]:
         """(before, inside) of the first pattern that is found in ``name``; zeros where none is."""
-        found = next((row for row in self.calls if row.pattern.search(name)), None)
-        return (found.before_ns, found.inside_ns) if found else (0, 0)
+        costs = ((cost.before_ns, cost.inside_ns) for cost in self.calls if cost.pattern.search(name))
+        return next(costs, (0, 0))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The entry of this package: replays the kept steps of a run, and hands the representative one to whoever predicts."""
+"""Replays the kept steps of a run, and makes the predictor of the representative one: the entry of this package."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.text import in_ms
 from three_walls.replay import replay_thresholds
-from three_walls.replay.build_graph import RunCalls, build_graphs
+from three_walls.replay.build_graph import build_graphs
 from three_walls.replay.find_critical_path import summarize_critical_path
 from three_walls.replay.labels import label_operations
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
-from three_walls.replay.step_graph import StepGraph, replay, with_operations
+from three_walls.replay.step_graph import StepGraph, replay
 from three_walls.replay.transformation import NoPredictor, Predictor
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
@@ -29,7 +29,6 @@ from three_walls.step.operators import read_range_times
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import Steps
 from three_walls.step.step_view import StepView, find_shared_gpus
-from three_walls.step.transfer import estimate_ready_durations
 from three_walls.trace.read_inputs import Inputs, Progress
 from three_walls.trace.read_trace import Trace
 from three_walls.trace.schemas import Float64Array
@@ -53,7 +52,7 @@ class RunReplay:
     """What the replay of a run gives."""
 
     predictor: Predictor
-    """Where no graph can be built, or its replay is not to be trusted, it predicts nothing (``reason_withheld``)."""
+    """Where no graph can be built, or its replay is not to be trusted, it predicts nothing (``missing_reason``)."""
     error: Measurement[float]
     """The largest error of the unchanged replay."""
     predicted: Measurement[Prediction]
@@ -130,18 +129,19 @@ def run_replay(
     progress("replaying the step")
     traces = inputs.with_kernels
     if reason := _find_lack(step, cuda_graph_fraction.value):
-        return _withhold(reason)
-    run_calls = RunCalls(attribution.event_calls, estimate_ready_durations(timeline))
+        return _without_replay(reason)
     replayed = [step.step, *_choose_compared(timeline.steps, step.step)]
     windows = [timeline.steps.filter(pl.col("kept") & (pl.col("step") == number)) for number in replayed]
-    graphs = build_graphs(timeline, ranks_in_full, windows, find_shared_gpus(attribution.kernel_spread), run_calls)
+    shared_gpus = find_shared_gpus(attribution.kernel_spread)
+    graphs = build_graphs(timeline, ranks_in_full, windows, attribution.event_calls, shared_gpus)
     graph = next(graphs)
     if not graph.calls.height:
-        return _withhold(_NO_LAUNCHES.format(missing=1.0))
+        return _without_replay(_NO_LAUNCHES.format(missing=1.0))
     error = max(map(_measure_error, chain([graph], graphs)))  # one graph after the other, so that each leaves memory
     limit = replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION
     started = unfused_work.started_in(step.window)
-    graph = with_operations(graph, label_operations(graph, traces, step.config, {step.rank_index: started}))
+    labelled = label_operations(graph, traces, step.config, {step.rank_index: started})
+    graph = replace(graph, operations=labelled)
     place = graph.ranks.index(step.rank_index)
     added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
     tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
@@ -150,7 +150,7 @@ def run_replay(
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
     predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place)
     if reason:
-        return replace(_withhold(reason), predictor=predictor, error=known(error))
+        return replace(_without_replay(reason), predictor=predictor, error=known(error))
     without_log = predictor
     if log_step_ns is not None:
         without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
@@ -159,7 +159,7 @@ def run_replay(
     return RunReplay(predictor, known(error), known(without_log.step_ns), known(path))
 
 
-def _withhold(reason: str) -> RunReplay:
+def _without_replay(reason: str) -> RunReplay:
     return RunReplay(NoPredictor(reason), missing(reason), missing(reason), missing(reason))
 
 

@@ -30,7 +30,7 @@ from three_walls.replay.longest_path import find_longest_paths
 from three_walls.step.step_tables import Operations
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 NONE = -1
 """Stands for no node, host point or operation."""
@@ -205,15 +205,15 @@ class StepGraph:
     """Rank indices."""
     _known: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def once(self, name: Hashable, find: Callable[[], Found]) -> Found:
-        """What ``find`` gives, found once: the replays of a plan ask for the same arrays hundreds of times.
+    def once(self, name: Hashable, compute: Callable[[], Value]) -> Value:
+        """What ``compute`` gives, computed once: the replays of a plan ask for the same arrays hundreds of times.
 
-        ``name`` stands for what is found. Nobody changes such an array.
+        ``name`` stands for the value. Nobody changes such an array.
         """
         if name not in self._known:
-            self._known[name] = find()
-        found: Found = self._known[name]
-        return found
+            self._known[name] = compute()
+        value: Value = self._known[name]
+        return value
 
     @property
     def work(self) -> Work:
@@ -262,11 +262,6 @@ def replay(graph: StepGraph, work: Work | None = None) -> Times:
     return Times(node_ns, start_ns, end_ns, last_ns - graph.rank_start_ns)
 
 
-def replay_steady(graph: StepGraph, work: Work | None = None) -> Times:
-    """The replay of a step that follows others like it."""
-    return find_steady(graph, work)[1]
-
-
 def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None = None) -> tuple[Work, Times]:
     """``work`` with threads and streams that begin as a step like it leaves them, and its replay.
 
@@ -281,21 +276,21 @@ def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None 
     last_sync_node = graph.points.last_sync_node(carried.last_point)
     carried_at = np.full(graph.nodes_count, NONE, dtype=np.int64)
     carried_at[carried.node] = np.arange(len(carried.node), dtype=np.int64)
-    given = np.flatnonzero((work.edges.kind == Kind.GIVEN) & (carried_at[work.edges.target] != NONE))
-    place = carried_at[work.edges.target[given]]
+    inherited = np.flatnonzero((work.edges.kind == Kind.GIVEN) & (carried_at[work.edges.target] != NONE))
+    place = carried_at[work.edges.target[inherited]]
     for _ in range(replay_thresholds.MOST_STEADY_REPLAYS):
         host_end_ns = times.node_ns[last_sync_node] + graph.points.offsets_ns(work.host_segment_ns, carried.last_point)
         pause_ns = np.rint(carried.pause_ns * host_ratio).astype(np.int64)
         operation_end_ns = times.end_ns[carried.last_operation] + carried.pause_ns
         left_ns = np.where(is_thread, host_end_ns + pause_ns, operation_end_ns)
         begin_ns = left_ns - times.longest_ns - graph.tail_ns
-        later_ns = begin_ns[place] - work.edges.fixed_ns[given]
+        later_ns = begin_ns[place] - work.edges.fixed_ns[inherited]
         # A stream that is free earlier than it was holds nothing back.
         moved_ns = int(np.where(carried.holds_host[place], np.abs(later_ns), later_ns).max(initial=0))
         if moved_ns <= replay_thresholds.STEADY_FRACTION * times.longest_ns:
             break
         fixed_ns = work.edges.fixed_ns.copy()
-        fixed_ns[given] = begin_ns[place]
+        fixed_ns[inherited] = begin_ns[place]
         work = replace(work, edges=replace(work.edges, fixed_ns=fixed_ns))
         following = replay(graph, work)
         is_steady = abs(following.longest_ns - times.longest_ns) <= replay_thresholds.STEADY_FRACTION * times.longest_ns
@@ -303,9 +298,3 @@ def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None 
         if is_steady:
             break
     return work, times
-
-
-def with_operations(graph: StepGraph, operations: RankOperations) -> StepGraph:
-    """``graph`` with more columns in its operations, in the same order."""
-    assert operations.height == graph.operations.height
-    return replace(graph, operations=operations)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from three_walls.layers.attention_passes import BACKWARD, FORWARD
 from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, Edges, Kind, StepGraph, Work, replay
 from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
@@ -19,8 +20,6 @@ from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
-
-FORWARD, BACKWARD = "forward", "backward"
 
 
 def transform(graph: StepGraph, work: Work, transformations: Sequence[Transformation], level: Level) -> Work:
@@ -37,33 +36,23 @@ def select_operations(graph: StepGraph, select: Selection) -> BoolArray:
 
 def _find_operations(operations: Operations, select: Selection) -> BoolArray:
     categories = [name for each in select.categories for name in CATEGORY_GROUPS.get(each, (each,))]
-    wanted: list[pl.Expr] = []
-    lists = (
-        ("category", categories, pl.col("category").cast(pl.String)),
-        ("work", select.work, pl.col("work")),
-        ("module", select.modules, pl.col("module")),
-        ("direction", select.directions, pl.col("direction")),
-        ("rank_number", select.ranks, pl.col("rank_number")),
-    )
-    for column, values, expression in lists:
-        if not values:
-            continue
-        if column not in operations.columns:
-            return np.zeros(operations.height, dtype=bool)
-        wanted.append(expression.is_in(list(values)).fill_null(value=False))
-    if select.kernels:
-        if "name" not in operations.columns:
-            return np.zeros(operations.height, dtype=bool)
-        wanted.append(pl.col("name").str.contains(select.kernels).fill_null(value=False))
-    if select.inner_layers:
-        if "layer" not in operations.columns:
-            return np.zeros(operations.height, dtype=bool)
-        layer = pl.col("layer")
-        is_inner = (layer > 0) & (layer < layer.max().over("rank"))
-        wanted.append(is_inner.fill_null(value=False))
-    if not wanted:
+    layer = pl.col("layer")
+    by_column = {
+        "category": pl.col("category").cast(pl.String).is_in(categories) if categories else None,
+        "work": pl.col("work").is_in(list(select.work)) if select.work else None,
+        "module": pl.col("module").is_in(list(select.modules)) if select.modules else None,
+        "direction": pl.col("direction").is_in(list(select.directions)) if select.directions else None,
+        "rank_number": pl.col("rank_number").is_in(list(select.ranks)) if select.ranks else None,
+        "name": pl.col("name").str.contains(select.kernels) if select.kernels else None,
+        "layer": (layer > 0) & (layer < layer.max().over("rank")) if select.inner_layers else None,
+    }
+    conditions = {name: condition for name, condition in by_column.items() if condition is not None}
+    if not conditions.keys() <= set(operations.columns):
+        return np.zeros(operations.height, dtype=bool)
+    if not conditions:
         return np.ones(operations.height, dtype=bool)
-    return operations.select(pl.all_horizontal(wanted)).to_series().to_numpy()
+    is_meant = pl.all_horizontal(condition.fill_null(value=False) for condition in conditions.values())
+    return operations.select(is_meant).to_series().to_numpy()
 
 
 def _at(levels: Levels, level: Level) -> float:
@@ -195,27 +184,29 @@ def _without_gaps(graph: StepGraph, edges: Edges, operations: BoolArray) -> Edge
 
 def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    runs = graph.once((Action.FUSE, change.select, change.launches), lambda: _find_fused_runs(graph, change))
-    call_of, fused_kernel, run, is_removed, kept = graph.call_of, runs.kernel, runs.run, runs.is_removed, runs.is_kept
+    runs = graph.once(
+        (Action.FUSE, change.select, change.launches), lambda: _find_fused_runs(graph, selected, change.launches)
+    )
+    call_of, run, is_removed, is_kept = graph.call_of, runs.run, runs.is_removed, runs.is_kept
     duration_ns = np.where(selected, work.duration_ns * _at(change.time, level), work.duration_ns.astype(np.float64))
     runs_count = int(run.max()) + 1 if len(run) else 0
     of_run = run[np.maximum(call_of, 0)]
     moved_ns = np.bincount(of_run[is_removed], duration_ns[is_removed], runs_count)
-    keepers = np.bincount(of_run[kept], minlength=runs_count)
-    duration_ns[kept] += (moved_ns / np.maximum(1, keepers))[of_run[kept]]
+    keepers = np.bincount(of_run[is_kept], minlength=runs_count)
+    duration_ns[is_kept] += (moved_ns / np.maximum(1, keepers))[of_run[is_kept]]
     duration_ns[is_removed] = 0
     edges = _without_gaps(graph, _launch_together(graph, work.edges, runs), is_removed)
     if level is Level.HIGH:  # whether these calls waited for the device is not known
         is_free = is_removed & runs.waits_for_own[np.maximum(call_of, 0)]
         edges = edges.take(~((edges.kind == Kind.AWAITED) & is_free[np.maximum(edges.operation, 0)]))
     within, host = runs.within, _at(change.host, level)
-    is_known = fused_kernel[np.maximum(call_of, 0)] != NONE
+    is_known = runs.kernel[np.maximum(call_of, 0)] != NONE
     host_segment_ns = _scale_chosen(
-        np.where(within, 0, work.host_segment_ns), _host_segments_of(graph, kept & ~is_known), host
+        np.where(within, 0, work.host_segment_ns), _host_segments_of(graph, is_kept & ~is_known), host
     )
     first_calls = runs.first_calls
     replaced_ns = _sum_by_run(np.where(within, work.host_segment_ns, 0), first_calls)
-    first_calls, replaced_ns = (values[fused_kernel[first_calls] != NONE] for values in (first_calls, replaced_ns))
+    first_calls, replaced_ns = (values[runs.kernel[first_calls] != NONE] for values in (first_calls, replaced_ns))
     # At a sync point the wait may hide the host segment before the call, but never that of the call.
     points = 2 * first_calls + (graph.points.sync_node[2 * first_calls] != NONE)
     host_segment_ns[points] += np.rint(host * replaced_ns).astype(np.int64)
@@ -249,16 +240,9 @@ class _Runs:
     """Calls that wait for nothing but what such a kernel would take over."""
 
 
-def _find_fused_runs(graph: StepGraph, change: Transformation) -> _Runs:
-    selected = select_operations(graph, change.select)
+def _find_fused_runs(graph: StepGraph, selected: BoolArray, launches: int) -> _Runs:
     kernel = _fused_kernel_of_calls(graph, selected)
-    return _shorten_runs(graph, selected, max(1, change.launches), kernel, _waits_for_own(graph, kernel))
-
-
-def _find_graph_runs(graph: StepGraph, change: Transformation) -> _Runs:
-    count = graph.calls.height
-    selected = select_operations(graph, change.select)
-    return _shorten_runs(graph, selected, 1, np.full(count, NONE), np.zeros(count, dtype=bool))
+    return _shorten_runs(graph, selected, max(1, launches), kernel, _waits_for_own(graph, kernel))
 
 
 def _shorten_runs(
@@ -316,7 +300,9 @@ def _sum_by_run(host_segment_ns: Int64Array, first_calls: Int64Array) -> Float64
 
 def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    runs = graph.once((Action.GRAPH, change.select), lambda: _find_graph_runs(graph, change))
+    calls_count = graph.calls.height
+    nothing, nowhere = np.full(calls_count, NONE), np.zeros(calls_count, dtype=bool)
+    runs = graph.once((Action.GRAPH, change.select), lambda: _shorten_runs(graph, selected, 1, nothing, nowhere))
     edges = _launch_together(graph, work.edges, runs)
     at_start = np.zeros(graph.nodes_count, dtype=bool)
     at_start[graph.start_node[runs.is_removed]] = True
@@ -402,10 +388,10 @@ def _host_segments_within(
     runs_count = int(run.max()) + 1
     last = np.full(runs_count, NONE, dtype=np.int64)
     last[run[places]] = places
-    kept = np.full(runs_count, NONE, dtype=np.int64)
+    last_kept = np.full(runs_count, NONE, dtype=np.int64)
     keeping = places[position[places] < kept_launches]
-    kept[run[keeping]] = keeping
-    inside[kept + 1] += 1
+    last_kept[run[keeping]] = keeping
+    inside[last_kept + 1] += 1
     inside[last + 1] -= 1
     within = np.repeat(np.cumsum(inside)[:count] > 0, 2)
     stays = graph.points.sync_node != NONE
@@ -424,9 +410,9 @@ def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     starts_compute = np.zeros(graph.nodes_count, dtype=bool)
     starts_compute[graph.start_node[computes]] = True
     edges, share = work.edges, _at(change.share, level)
-    held = (edges.operation != NONE) & selected[np.maximum(edges.operation, 0)] & starts_compute[edges.target]
-    held &= np.isin(edges.kind, (Kind.EVENT, Kind.STREAM, Kind.RESOURCE))
-    released = replace(edges, share=np.where(held, edges.share * (1 - share), edges.share))
+    is_released = (edges.operation != NONE) & selected[np.maximum(edges.operation, 0)] & starts_compute[edges.target]
+    is_released &= np.isin(edges.kind, (Kind.EVENT, Kind.STREAM, Kind.RESOURCE))
+    released = replace(edges, share=np.where(is_released, edges.share * (1 - share), edges.share))
     hidden_ns, compute_ns = int(work.duration_ns[selected].sum()), int(work.duration_ns[computes].sum())
     slower = 1 + (_at(change.slowdown, level) - 1) * share * min(1.0, hidden_ns / max(1, compute_ns))
     return replace(work, duration_ns=_scale_chosen(work.duration_ns, computes, slower), edges=released)
@@ -533,16 +519,16 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     time, host = _at(change.time, level), _at(change.host, level)
     if factor < 1:
         passes, filling = number.max() + 1, _count_filling_passes(graph, number)
-        left = (passes + factor * filling) / (passes + filling)
-        changed = _scale_operations(graph, work, inside, left * np.where(is_sent, 1.0, time), host * left / factor)
+        ratio = (passes + factor * filling) / (passes + filling)
+        changed = _scale_operations(graph, work, inside, ratio * np.where(is_sent, 1.0, time), host * ratio / factor)
         return _lengthen_pipeline_waits(graph, work, changed, factor, level)
     left_out = inside & (number >= (number.max() + 1) / factor)
     shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
     # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
-    kept = _scale_operations(graph, shorter, inside & ~left_out, factor * np.where(is_sent, 1.0, time), host)
+    scaled = _scale_operations(graph, shorter, inside & ~left_out, factor * np.where(is_sent, 1.0, time), host)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
-    wait_ns = np.where(inside, np.rint(kept.wait_ns * factor).astype(np.int64), kept.wait_ns)
-    changed = replace(kept, duration_ns=kept.duration_ns + wait_ns - kept.wait_ns, wait_ns=wait_ns)
+    wait_ns = np.where(inside, np.rint(scaled.wait_ns * factor).astype(np.int64), scaled.wait_ns)
+    changed = replace(scaled, duration_ns=scaled.duration_ns + wait_ns - scaled.wait_ns, wait_ns=wait_ns)
     return _lengthen_pipeline_waits(graph, work, changed, factor, level)
 
 
@@ -577,11 +563,11 @@ def _is_pipeline_exchange(graph: StepGraph) -> BoolArray:
 
 
 def _lengthen_pipeline_waits(graph: StepGraph, before: Work, after: Work, factor: float, level: Level) -> Work:
-    """``after`` with waits for pipeline stages that were not captured as long as the passes of these now are.
+    """``after`` with longer waits for pipeline stages that were not captured.
 
-    Such stages take as many times longer for a pass as the captured ones. The passes that fill and drain the pipeline
-    stay as many, and most of the waiting is theirs. At one end of the range all of it is that of uneven stages, which
-    is as much in all passes together, be they few or many.
+    A pass takes such a stage as many times longer as a captured one. The passes that fill and drain the pipeline stay
+    as many, and most of the waiting is theirs. At one end of the range all waiting is that of uneven stages: it depends
+    on all passes together, be they few or many.
     """
     is_exchange = _is_pipeline_exchange(graph)
     if not before.wait_ns[is_exchange].any():
@@ -661,8 +647,8 @@ def _even_hosts(graph: StepGraph, work: Work, change: Transformation, level: Lev
     selected = np.unique(graph.operations["rank"].to_numpy()[select_operations(graph, change.select)])
     call_rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
     total_ns = np.bincount(call_rank, work.host_segment_ns, len(graph.ranks))
-    left = 1 - _at(change.share, level) * (1 - total_ns.min() / np.maximum(1, total_ns))
-    host_segment_ns = _scale_chosen(work.host_segment_ns, np.isin(call_rank, selected), left[call_rank])
+    ratio = 1 - _at(change.share, level) * (1 - total_ns.min() / np.maximum(1, total_ns))
+    host_segment_ns = _scale_chosen(work.host_segment_ns, np.isin(call_rank, selected), ratio[call_rank])
     return replace(work, host_segment_ns=host_segment_ns)
 
 

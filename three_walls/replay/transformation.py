@@ -162,7 +162,7 @@ class Predictor(Protocol):
     """Predicts steps. The range of a step after changes is that of their gain, from the likely step as it is."""
 
     @property
-    def reason_withheld(self) -> str:
+    def missing_reason(self) -> str:
         """Why nothing is predicted: what the capture lacks. Empty where predictions are made."""
 
     @property
@@ -193,11 +193,11 @@ class Predictor(Protocol):
 class NoPredictor:
     """Stands for the Predictor of a run whose step cannot be replayed."""
 
-    reason_withheld: str
+    missing_reason: str
 
     @property
     def step_ns(self) -> Prediction:
-        return Prediction(0, 0, 0, self.reason_withheld)
+        return Prediction(0, 0, 0, self.missing_reason)
 
     @property
     def error_fraction(self) -> float:

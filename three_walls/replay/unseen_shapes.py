@@ -7,7 +7,7 @@ launches take in the same step shows which launches of experts are dear.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -24,18 +24,6 @@ _ASKS = ("other", "module_load")
 _CHEAP_QUANTILE = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class _Launches:
-    """Stretches of calls, each up to one that launches, records or waits; fills belong to the launch after them."""
-
-    stretch: Int64Array
-    """Per call its stretch."""
-    is_expert: BoolArray
-    """Per stretch whether it launches one of several GEMMs in a row that experts run on several streams."""
-    is_fixed: BoolArray
-    """Per stretch whether it launches a GEMM of another layer."""
-
-
 def meet_known_shapes(graph: StepGraph, work: Work, threads: Int64Array, selected: BoolArray, level: Level) -> Work:
     """``work`` with ``selected`` GEMMs of experts launched as those whose shapes occurred before.
 
@@ -44,19 +32,19 @@ def meet_known_shapes(graph: StepGraph, work: Work, threads: Int64Array, selecte
     at best what the cheapest quarter of the experts' own launches take, and at worst nothing changes. Where the GEMMs
     of experts take no longer on average, a dear one has another cause, and stays. ``threads``: a number per call.
     """
-    launches = _find_launches(graph, threads, selected)
-    if level is Level.LOW or not launches.is_expert.any() or not launches.is_fixed.any():
+    stretch, is_expert, is_fixed = _find_launches(graph, threads, selected)
+    if level is Level.LOW or not is_expert.any() or not is_fixed.any():
         return work
     own = np.where(graph.points.sync_node == NONE, work.host_segment_ns, 0)  # what ends at a sync point is a wait
-    host_ns = np.bincount(launches.stretch, own[0::2] + own[1::2], len(launches.is_expert)).astype(np.int64)
-    usual_ns = _cheap(host_ns[launches.is_fixed])
-    of_experts_ns = host_ns[launches.is_expert]
+    host_ns = np.bincount(stretch, own[0::2] + own[1::2], len(is_expert)).astype(np.int64)
+    usual_ns = _cheap(host_ns[is_fixed])
+    of_experts_ns = host_ns[is_expert]
     if of_experts_ns.mean() <= usual_ns:
         return work
     known_ns = min(usual_ns, _cheap(of_experts_ns)) if level is Level.HIGH else usual_ns
-    is_dear = launches.is_expert & (host_ns > usual_ns)
-    left = np.where(is_dear, known_ns / np.maximum(1, host_ns), 1.0)[launches.stretch]
-    shorter_ns = np.rint(own * np.repeat(left, 2)).astype(np.int64)
+    is_dear = is_expert & (host_ns > usual_ns)
+    factor = np.where(is_dear, known_ns / np.maximum(1, host_ns), 1.0)[stretch]
+    shorter_ns = np.rint(own * np.repeat(factor, 2)).astype(np.int64)
     return replace(work, host_segment_ns=work.host_segment_ns - own + shorter_ns)
 
 
@@ -64,7 +52,14 @@ def _cheap(host_ns: Int64Array) -> float:
     return float(np.quantile(host_ns, _CHEAP_QUANTILE))
 
 
-def _find_launches(graph: StepGraph, threads: Int64Array, selected: BoolArray) -> _Launches:
+def _find_launches(
+    graph: StepGraph, threads: Int64Array, selected: BoolArray
+) -> tuple[Int64Array, BoolArray, BoolArray]:
+    """Per call its stretch; per stretch whether it launches a GEMM of experts, and whether one of another layer.
+
+    A stretch of calls ends with one that launches, records or waits; fills belong to the launch after them. Of GEMMs of
+    experts count several in a row on several streams.
+    """
     operations, count = graph.operations, graph.calls.height
     category = operations["category"].cast(pl.String)
     launched = np.flatnonzero(graph.call_of != NONE)
@@ -86,4 +81,4 @@ def _find_launches(graph: StepGraph, threads: Int64Array, selected: BoolArray) -
     stream = operations["stream"].to_numpy()[of_stretch]
     follows = of_expert[1:] & of_expert[:-1] & (stream[1:] != stream[:-1]) & (threads[last[1:]] == threads[last[:-1]])
     in_row = np.append(False, follows) | np.append(follows, False)
-    return _Launches(np.searchsorted(last, np.arange(count)), in_row[: len(last)], of_other)
+    return np.searchsorted(last, np.arange(count)), in_row[: len(last)], of_other

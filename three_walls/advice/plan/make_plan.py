@@ -191,7 +191,7 @@ def choose_first_trial(
     step_ns, unprofiled = facts.number("step_ns"), facts.number("unprofiled_step_ns")
     low = high = None
     if step_ns and first.gain_ns.low is not None and first.gain_ns.high is not None:
-        is_replayed = predictor is not None and not predictor.reason_withheld
+        is_replayed = predictor is not None and not predictor.missing_reason
         length_ns = predictor.step_ns.likely_ns if predictor and is_replayed else unprofiled or step_ns
         low, high = (min(1.0, saved_ns / length_ns) for saved_ns in (first.gain_ns.low, first.gain_ns.high))
     after_low = after_high = None

@@ -38,7 +38,7 @@ class Replays:
     @staticmethod
     def of(predictor: Predictor | None) -> Replays | None:
         """None where there is no predictor, or it predicts nothing."""
-        return None if predictor is None or predictor.reason_withheld else Replays(predictor)
+        return None if predictor is None or predictor.missing_reason else Replays(predictor)
 
     def starting_from(self, base: Transformations) -> Replays:
         """The same predictor with ``base`` applied before everything."""
