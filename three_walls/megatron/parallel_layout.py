@@ -22,7 +22,7 @@ _KEYS = {
     "micro_batch": "micro_batch_size",
     "global_batch": "global_batch_size",
 }
-_UNEVEN_STAGES = (
+UNEVEN_STAGES = (
     "pipeline_model_parallel_layout",
     "num_layers_in_first_pipeline_stage",
     "num_layers_in_last_pipeline_stage",
@@ -148,7 +148,7 @@ class CompleteLayout(ParallelLayout):
 
 def has_uneven_stages(config: RunConfig) -> bool:
     """Whether a setting gives pipeline stages different numbers of layers."""
-    return any(config.get(key) for key in _UNEVEN_STAGES)
+    return any(config.get(key) for key in UNEVEN_STAGES)
 
 
 def halve_microbatches(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:
