@@ -25,8 +25,7 @@ from pathlib import Path
 
 from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.decide_verdict import decide_verdict
-from three_walls.advice.format.load_rules import check_rules_directory
-from three_walls.advice.format.rule_base import RuleBase, load_rule_base
+from three_walls.advice.format.load_rules import RuleBase, check_rules_directory, load_rule_base
 from three_walls.advice.judge_warnings import judge_warnings
 from three_walls.advice.plan.locate import name_places
 from three_walls.advice.plan.make_plan import choose_first_trial, make_validated_plan

@@ -10,10 +10,10 @@ from tests.facts import views
 from tests.facts.model_runs import toy
 from tests.facts.views import run_view, step_view
 from three_walls.facts import half_tensor_parallel
-from three_walls.facts.memory_estimate import estimate_stages
 from three_walls.lib.fact import FactValue
 from three_walls.lib.measurement import known, missing
 from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.stage_memory import estimate_stages
 from three_walls.trace.identity import Gpu
 
 DEVICE_BYTES, PEAK_BYTES, UPDATE_NS = 1_000_000, 100_000, 500

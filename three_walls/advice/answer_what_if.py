@@ -2,10 +2,9 @@
 with them.
 
 A setting stands for the transformations of the rule that proposes it. One that only chooses how such an edit works is
-taken together with that edit. How many layers are recomputed in full may be any
-number (``advice/plan/recomputed_layers.py``), and modules may take the place of full recompute
-(``advice/plan/recomputed_modules.py``). A bandwidth, a factor or a dropped kernel is a
-transformation of its own.
+taken together with that edit. How many layers are recomputed in full may be any number, and modules may take the place
+of full recompute (``advice/plan/recomputed_layers.py``). A bandwidth, a factor or a dropped kernel is a transformation
+of its own.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from three_walls.advice.edits import fact_of, target_of
 from three_walls.advice.format.conditions import evaluate_all, list_conditions, same, that_are
 from three_walls.advice.format.rule import Rule
 from three_walls.advice.judge import failing_requirements
-from three_walls.advice.plan.recomputed_layers import GRANULARITY, change_recomputed_layers
-from three_walls.advice.plan.recomputed_modules import MODULES, find_module_rules
+from three_walls.advice.plan.recomputed_layers import GRANULARITY, MODULES, change_recomputed_layers, find_module_rules
 from three_walls.advice.plan.replays import Replays
 from three_walls.advice.what_if import Changes, Question, WhatIf
 from three_walls.advice.wording import explain
@@ -33,7 +31,8 @@ from three_walls.lib.fact import FactSheet, FactValue
 from three_walls.lib.load_documents import suggest
 from three_walls.lib.plain_data import ConfigData
 from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Levels, Predictor, Selection, Transformation
-from three_walls.tables.buckets import CATEGORIES, COMMUNICATION_CATEGORIES
+from three_walls.tables.buckets import CATEGORIES, COMMUNICATION_CATEGORIES, TOKEN_EXCHANGES
+from three_walls.tables.config_values import show
 
 HOST, NCCL = "host", "nccl"
 
@@ -41,8 +40,6 @@ SCALABLE = (HOST, NCCL, *CATEGORY_GROUPS, *CATEGORIES)
 """What a factor can apply to."""
 
 _NCCL_KERNELS = "(?i)nccl"
-
-TOKEN_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +143,9 @@ def find_changes(question: Question, rules: Sequence[Rule], facts: FactSheet, pr
     parts += [Changes((_drop(kernels),)) for kernels in question.dropped_kernels]
     if question.network_bytes_per_s is not None:
         parts.append(_change_network(question.network_bytes_per_s, facts))
-    found = [change for part in parts for change in part.transformations]
+    transformations = (change for part in parts for change in part.transformations)
     return Changes(
-        tuple(dict.fromkeys(found)),  # two settings of one rule change the step once
+        tuple(dict.fromkeys(transformations)),  # two settings of one rule change the step once
         tuple(dict.fromkeys(reason for part in parts for reason in part.unknown)),
         tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
@@ -184,7 +181,7 @@ def _set(
     without, and those whose symptom is there before those whose symptom is not.
     """
     value = settings[name]
-    shown = f"{name.partition('.')[2]}={_write(value)}"
+    shown = f"{name.partition('.')[2]}={show(value)}"
     if _is_set(name, value, facts):
         return Changes(notes=(f"{shown} is set already: it changes nothing.",))
     recomputed = change_recomputed_layers(name, shown, settings, rules, facts)
@@ -216,12 +213,12 @@ def _set(
     for rule in in_order:
         by_lever.setdefault(rule.lever or rule.id, rule)
     candidates = [rule for rule in by_lever.values() if not is_foreign[rule.id]] or list(by_lever.values())
-    found = [(rule, *replays.find(rule, _assume(rule, settings, facts))) for rule in candidates]
-    chosen = [rule for rule, transformations, _ in found if transformations]
+    answers = [(rule, *replays.find(rule, _assume(rule, settings, facts))) for rule in candidates]
+    chosen = [rule for rule, transformations, _ in answers if transformations]
     if not chosen:
-        rule, _, reason = found[0]
+        rule, _, reason = answers[0]
         return Changes(unknown=(f"{shown}: not predicted by rule {rule.id}: {reason}",))
-    transformations = tuple(change for _, changes, _ in found for change in changes)
+    transformations = tuple(change for _, changes, _ in answers for change in changes)
     notes = [*_note_other_edits(chosen, name, shown, facts), *_note_obstacles(chosen, shown, facts)]
     return Changes(transformations, notes=tuple(notes))
 
@@ -328,11 +325,11 @@ def _sets(edited: str, to: ConfigData, name: str, value: ConfigData) -> bool:
 
 
 def _describe_unknown_setting(name: str, shown: str, rules: Sequence[Rule], facts: FactSheet) -> str:
-    values = {_write(to) for rule in rules for edit_name, to in _targets(rule, facts) if edit_name == name}
+    values = {show(to) for rule in rules for edit_name, to in _targets(rule, facts) if edit_name == name}
     key = name.partition(".")[2]
     chosen = [edit for rule in rules if name in rule.gain.chosen_by for edit in _targets(rule, facts)]
     if chosen:
-        together = ", ".join(f"{edit_name.partition('.')[2]}={_write(to)}" for edit_name, to in chosen)
+        together = ", ".join(f"{edit_name.partition('.')[2]}={show(to)}" for edit_name, to in chosen)
         return (
             f"--set {shown}: no rule knows what it changes by itself, only together with {together} where that is not "
             "set yet"
@@ -350,19 +347,10 @@ def _note_other_edits(chosen: Sequence[Rule], name: str, shown: str, facts: Fact
         for edit_name, to in _targets(rule, facts):
             current = facts.get(edit_name)
             if edit_name != name and (current.is_missing or not same(current.value, to)):
-                others.append(f"{edit_name.partition('.')[2]}={_write(to)}")
+                others.append(f"{edit_name.partition('.')[2]}={show(to)}")
         if others and rule.gain.replay:
             notes.append(f"{shown} is taken together with {', '.join(others)}, as rule {rule.id} proposes.")
     return notes
-
-
-def _write(value: ConfigData) -> str:
-    """``value`` as Hydra reads it."""
-    if isinstance(value, tuple):
-        return f"[{','.join(map(_write, value))}]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "null" if value is None else str(value)
 
 
 def _scale(name: str, factor: float) -> Changes:

@@ -13,10 +13,10 @@ from three_walls.advice.plan.replays import Replays, Transformations
 from three_walls.advice.verdict_rows import Counterfactual
 from three_walls.lib.fact import FactSheet
 from three_walls.replay.transformation import NOTHING, Action, Levels, Selection, Transformation
+from three_walls.tables.buckets import HOST_COPIES
 
 MEMORY, COMMUNICATION, COMPUTE, HOST = "memory", "communication", "compute_host.compute", "compute_host.host"
 STRAGGLER = "straggler"
-_HOST_COPIES = ("copy_h2d_pinned", "copy_h2d_pageable", "copy_d2h_pinned", "copy_d2h_pageable")
 
 
 def heal(ranks: tuple[int, ...]) -> Transformation:
@@ -30,8 +30,8 @@ def replay_without_walls(replays: Replays, facts: FactSheet) -> tuple[Counterfac
     removed, notes = _list_removals(replays, facts)
 
     def without(*walls: str) -> Counterfactual:
-        taken = tuple(change for wall in walls for change in removed[wall])
-        step_ns = replays.likely_ns(taken) if taken else now_ns
+        changes = tuple(change for wall in walls for change in removed[wall])
+        step_ns = replays.likely_ns(changes) if changes else now_ns
         return Counterfactual(walls, step_ns, now_ns - step_ns, notes.get(walls[0], "") if len(walls) == 1 else "")
 
     single = tuple(without(wall) for wall in removed)
@@ -41,11 +41,11 @@ def replay_without_walls(replays: Replays, facts: FactSheet) -> tuple[Counterfac
 
 def _list_removals(replays: Replays, facts: FactSheet) -> tuple[dict[str, Transformations], dict[str, str]]:
     """What removes each wall, as far as it is in the step, and notes on what is not known."""
-    wanted: dict[str, Transformations] = {
+    removals: dict[str, Transformations] = {
         MEMORY: (
             Transformation(Action.SCALE, Selection(directions=("recompute",)), time=NOTHING, host=NOTHING),
             # The host still waits where it reads sizes back: that is no price of memory.
-            Transformation(Action.SCALE, Selection(categories=_HOST_COPIES), time=NOTHING),
+            Transformation(Action.SCALE, Selection(categories=HOST_COPIES), time=NOTHING),
         ),
         COMMUNICATION: (Transformation(Action.SCALE, Selection(categories=("communication",)), time=NOTHING),),
         COMPUTE: (Transformation(Action.SCALE, Selection(categories=("attention_unfused",)), time=NOTHING),),
@@ -61,8 +61,8 @@ def _list_removals(replays: Replays, facts: FactSheet) -> tuple[dict[str, Transf
     else:
         share = min(1.0, reached / verdict_thresholds.REACHABLE_GEMM_EFFICIENCY_FRACTION)
         gemms = Transformation(Action.SCALE, Selection(categories=("gemms",)), time=Levels(share, share, share))
-        wanted[COMPUTE] = (*wanted[COMPUTE], gemms)
-    found = {
-        wall: tuple(change for change in changes if not replays.explain(change)) for wall, changes in wanted.items()
+        removals[COMPUTE] = (*removals[COMPUTE], gemms)
+    effective = {
+        wall: tuple(change for change in changes if not replays.explain(change)) for wall, changes in removals.items()
     }
-    return found, notes
+    return effective, notes

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from three_walls.advice.finding import PlannedEdit, PlanNote
-from three_walls.bridge.constraints import constraint_table, failure_mode_of, judge_constraints, judge_values, show
+from three_walls.bridge.constraints import constraint_table, failure_mode_of, judge_constraints, judge_values
 from three_walls.bridge.field_values import ACTIVATIONS_NAMED_SINCE, FieldValues, describe_field
 from three_walls.bridge.merged_config import (
     COMM_OVERLAP,
@@ -37,6 +37,7 @@ from three_walls.lib.hydra import Override, Reference, Sweep, parse_override
 from three_walls.lib.load_documents import suggest
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.tables.bridge_releases import BridgeSchema, FailureMode, FieldType, bridge_schema, release_number
+from three_walls.tables.config_values import show
 
 _OPEN_SECTIONS = ("dataset", "peft", "tokenizer")
 """Sections whose class differs from run to run, so that a field that no release lists may exist."""

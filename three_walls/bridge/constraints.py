@@ -17,7 +17,8 @@ from three_walls.bridge.resolve_config import BEFORE, DERIVED, DERIVED_NAMES, EN
 from three_walls.lib.expressions import FAILURES, Truth, evaluate, list_names, parse_expression
 from three_walls.lib.load_documents import Text, load_table, suggest
 from three_walls.lib.resources import RULES_DIR, TABLES_DIR
-from three_walls.tables.bridge_releases import FailureMode, bridge_schema, known_releases, release_number
+from three_walls.tables.bridge_releases import FailureMode, bridge_schema, is_between, known_releases, release_number
+from three_walls.tables.config_values import show
 
 CONSTRAINTS_FILE = TABLES_DIR / "bridge-constraints.yaml"
 
@@ -52,10 +53,7 @@ class Constraint:
 
     def is_checked_in(self, version: str) -> bool:
         """Whether the release checks it."""
-        release = release_number(version)
-        return (self.since is None or release >= release_number(self.since)) and (
-            self.until is None or release <= release_number(self.until)
-        )
+        return is_between(release_number(version), self.since, self.until)
 
     def judge(self, settings: Resolved) -> tuple[Truth, str]:
         """Whether the configuration keeps it, and what is wrong where it does not."""
@@ -66,13 +64,13 @@ class Constraint:
             if applies is Truth.FAILS:
                 return Truth.HOLDS, ""
             needs = _parse(self.needs)
-            kept = Truth.of(evaluate(needs, settings.find))
+            holds = Truth.of(evaluate(needs, settings.find))
         except FAILURES as error:
             if applies is Truth.UNKNOWN:
                 return Truth.UNKNOWN, ""
             return Truth.FAILS, f"{type(error).__name__}: {error}"
-        if kept is not Truth.FAILS or applies is Truth.UNKNOWN:
-            return (Truth.HOLDS if kept is Truth.HOLDS else Truth.UNKNOWN), ""
+        if holds is not Truth.FAILS or applies is Truth.UNKNOWN:
+            return (Truth.HOLDS if holds is Truth.HOLDS else Truth.UNKNOWN), ""
         values = [(name, settings.find(name)) for name in list_names(needs)]
         return Truth.FAILS, ", ".join(
             f"{name} is {show(value)}" for name, value in values if value is not Truth.UNKNOWN
@@ -125,9 +123,9 @@ def judge_values(
     for name, constraint in constraint_table().constraints.items():
         if not constraint.is_checked_in(version):
             continue
-        truth, found = constraint.judge(settings)
+        truth, values = constraint.judge(settings)
         if truth is Truth.FAILS:
-            text = constraint.failure_mode.describe(f"{constraint.message} ({found})", settings.schema.release)
+            text = constraint.failure_mode.describe(f"{constraint.message} ({values})", settings.schema.release)
             broken.append(PlanNote(name, text, constraint.source))
         elif truth is Truth.UNKNOWN:
             unknown.append(name)
@@ -150,10 +148,3 @@ def compared_names() -> frozenset[str]:
     """Every name that some constraint compares."""
     texts = [text for row in constraint_table().constraints.values() for text in (row.when, row.needs) if text]
     return frozenset(name for text in texts for name in list_names(_parse(text)))
-
-
-def show(value: Any) -> str:
-    """A value as an override has it."""
-    if isinstance(value, tuple):
-        return f"[{','.join(map(show, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

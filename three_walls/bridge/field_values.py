@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from three_walls.bridge.constraints import compared_names, show
+from three_walls.bridge.constraints import compared_names
 from three_walls.bridge.merged_config import MIXED_PRECISION, read_dtype
 from three_walls.lib.hydra import Sweep
 from three_walls.lib.load_documents import suggest
@@ -19,6 +19,7 @@ from three_walls.tables.bridge_releases import (
     release_number,
 )
 from three_walls.tables.config_keys import keys_by_path
+from three_walls.tables.config_values import show
 
 ACTIVATIONS_NAMED_SINCE = (0, 4)
 """The first release that reads the name of an activation function."""
@@ -51,8 +52,8 @@ class FieldValues:
         is_named = release_number(self.schema.release) >= ACTIVATIONS_NAMED_SINCE
         if path == "model.activation_func" and is_named and value in ACTIVATIONS:
             return ""
-        held = str(self.before.get(path))
-        if held.startswith("torch.") and isinstance(value, str) and str(read_dtype(value)).startswith("torch."):
+        replaces_dtype = isinstance(value, str) and str(self.before.get(path)).startswith("torch.")
+        if replaces_dtype and str(read_dtype(value)).startswith("torch."):
             return ""  # a name replaces a dtype
         if path in _NAMED_MEMBERS and value in self.enum_members(field):
             return ""

@@ -10,7 +10,7 @@ from three_walls.lib.hydra import write_value
 from three_walls.lib.plain_data import ConfigData
 from three_walls.megatron.settings.run_config import BUILDS_COMM_OVERLAP, RunConfig
 from three_walls.tables.bridge_releases import bridge_schema, release_number
-from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys
+from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys, late_words
 
 _COPIES = ("model", "optimizer", "ddp")
 """Sections that a CommOverlapConfig copies its fields to, by name (``setup`` in comm_overlap.py of every release)."""
@@ -175,8 +175,7 @@ class BridgeSpeller:
         return True
 
     def _knows_values(self, key: ConfigKey, spelling: PathSpelling, value: ConfigData) -> bool:
-        words = map(str, value if isinstance(value, tuple) else (value,))
-        late = [word for word in words if self.version < release_number(spelling.value_since.get(word, "0"))]
+        late = late_words(spelling, value, self.version)
         for word in late:
             self.note(f"{key.name}={word} needs release {spelling.value_since[word]} or later")
         return not late

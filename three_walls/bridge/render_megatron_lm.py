@@ -8,8 +8,7 @@ from three_walls.advice.finding import PlannedEdit
 from three_walls.bridge.render_bridge import name_of_sm_count
 from three_walls.lib.plain_data import ConfigData
 from three_walls.megatron.settings.run_config import RunConfig
-from three_walls.tables.bridge_releases import release_number
-from three_walls.tables.config_keys import ConfigKey, FlagSpelling, config_keys, flags_of
+from three_walls.tables.config_keys import ConfigKey, FlagSpelling, config_keys, flags_of, late_words
 
 _ONE_SM_COUNT = (0, 19)
 """The release from which one flag sets the SMs of every dispatcher backend."""
@@ -48,9 +47,7 @@ class MegatronLmSpeller:
 
     def _is_in_release(self, spelling: FlagSpelling, value: ConfigData) -> bool:
         """Whether the release's parser knows the flag and the words."""
-        words = map(str, value if isinstance(value, tuple) else (value,))
-        late = [word for word in words if self.core < release_number(spelling.value_since.get(word, "0"))]
-        return spelling.is_in(self.core) and not late
+        return spelling.is_in(self.core) and not late_words(spelling, value, self.core)
 
     def _has_already(self, key: ConfigKey, value: ConfigData) -> bool:
         """Whether the run has the value without a flag for it; a derived one may move with other edits."""

@@ -20,7 +20,7 @@ from three_walls.lib.text import show_control_characters
 from three_walls.tables.buckets import SubWall, Wall
 
 if TYPE_CHECKING:
-    from three_walls.advice.format.rule_base import RuleBase
+    from three_walls.advice.format.load_rules import RuleBase
 
 
 def _own_directory(_context: click.Context, _parameter: click.Parameter, directory: Path | None) -> Path | None:
@@ -150,7 +150,7 @@ def test_command(directory: Path | None) -> None:
 
 def _load(directory: Path | None) -> RuleBase:
     with loading():
-        from three_walls.advice.format.rule_base import load_rule_base
+        from three_walls.advice.format.load_rules import load_rule_base
     return load_rule_base(_list_definitions(), directory)
 
 

@@ -13,10 +13,10 @@ import polars as pl
 from three_walls.export.lanes import LONGEST_SHOWN_NAME, MeasuredStep
 from three_walls.export.step_detail_rows import KernelPlace, KernelRow
 from three_walls.facts.gemm_shapes import LaunchedGemms
-from three_walls.facts.model_flops import precision_of
 from three_walls.layers.layer_order import OUTSIDE
 from three_walls.lib.declare import artifact
 from three_walls.lib.units import NS_PER_S
+from three_walls.megatron.count_flops import precision_of
 from three_walls.step.find_steps import TRAINING_STEP_TEXT
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import EVALUATES, Operators

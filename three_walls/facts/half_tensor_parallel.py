@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from three_walls.facts.memory_estimate import NO_DEVICE_MEMORY, count_dense_parameters, estimate_stages, find_fullest
-from three_walls.facts.run_layout import halve_microbatches
+from three_walls.facts.memory_estimate import NO_DEVICE_MEMORY
 from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.units import NS_PER_S
+from three_walls.megatron.parallel_layout import halve_microbatches
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
+from three_walls.megatron.stage_memory import count_dense_parameters, estimate_stages, find_fullest
 from three_walls.step.step_view import RunView, StepView
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import polars as pl
 
 from three_walls.facts.fact_rows import CopyBandwidth
-from three_walls.facts.step_facts import HOST_COPIES
 from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import Measurement, known_or_missing
 from three_walls.lib.units import NS_PER_S
 from three_walls.step.intervals import DURATION
 from three_walls.step.step_view import StepView
+from three_walls.tables.buckets import HOST_COPIES
 
 LARGE_COPY_BYTES = 1 << 20
 """A smaller copy is over before the link is full: its rate is the cost of starting a copy."""

@@ -7,10 +7,10 @@ with tokens spread evenly over the experts.
 
 from __future__ import annotations
 
-from three_walls.facts.model_flops import STEP_PER_FORWARD, count_forward, projection_weights
 from three_walls.facts.run_layout import UNKNOWN_GPU
 from three_walls.lib.declare import fact
 from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.megatron.count_flops import STEP_PER_FORWARD, count_forward, projection_weights
 from three_walls.megatron.model_shape import ModelShape
 from three_walls.megatron.parallel_layout import CompleteLayout
 from three_walls.step.step_view import StepView

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from three_walls.facts.communication_facts import SplitCommunication
 from three_walls.facts.recompute_facts import Recompute
-from three_walls.facts.step_facts import HOST_COPIES, HOST_IDLE, HOST_LAUNCHES
+from three_walls.facts.step_facts import HOST_IDLE, HOST_LAUNCHES
 from three_walls.lib.declare import artifact, duration
 from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement
 from three_walls.step.step_view import StepView
 from three_walls.step.stragglers import StragglerCause
+from three_walls.tables.buckets import HOST_COPIES
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Never, TypeVar
 
 from three_walls.lib.declare import artifact, fact, flag
 from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, known_or_missing, missing, unstated
-from three_walls.megatron.parallel_layout import CompleteLayout, ParallelLayout
+from three_walls.megatron.parallel_layout import CompleteLayout, ParallelLayout, halve_microbatches
 from three_walls.megatron.settings.run_config import NOT_SHOWN, RunConfig
 from three_walls.step.step_view import RunView
 from three_walls.tables.hardware import GpuModel
@@ -378,17 +378,3 @@ def _dp_spans_nodes(config: RunConfig, layout: ParallelLayout) -> bool | None:
     inside_replicas = config.get("use_tp_pp_dp_mapping") is True
     span = layout.world if inside_replicas else layout.world // layout.pipeline
     return span > layout.ranks_per_node
-
-
-def halve_microbatches(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:
-    """Half as many micro-batches per step: a pipeline needs at least p (virtual: a multiple of p)."""
-    size, count, stages = layout.micro_batch, layout.microbatches, layout.pipeline
-    if size is None or count is None or stages is None:
-        return _needs("micro and global batch size, the parallel sizes and WORLD_SIZE")
-    if count % 2:
-        return missing(f"{count} micro-batches per step cannot be halved")
-    halved = count // 2
-    is_interleaved = config.size("virtual_pipeline_model_parallel_size") is not None
-    if halved < stages or (is_interleaved and halved % stages):
-        return missing(f"{halved} micro-batches would not keep {stages} pipeline stages busy")
-    return known(halved)

@@ -11,12 +11,11 @@ from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.intervals import DURATION
 from three_walls.step.step_view import StepView
-from three_walls.tables.buckets import COMPUTE_CATEGORIES, IDLE_BUCKETS
+from three_walls.tables.buckets import COMPUTE_CATEGORIES, HOST_COPIES, IDLE_BUCKETS
 
 HOST_LAUNCHES = ("api_calls", "launch_correlation", "inside_cuda_graphs")
 """What facts about the host need: launches, joined to what they launched, and none hidden in graphs."""
 
-HOST_COPIES = ("copy_h2d_pinned", "copy_h2d_pageable", "copy_d2h_pinned", "copy_d2h_pageable")
 HOST_IDLE = ("launch_starved", "host_blocked")
 
 _DEVICE = ("cuda_graph_activity",)

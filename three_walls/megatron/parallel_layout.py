@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from math import prod
 
-from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, missing
 from three_walls.lib.plain_data import as_size
 from three_walls.megatron.settings.run_config import RunConfig
 
@@ -22,7 +22,7 @@ _KEYS = {
     "micro_batch": "micro_batch_size",
     "global_batch": "global_batch_size",
 }
-_UNEVEN_STAGES = (
+UNEVEN_STAGES = (
     "pipeline_model_parallel_layout",
     "num_layers_in_first_pipeline_stage",
     "num_layers_in_last_pipeline_stage",
@@ -148,7 +148,21 @@ class CompleteLayout(ParallelLayout):
 
 def has_uneven_stages(config: RunConfig) -> bool:
     """Whether a setting gives pipeline stages different numbers of layers."""
-    return any(config.get(key) for key in _UNEVEN_STAGES)
+    return any(config.get(key) for key in UNEVEN_STAGES)
+
+
+def halve_microbatches(config: RunConfig, layout: ParallelLayout) -> Measurement[int]:
+    """Half as many micro-batches per step: a pipeline needs at least p (virtual: a multiple of p)."""
+    size, count, stages = layout.micro_batch, layout.microbatches, layout.pipeline
+    if size is None or count is None or stages is None:
+        return missing(f"needs micro and global batch size, the parallel sizes and WORLD_SIZE {GIVE_CONFIG}")
+    if count % 2:
+        return missing(f"{count} micro-batches per step cannot be halved")
+    halved = count // 2
+    is_interleaved = config.size("virtual_pipeline_model_parallel_size") is not None
+    if halved < stages or (is_interleaved and halved % stages):
+        return missing(f"{halved} micro-batches would not keep {stages} pipeline stages busy")
+    return known(halved)
 
 
 def read_layout(config: RunConfig) -> ParallelLayout:

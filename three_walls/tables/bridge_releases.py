@@ -188,6 +188,12 @@ def release_number(version: str) -> tuple[int, int]:
     return _AFTER_EVERY_RELEASE if match is None else (int(match[1]), int(match[2] or 0))
 
 
+def is_between(release: tuple[int, int], since: str | None, until: str | None) -> bool:
+    """Whether ``release`` is none before ``since`` and none after ``until``, where these are given."""
+    is_early = since is not None and release < release_number(since)
+    return not is_early and (until is None or release <= release_number(until))
+
+
 @cache
 def known_releases() -> tuple[str, ...]:
     """Releases with a schema, oldest first."""

@@ -266,8 +266,11 @@ COMMUNICATION_CATEGORIES = categories_of(Group.COMMUNICATION)
 SEND_RECV = "send_recv"
 """What the kernel table calls an NCCL SendRecv until its owner is known; never a bucket."""
 
-EP_CATEGORIES = ("ep_all_to_all", "ep_dispatch_combine", "ep_control")
+TOKEN_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
+EP_CATEGORIES = (*TOKEN_EXCHANGES, "ep_control")
 """Communication of expert parallelism."""
+
+HOST_COPIES = ("copy_h2d_pinned", "copy_h2d_pageable", "copy_d2h_pinned", "copy_d2h_pageable")
 
 GEMM_CATEGORIES = ("gemm", "grouped_gemm")
 """Kernels that multiply matrices."""

@@ -31,7 +31,7 @@ from three_walls.lib.load_documents import (
 )
 from three_walls.lib.plain_data import ConfigData, ConfigScalar
 from three_walls.lib.resources import TABLES_DIR
-from three_walls.tables.bridge_releases import release_number
+from three_walls.tables.bridge_releases import is_between, release_number
 from three_walls.tables.buckets import Wall
 from three_walls.tables.config_values import LONGEST_VALUE, is_of_type
 
@@ -66,8 +66,7 @@ class FlagSpelling:
 
     def is_in(self, core: tuple[int, int]) -> bool:
         """Whether the release (major, minor) of Megatron Core knows the flag."""
-        is_late = self.since is not None and core < release_number(self.since)
-        return not is_late and (self.until is None or core <= release_number(self.until))
+        return is_between(core, self.since, self.until)
 
     @property
     def has_default(self) -> bool:
@@ -247,6 +246,12 @@ def flags_of(key: ConfigKey) -> tuple[str, ...]:
 def paths_of(key: ConfigKey) -> tuple[str, ...]:
     """Every Megatron-Bridge path that holds the key."""
     return () if key.bridge is None else key.bridge.paths + key.bridge.also_read
+
+
+def late_words(spelling: FlagSpelling | PathSpelling, value: ConfigData, release: tuple[int, int]) -> list[str]:
+    """The words of ``value`` that only releases after ``release`` know."""
+    words = map(str, _elements(value))
+    return [word for word in words if release < release_number(spelling.value_since.get(word, "0"))]
 
 
 def is_allowed(key: ConfigKey, value: ConfigData) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from three_walls.lib.plain_data import ConfigData, ConfigScalar, as_whole_number
 
@@ -105,3 +106,10 @@ def _finite(number: float) -> float:
     if not math.isfinite(number):
         raise ValueError("a number without end")
     return number
+
+
+def show(value: Any) -> str:
+    """``value`` for a reader, as an override has it; texts without quotes."""
+    if isinstance(value, tuple):
+        return f"[{','.join(map(show, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

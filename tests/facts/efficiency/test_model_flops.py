@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.facts.model_runs import toy, wide, without
-from three_walls.facts.model_flops import ForwardFlops, count_forward, step_flops
 from three_walls.lib.measurement import known
 from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.count_flops import ForwardFlops, count_forward, step_flops
 from three_walls.megatron.model_shape import ModelShape, padded_vocabulary, read_model_shape, read_moe_pattern
 from three_walls.megatron.settings.run_config import RunConfig
 

@@ -7,9 +7,9 @@ import pytest
 from tests.facts.model_runs import run_config, toy, without
 from three_walls.facts.fact_rows import MoePart
 from three_walls.facts.gemm_efficiency import ExecutedFlops, count_executed, tabulate_roles
-from three_walls.facts.model_flops import count_forward, precision_of
 from three_walls.lib.measurement import known
 from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.count_flops import count_forward, precision_of
 from three_walls.megatron.model_shape import read_model_shape
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.facts.model_runs import toy, wide, without
 from tests.facts.views import measure, run_view
 from three_walls.facts import memory_estimate
-from three_walls.facts.memory_estimate import StageMemory, estimate_stages
 from three_walls.lib.fact import FactValue
 from three_walls.lib.measurement import GIVE_CONFIG, known_or_missing, missing
 from three_walls.lib.plain_data import ConfigData
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.megatron.stage_memory import StageMemory, estimate_stages
 from three_walls.trace.identity import Gpu
 
 MIB = 1 << 20

@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from three_walls.advice.format.conditions import KnownFacts
 from three_walls.advice.format.rule import Rule, folder_of
 from three_walls.advice.format.rule_sources import Source, read_sources
+from three_walls.advice.judge_warnings import WarningRule, load_warnings
 from three_walls.lib.errors import UsageError
 from three_walls.lib.fact import FactDefinition
 from three_walls.lib.load_documents import Problem, raise_problems, read_table
-from three_walls.lib.resources import WARNINGS_FOLDER
+from three_walls.lib.resources import RULES_DIR, WARNINGS_FOLDER
 from three_walls.tables.buckets import Wall
 
 CASES_SUFFIX = ".cases.yaml"
 SOURCES_FILE = "sources.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleBase:
+    """Rules by id, and warnings by code."""
+
+    rules: tuple[Rule, ...]
+    warnings: tuple[WarningRule, ...]
+
+
+def load_rule_base(definitions: tuple[FactDefinition, ...], additional: Path | None = None) -> RuleBase:
+    """The rules and warnings that ship with the program, and those of the directory ``additional``.
+
+    ``definitions``: the facts that they may compare. Raises RuleBaseError, which lists all errors.
+    """
+    return _load_own(definitions) if additional is None else _load(definitions, RULES_DIR, additional)
+
+
+@cache
+def _load_own(definitions: tuple[FactDefinition, ...]) -> RuleBase:
+    """What ships with the program never changes while it runs."""
+    return _load(definitions, RULES_DIR)
+
+
+def _load(definitions: tuple[FactDefinition, ...], *directories: Path) -> RuleBase:
+    rules = load_rules(*directories, definitions=definitions)
+    return RuleBase(rules, load_warnings(*directories, definitions=definitions))
 
 
 def load_rules(directory: Path, *more: Path, definitions: Iterable[FactDefinition]) -> tuple[Rule, ...]:
@@ -35,21 +65,21 @@ def load_rules(directory: Path, *more: Path, definitions: Iterable[FactDefinitio
         if place == directory or (place / SOURCES_FILE).exists():
             sources |= read_sources(place / SOURCES_FILE, problems)
         for path in rule_files(place):
-            found = read_table(path, Rule, problems, {"facts": facts, "sources": sources, "path": path})
-            if found is None:
+            rule = read_table(path, Rule, problems, {"facts": facts, "sources": sources, "path": path})
+            if rule is None:
                 continue
-            if found.id in rules:
-                message = f"id {found.id} is already that of {rules[found.id].path}; rename this rule"
+            if rule.id in rules:
+                message = f"id {rule.id} is already that of {rules[rule.id].path}; rename this rule"
                 problems.append(Problem((str(path), 1, 1), message))
-            rules.setdefault(found.id, found)
+            rules.setdefault(rule.id, rule)
     raise_problems(problems)
     return tuple(rules[name] for name in sorted(rules))
 
 
 def rule_files(directory: Path) -> tuple[Path, ...]:
     """The rule files in the folders of ``directory``, one folder per wall; not cases, not warnings."""
-    found = (path for path in directory.glob("*/*.yaml") if not path.name.endswith(CASES_SUFFIX))
-    return tuple(sorted(path for path in found if path.parent.name != WARNINGS_FOLDER))
+    paths = (path for path in directory.glob("*/*.yaml") if not path.name.endswith(CASES_SUFFIX))
+    return tuple(sorted(path for path in paths if path.parent.name != WARNINGS_FOLDER))
 
 
 def check_rules_directory(directory: Path) -> None:

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from three_walls.advice.finding import PlanStep
 from three_walls.advice.format.rule import Rule
-from three_walls.tables.buckets import GEMM_CATEGORIES
+from three_walls.tables.buckets import GEMM_CATEGORIES, TOKEN_EXCHANGES
 
-_EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
 _STARVED = ("starved_nothing_visible", "starved_launching")
 
 SEEN_IN: dict[str, tuple[str, ...]] = {
-    "ep_transfer_exposed_ns": _EXCHANGES,
+    "ep_transfer_exposed_ns": TOKEN_EXCHANGES,
     "dp_exposed_ns": ("data_parallel",),
     "tp_exposed_ns": ("tensor_parallel",),
     "cp_exposed_ns": ("context_ring",),

@@ -1,7 +1,10 @@
-"""What a run with full recompute takes if it recomputes more of its layers, or fewer.
+"""What a run with full recompute takes if it recomputes more of its layers, or fewer, or some modules instead.
 
 Megatron recomputes every layer with the method ``uniform``, and the first ``recompute_num_layers`` layers of each model
 chunk (a pipeline stage, or a virtual one) with ``block``. One layer more costs its share of what all layers cost.
+
+A rule that recomputes a module to free memory says what that costs. It is the same from full recompute, once all that
+is computed again is taken away.
 """
 
 from __future__ import annotations
@@ -12,18 +15,13 @@ from dataclasses import replace
 from three_walls.advice.format.rule import Rule
 from three_walls.advice.what_if import Changes
 from three_walls.lib.fact import FactSheet, FactValue
+from three_walls.lib.load_documents import NOT_STATED
 from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.parallel_layout import UNEVEN_STAGES
 from three_walls.replay.transformation import Action, Levels, Selection, Transformation
 
 GRANULARITY, METHOD, LAYERS = "config.recompute_granularity", "config.recompute_method", "config.recompute_num_layers"
-_UNEVEN = (
-    "config.pipeline_model_parallel_layout",
-    "config.num_layers_in_first_pipeline_stage",
-    "config.num_layers_in_last_pipeline_stage",
-    "config.account_for_embedding_in_pipeline_split",
-    "config.account_for_loss_in_pipeline_split",
-)
-"""Settings with which stages differ in their number of layers."""
+MODULES = "config.recompute_modules"
 _RECOMPUTED = Selection(directions=("recompute",))
 
 
@@ -34,8 +32,8 @@ def change_recomputed_layers(
 
     None where it is no such setting or no such run. ``shown``: the setting as it was asked for.
     """
-    kept = settings.get(GRANULARITY, "full")
-    if name not in (METHOD, LAYERS) or facts.get(GRANULARITY).value != "full" or kept != "full":
+    granularities = (facts.get(GRANULARITY).value, settings.get(GRANULARITY, "full"))
+    if name not in (METHOD, LAYERS) or granularities != ("full", "full"):
         return None
     method, number = (settings.get(key, facts.get(key).value) for key in (METHOD, LAYERS))
     layers = _count_layers(facts)
@@ -65,7 +63,7 @@ def change_recomputed_layers(
 
 def _count_layers(facts: FactSheet) -> int | None:
     """Layers of each model chunk; None where it is not known, or they differ."""
-    if any(facts.get(name).value for name in _UNEVEN):
+    if any(facts.get(f"config.{key}").value for key in UNEVEN_STAGES):
         return None
     layers = facts.number("config.num_layers")
     chunks = 1.0
@@ -81,10 +79,10 @@ def _count_recomputed(method: FactValue, number: FactValue, layers: int) -> int 
     return {"uniform": layers, "block": min(number, layers)}.get(str(method))
 
 
-def _recompute_fewer(kept: float) -> tuple[Transformation, ...]:
-    """``kept``: of the recomputed layers."""
-    less = Levels(kept, kept, kept)
-    unwaited = Levels(1 - kept, 1 - kept, 1 - kept)
+def _recompute_fewer(fraction: float) -> tuple[Transformation, ...]:
+    """``fraction``: of the recomputed layers that still are."""
+    less = Levels(fraction, fraction, fraction)
+    unwaited = Levels(1 - fraction, 1 - fraction, 1 - fraction)
     reason = "layers take the same time each, so what is computed again falls with their number"
     return (
         Transformation(Action.SCALE, _RECOMPUTED, time=less, host=less, reason=reason),
@@ -109,3 +107,35 @@ def _recompute_more(added: float, rules: Sequence[Rule], facts: FactSheet) -> tu
 
 def _times(levels: Levels, factor: float) -> Levels:
     return Levels(levels.low * factor, levels.likely * factor, levels.high * factor)
+
+
+def find_module_rules(
+    name: str, settings: Mapping[str, ConfigData], rules: Sequence[Rule], facts: FactSheet
+) -> tuple[Rule, ...]:
+    """The rules that say what the modules asked for cost, where ``name`` is a step to them from full recompute.
+
+    Empty where it is not, or no rule says that of one of the modules.
+    """
+    modules = settings.get(MODULES)
+    if name not in (GRANULARITY, METHOD, LAYERS, MODULES) or not isinstance(modules, tuple):
+        return ()
+    if facts.get(GRANULARITY).value != "full" or settings.get(GRANULARITY) != "selective":
+        return ()
+    rules_by_module = [
+        next(
+            (rule for rule in rules if rule.gain.frees_memory and rule.gain.replay and _recomputes(rule, module)), None
+        )
+        for module in modules
+    ]
+    known = [rule for rule in rules_by_module if rule is not None]
+    return tuple({rule.id: rule for rule in known}.values()) if len(known) == len(modules) else ()
+
+
+def _recomputes(rule: Rule, module: ConfigData) -> bool:
+    return any(
+        f"config.{edit.key}" == MODULES
+        and edit.remove is NOT_STATED
+        and isinstance(edit.literal, tuple)
+        and module in edit.literal
+        for edit in rule.edits
+    )
