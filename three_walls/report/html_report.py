@@ -19,8 +19,14 @@ from three_walls.lib.text import format_count, format_css_percent, format_share,
 from three_walls.report.report import Report
 from three_walls.report.section import PAGE_ROWS, Column, Section, TimelineBlock, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
-from three_walls.report.svg import place_bars, place_heat_map, place_lines, place_roofline
-from three_walls.report.timeline_view import place_timeline, timeline_data
+from three_walls.report.svg import (
+    place_bars,
+    place_heat_map,
+    place_lines,
+    place_roofline,
+    place_timeline,
+    timeline_data,
+)
 
 MOST_COLUMNS = 9
 """A table with more columns is set smaller on paper."""

@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 
+from three_walls.lib.load_documents import Pattern, Text, load_table, raise_contradictions, suggest
 from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.resources import TABLES_DIR
 from three_walls.lib.text import format_setting
 from three_walls.report.comparison import Severity, Unlikeness
 from three_walls.report.report import Report
-from three_walls.runs.comparability_limits import comparison_rules
 from three_walls.runs.compared_run import Run
 from three_walls.runs.step_change import compare_work
+from three_walls.tables.config_keys import config_keys
 
 _YES = "yes"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRules:
+    """What makes two runs not comparable: ``tables/comparison.yaml``."""
+
+    model: tuple[Text, ...]
+    work: tuple[Text, ...]
+    layout: tuple[Text, ...]
+    capture: Mapping[Text, Text]
+    ignored: tuple[Pattern, ...]
+
+    def __post_init__(self) -> None:
+        known = config_keys().keys
+        raise_contradictions(
+            ((section, place), f"{key} is not in config-keys.yaml{suggest(key, known)}")
+            for section, keys in (("model", self.model), ("work", self.work), ("layout", self.layout))
+            for place, key in enumerate(keys)
+            if key not in known
+        )
+
+    def ignores(self, name: str) -> bool:
+        """Whether the setting or variable ``name`` says nothing about the work of a step."""
+        return any(re.fullmatch(pattern, name) for pattern in self.ignored)
+
+
+@cache
+def comparison_rules() -> ComparisonRules:
+    """The rules that ship with the program."""
+    return load_table(TABLES_DIR / "comparison.yaml", ComparisonRules)
 
 
 def find_unlikeness(before: Run, after: Run) -> tuple[Unlikeness, ...]:

@@ -11,7 +11,7 @@ from three_walls.lib.version import VERSION
 from three_walls.report.comparison import ChangeOutcome, Pair, Severity
 from three_walls.report.tuning_rows import Decision, History, Judgement, NextTrial, TriedRun
 from three_walls.runs.changed_settings import compare_settings, judge_stated, judge_trial
-from three_walls.runs.comparability_limits import comparison_rules
+from three_walls.runs.comparability import comparison_rules
 from three_walls.runs.compare_runs import compare_pair
 from three_walls.runs.compared_run import Run
 from three_walls.runs.step_change import choose_basis, measure_step_change, saved_ns_of, step_on
