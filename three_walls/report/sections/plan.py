@@ -40,7 +40,7 @@ from three_walls.report.formats import (
     format_likely,
     format_wall,
 )
-from three_walls.report.overrides_file import list_entry_files, list_forms, slug_of
+from three_walls.report.overrides_file import list_entry_files, list_forms, slug
 from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR, TICK_COLOUR
 from three_walls.report.report import Report
 from three_walls.report.section import (
@@ -231,7 +231,7 @@ def _draw(report: Report, base: StepBase) -> Bars:
     for step in report.plan:
         low_ns, likely_ns, high_ns = step_after(step)
         is_bound = step.gain_ns.basis == UPPER_BOUND
-        after_ns = before_ns if is_bound else _likely_of(low_ns, likely_ns, high_ns)
+        after_ns = before_ns if is_bound else (low_ns + high_ns) // 2 if likely_ns is None else likely_ns
         rows.append(_draw_gain(step, before_ns, after_ns))
         before_ns = min(before_ns, after_ns)
     low_ns, likely_ns, high_ns = step_after(report.plan[-1])
@@ -262,10 +262,6 @@ def _draw_gain(step: PlanStep, before_ns: int, after_ns: int) -> BarRow:
     return BarRow(title, tuple(pieces), f"{format_gain_bounds(gain)}{likely}")
 
 
-def _likely_of(low_ns: int, likely_ns: int | None, high_ns: int) -> int:
-    return (low_ns + high_ns) // 2 if likely_ns is None else likely_ns
-
-
 def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest_ns: int) -> Card:
     finding, gain = step.finding, step.gain_ns
     low_ns, likely_ns, high_ns = step_after(step)
@@ -280,12 +276,11 @@ def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest
         likely_or_cost = (Metric("Cost", cost),)
     elif gain.likely is not None:
         likely_or_cost = (Metric("Likely", format_likely(gain)),)
-    subtitle: list[Inline] = [format_wall(finding.wall, finding.sub_wall)]
     return Card(
         title=finding.title,
         marker=str(step.order),
         tag=finding.rule,
-        subtitle=tuple(subtitle),
+        subtitle=(format_wall(finding.wall, finding.sub_wall),),
         metrics=(
             Metric("Gain", format_gain_bounds(gain), f"{share} of the step now" if share else ""),
             *likely_or_cost,
@@ -305,7 +300,7 @@ def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest
 
 def anchor_of(step: PlanStep) -> str:
     """The entry's anchor in the page: ``edit-grouped-gemm``."""
-    return f"edit-{slug_of(step)}"
+    return f"edit-{slug(step.rule)}"
 
 
 def _offer_overrides(report: Report, step: PlanStep) -> Iterator[Block]:
