@@ -25,7 +25,13 @@ from three_walls.report.section import (
     Text,
 )
 from three_walls.report.sections.budget import bar_column, order_buckets, title_budget
-from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation, explain_empty
+from three_walls.report.sections.plan import (
+    CONFIRM_TITLE,
+    describe_expectation,
+    explain_empty,
+    order_forms,
+    order_forms,
+)
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.step_base import find_step_base, step_after
 from three_walls.step.step_rows import BudgetRow
@@ -196,9 +202,9 @@ def _list_overrides(
     if step.overrides is None:
         return (), ()
     forms = {form[0]: form for form in list_forms(step.overrides)}
-    launchers = (("megatron-lm", "Megatron-LM"), ("bridge", "Megatron-Bridge"))
-    for form, name in launchers if report.config.dialect == "megatron_lm" else reversed(launchers):
-        notes = tuple(note for note in step.overrides.notes if note.startswith((f"{name}:", "Applied alone")))
+    for form in order_forms(report)[:2]:
+        launcher = "Megatron-LM:" if form == "megatron-lm" else "Megatron-Bridge:"
+        notes = tuple(note for note in step.overrides.notes if note.startswith((launcher, "Applied alone")))
         if form in forms or any("remove" in note for note in notes):
             break
     return tuple(forms[part] for part in (form, "env") if part in forms), notes

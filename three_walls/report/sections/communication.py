@@ -11,9 +11,9 @@ from three_walls.report.comparison import Pair
 from three_walls.report.palette import EXPOSED_COLOUR, FREE_COLOUR, HIDDEN_COLOUR, TRANSFER_COLOUR
 from three_walls.report.report import Report
 from three_walls.report.section import Block, Chart, Column, Fold, Legend, Note, Section, Swatch, Table
-from three_walls.report.sections.moe import sum_parts
+from three_walls.report.sections.moe import is_lower_bound, sum_parts
 from three_walls.step.step_rows import CommunicationTime, RankReport
-from three_walls.tables.buckets import BUCKET_BY_NAME
+from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES, BUCKET_TITLES
 
 _EXPOSED_ONLY = " while no compute kernel runs"
 """The part of a bucket's definition that does not hold for a communication class, where hidden time counts too."""
@@ -76,7 +76,7 @@ def _draw_rates(report: Report) -> Bars | None:
     parts = [part for part in sum_parts(report.moe_layers) if part.bytes_per_s and part.limit_bytes_per_s]
     if not parts:
         return None
-    is_bound = report.facts.get("ep_achieved_includes_waiting").value is True
+    is_bound = is_lower_bound(report)
     at_least = "at least " if is_bound else ""
     if is_bound:
         parts = [max(parts, key=lambda part: part.bytes_per_s or 0)]
@@ -118,7 +118,7 @@ def _draw(rows: tuple[ClassRow, ...]) -> Bars:
         Segment("hidden", HIDDEN_COLOUR, hidden, tuple(map(format_ms, hidden))),
     )
     values = [f"{format_ms(row.time.exposed_ns)} exposed" for row in rows]
-    names = [BUCKET_BY_NAME[row.name].title if row.name in BUCKET_BY_NAME else row.name for row in rows]
+    names = [BUCKET_TITLES.get(row.name, row.name) for row in rows]
     return draw_bars(names, segments, values=values)
 
 

@@ -25,7 +25,7 @@ class SettingRow(NamedTuple):
     key: str
     kind: str
     """``config`` or ``env``."""
-    found: ConfigValue
+    setting: ConfigValue
 
 
 def _name_setting(row: Any) -> Cell:
@@ -50,8 +50,8 @@ def config(report: Report) -> Section:
     if rows:
         columns = (
             SETTING,
-            Column("Value", lambda row: format_setting(row.found.value), role="code"),
-            Column("Source", "found.source", role="muted", width="wide"),
+            Column("Value", lambda row: format_setting(row.setting.value), role="code"),
+            Column("Source", "setting.source", role="muted", width="wide"),
         )
         blocks.append(
             Table(
@@ -59,7 +59,7 @@ def config(report: Report) -> Section:
                 columns,
                 rows,
                 anchor=lambda row: f"setting-{row.key}",
-                is_default=lambda row: row.found.source in _DEFAULTS,
+                is_default=lambda row: row.setting.source in _DEFAULTS,
             )
         )
     release = f", Megatron-Bridge {run.bridge_version}" if run.bridge_version else ""
@@ -78,8 +78,8 @@ def config(report: Report) -> Section:
 
 def _describe_conflict(conflict: ConfigConflict) -> tuple[Inline, ...]:
     pieces: list[Inline] = [Text(conflict.key, "code")]
-    for found in conflict.values:
-        pieces += [Text(format_setting(found.value), "code"), Text(found.source, "muted")]
+    for setting in conflict.values:
+        pieces += [Text(format_setting(setting.value), "code"), Text(setting.source, "muted")]
     return tuple(pieces)
 
 

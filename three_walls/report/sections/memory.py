@@ -60,32 +60,27 @@ def memory(report: Report) -> Section | None:
 
 def _draw(report: Report) -> Bars | None:
     """The estimate by part, and what was measured, each on the scale of the device's memory; None without that."""
-    capacity = report.facts.number("gpu.memory_bytes")
+    number = report.facts.number
+    capacity = number("gpu.memory_bytes")
     if not capacity:
         return None
-    parts = [(part, report.facts.number(f"memory_{part}_bytes")) for part in _PARTS]
+    parts = [(part, number(f"memory_{part}_bytes")) for part in _PARTS]
+    log_peak, log_reserved = (number(f"log_{name}_memory_bytes") for name in ("peak", "reserved"))
     measured = [
-        (
-            "log",
-            "Measured by the log",
-            report.facts.number("log_peak_memory_bytes"),
-            report.facts.number("log_reserved_memory_bytes"),
-        ),
-        ("driver", "Allocated by the driver", report.facts.number("driver_peak_bytes"), None),
+        ("Measured by the log", "allocated", log_peak, log_reserved),
+        ("Allocated by the driver", "driver", number("driver_peak_bytes"), None),
     ]
-    snapshot = report.memory_snapshot
-    if snapshot is not None and snapshot.peak_allocated_bytes is not None:
+    if snapshot := report.memory_snapshot:
         measured.append(
-            ("snapshot", "Peak of the snapshot", snapshot.peak_allocated_bytes, snapshot.peak_reserved_bytes)
+            ("Peak of the snapshot", "allocated", snapshot.peak_allocated_bytes, snapshot.peak_reserved_bytes)
         )
     rows = []
     if any(value for _, value in parts):
         rows.append(_draw_row("Estimated", [(part, value or 0) for part, value in parts], capacity))
-    for name, label, peak, reserved in measured:
+    for label, part, peak, reserved in measured:
         if peak:
-            used = "driver" if name == "driver" else "allocated"
             more = max(0.0, (reserved or 0) - peak)
-            rows.append(_draw_row(label, [(used, peak), ("reserved", more)], capacity))
+            rows.append(_draw_row(label, [(part, peak), ("reserved", more)], capacity))
     return Bars(tuple(rows), max(capacity, *(row.end for row in rows)), GIBIBYTES) if rows else None
 
 

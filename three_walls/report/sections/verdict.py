@@ -28,7 +28,7 @@ from three_walls.report.sections.plan import list_top_edits
 from three_walls.report.sections.steps import describe_log, describe_progress
 from three_walls.report.sections.walls import find_counterfactual, judged_step, recoverable_of, share_of_judged_step
 from three_walls.report.step_base import find_step_base, step_after
-from three_walls.tables.buckets import BUCKET_BY_NAME, Group, SubWall, Wall
+from three_walls.tables.buckets import BUCKET_TITLES, Group, SubWall, Wall
 
 MOST_EDITS = 3
 """So many entries of the plan are in the head."""
@@ -127,7 +127,7 @@ def _name_cause(report: Report) -> str:
     if not rows:
         return ""
     longest = max(rows, key=lambda row: (row.ns, row.bucket))
-    title = BUCKET_BY_NAME[longest.bucket].title if longest.bucket in BUCKET_BY_NAME else longest.bucket
+    title = BUCKET_TITLES.get(longest.bucket, longest.bucket)
     title = f"{title}s" if title.endswith("GEMM") else title
     return f"{'exposed' if group is Group.COMMUNICATION else 'mostly'} {title}"
 
