@@ -13,7 +13,6 @@ from three_walls.capture.attach.job import read_job
 from three_walls.capture.capture_commands import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.cli.capture import first_ranks
-from three_walls.cli.capture import first_ranks
 from three_walls.cli.options import nsys_option
 from three_walls.lib.text import show_control_characters
 

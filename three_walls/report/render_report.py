@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "md", "csv", "html")
 """Each is also the suffix of a file of that format, but for text (txt)."""
 REPORT_NAME = "report.json"
-REPORT_NAME = "report.json"
 
 
 def render(report: Report, form: str, *, table: str | None = None, is_full: bool = False) -> str:

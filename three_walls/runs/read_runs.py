@@ -31,7 +31,6 @@ from three_walls.megatron.settings.saved_config import CONFIG_NAME, read_config_
 from three_walls.pipeline import analyze_run
 from three_walls.report.json_report import load_report
 from three_walls.report.render_report import REPORT_NAME
-from three_walls.report.render_report import REPORT_NAME
 from three_walls.report.report import Report
 from three_walls.report.tuning_rows import History
 from three_walls.runs.compared_run import Run

@@ -30,7 +30,6 @@ from three_walls.report.sections.plan import (
     describe_expectation,
     explain_empty,
     order_forms,
-    order_forms,
 )
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.step_base import find_step_base, step_after

@@ -13,7 +13,7 @@ from three_walls.report.report import Report
 from three_walls.report.section import Block, Chart, Column, Fold, Legend, Note, Section, Swatch, Table
 from three_walls.report.sections.moe import is_lower_bound, sum_parts
 from three_walls.step.step_rows import CommunicationTime, RankReport
-from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES, BUCKET_TITLES
+from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES
 
 _EXPOSED_ONLY = " while no compute kernel runs"
 """The part of a bucket's definition that does not hold for a communication class, where hidden time counts too."""

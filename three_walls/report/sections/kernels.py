@@ -36,8 +36,6 @@ def kernels(report: Report) -> Section | None:
     """Kernels by bucket, the bucket with the most kernel time first."""
     if not report.kernels:
         return None
-    if not report.kernels:
-        return None
     peak = Column(
         "Of peak", "fraction_of_peak", lambda value: "" if value is None else format_share(value), unit="fraction"
     )

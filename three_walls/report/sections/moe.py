@@ -156,9 +156,6 @@ def _rate_columns(is_estimated: bool) -> tuple[Column, ...]:
     def draw(fraction: float | None) -> Bar:
         return Bar(() if fraction is None else ((fraction, colour),))
 
-    share = Column(
-        "Of limit", reached, lambda fraction: "" if fraction is None else format_share(fraction), unit="fraction"
-    )
     rate = Column(
         "Bandwidth, at least" if is_estimated else "Bandwidth",
         _if_carrying("bytes_per_s"),
@@ -168,8 +165,10 @@ def _rate_columns(is_estimated: bool) -> tuple[Column, ...]:
     limit = Column("Limit", _if_carrying("limit_bytes_per_s"), _unless_absent(format_bandwidth), unit="bytes_per_s")
     if is_estimated:
         return (rate, limit)
-    bar = Column("", reached, draw, width="shape", in_terminal=False)
-    return (rate, limit, share, bar)
+    share = Column(
+        "Of limit", reached, lambda fraction: "" if fraction is None else format_share(fraction), unit="fraction"
+    )
+    return (rate, limit, share, Column("", reached, draw, width="shape", in_terminal=False))
 
 
 _ABSENT = ""

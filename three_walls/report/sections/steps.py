@@ -170,10 +170,10 @@ def timers(report: Report) -> Section | None:
 
 def order_timers(log: LogSummary | None) -> tuple[TimerSummary, ...]:
     """Timers of steps, the longest first, then those outside of steps; none where no timer is of steps."""
-    found = () if log is None else log.timers
-    if all(timer.kind is TimerKind.OUTSIDE for timer in found):
+    timers = () if log is None else log.timers
+    if all(timer.kind is TimerKind.OUTSIDE for timer in timers):
         return ()
-    return tuple(sorted(found, key=lambda timer: (timer.kind is TimerKind.OUTSIDE, -timer.longest_ns, timer.name)))
+    return tuple(sorted(timers, key=lambda timer: (timer.kind is TimerKind.OUTSIDE, -timer.longest_ns, timer.name)))
 
 
 def spread_of(timer: TimerSummary) -> float | None:

@@ -143,9 +143,10 @@ def _are_experts_one_by_one(report: Report) -> bool:
 
 def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
     """What can be done where no edit is recommended: findings that no setting fixes, and what would decide rules."""
-    found = [finding for finding in report.findings if finding.outcome is Outcome.FOUND]
     lines = [
-        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", "", "not in the configuration") for finding in found
+        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", "", "not in the configuration")
+        for finding in report.findings
+        if finding.outcome is Outcome.FOUND
     ]
     settings = {rule for group in group_missing_facts(report) if group.are_settings for rule in group.rules}
     if settings and not report.verdict.abstained:
@@ -204,8 +205,8 @@ def describe_steps(report: Report) -> str:
 def count_complete(report: Report) -> str:
     """``48 of 64 steps complete``; of a long capture ``798 of 800 steps complete, 132 of them analyzed``."""
     step = report.step
-    found = step.kept + len(step.dropped)
-    complete = f"{format_count(step.kept + step.left_out)} of {count_of(found, 'step')} complete"
+    steps = count_of(step.kept + len(step.dropped), "step")
+    complete = f"{format_count(step.kept + step.left_out)} of {steps} complete"
     return f"{complete}, {format_count(step.kept)} of them analyzed" if step.left_out else complete
 
 
