@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from three_walls.report import comparison, comparison_report, json_report, report, tuning_rows
-from three_walls.report.terms import GAIN_BASES, TERMS
+from three_walls.report.sections.facts import GAIN_BASES, TERMS
 from three_walls.tables import buckets
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -111,7 +111,7 @@ def write_fields(schema: Json, name: str, version: str) -> Iterator[str]:
 def write_glossary() -> Iterator[str]:
     """Terms, bases of gains and buckets, each with its one definition."""
     yield from (f"<!-- {NOTICE} -->", "", "# Glossary", "")
-    yield from (f"- **{term.name}**: {term.definition}" for term in TERMS)
+    yield from (f"- **{name}**: {definition}" for name, definition in TERMS.items())
     yield from ("", "## Basis of a gain", "")
     yield from (f"- **{basis.replace('_', ' ')}**: {meaning}" for basis, meaning in GAIN_BASES.items())
     yield from ("", "## Buckets of a step, in order of precedence", "", "| bucket | group | what it counts |")

@@ -149,19 +149,21 @@ def test_a_gemm_is_below_the_roof_at_its_operations_per_byte(report: Report) -> 
     assert point.intensity == pytest.approx(4096 / 3)  # 2 n^3 operations, 3 n^2 elements of 2 bytes
     assert plot.peaks == (("bf16", 1e15),)
     placed = place_roofline(plot)
-    assert all(placed.left <= p.x <= placed.right and placed.top <= p.y <= placed.bottom for p in placed.points)
+    assert all(placed["left"] <= p["x"] <= placed["right"] for p in placed["points"])
+    assert all(placed["top"] <= p["y"] <= placed["bottom"] for p in placed["points"])
     without_peak = replace(report, gemm_shapes=(replace(SHAPE, peak_flops_per_s=None),))
     assert "roofline" not in draw_charts(without_peak)
 
 
 def test_bars_are_placed_in_percent_and_labels_only_where_they_fit(report: Report) -> None:
     placed = place_bars(bars_of(report, "budget"))
-    (row,) = placed.rows
-    assert row.pieces[-1].x + row.pieces[-1].width == pytest.approx(100, abs=0.01)
-    labels = {piece.piece.name: piece.label for piece in row.pieces}
+    (row,) = placed["rows"]
+    last = row["pieces"][-1]
+    assert last["x"] + last["width"] == pytest.approx(100, abs=0.01)
+    labels = {piece["piece"].name: piece["label"] for piece in row["pieces"]}
     assert labels["grouped GEMM"] == "grouped GEMM"
     assert "" in labels.values()
-    assert [text for _, text, _ in placed.ticks][:3] == ["0 ms", "100 ms", "200 ms"]
+    assert [text for _, text, _ in placed["ticks"]][:3] == ["0 ms", "100 ms", "200 ms"]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_memory_over_time_is_drawn_where_a_snapshot_has_its_history(report: Repo
     assert isinstance(plot, Lines)
     assert (plot.places, plot.limit) == ((1, 2, 4), 80 << 30)
     placed = place_lines(plot)
-    assert placed.summary == "reserved at most 8.0 GiB; allocated at most 4.0 GiB; memory of the device 80.0 GiB"
-    assert placed.areas[1][2].endswith("1000,950 1000,1000")  # 4 of 80 GiB
+    assert placed["summary"] == "reserved at most 8.0 GiB; allocated at most 4.0 GiB; memory of the device 80.0 GiB"
+    assert placed["areas"][1][2].endswith("1000,950 1000,1000")  # 4 of 80 GiB
     assert plotly_figures(sized)["memory_history"].data[1].y == (1, 2, 4)
     assert "memory_history" not in draw_charts(replace(sized, memory_snapshot=replace(shown, history=())))

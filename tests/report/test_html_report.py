@@ -161,7 +161,7 @@ def test_each_entry_has_an_anchor_and_its_own_lines_to_copy(report: Report, page
         assert step.overrides is not None
         for form in ("bridge", "megatron-lm"):
             assert f"copy-entry-{step.order}-{form}" in targets
-        lines = "\n".join(quote_bridge(step.overrides))
+        lines = "\n".join(quote_bridge(step.overrides.bridge))
         assert f'<pre id="copy-entry-{step.order}-bridge" tabindex="0">{escape(lines)}</pre>' in page
     assert set(targets) <= set(ids)
     assert "copy-entry-1-env" in targets

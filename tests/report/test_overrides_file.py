@@ -63,7 +63,7 @@ def test_odd_values_are_neither_split_nor_run(report: Report, tmp_path: Path, va
 
 def test_each_word_of_a_flag_is_quoted_alone(tmp_path: Path) -> None:
     flags = ("--scope a [x]", "--layout Et*3|(tt|)*29m|L", "--it's $HOME")
-    quoted = quote_megatron_lm(Overrides("", (), flags, {}))
+    quoted = quote_megatron_lm(flags)
     assert quoted == ("--scope a '[x]'", "--layout 'Et*3|(tt|)*29m|L'", "'--it'\"'\"'s' '$HOME'")
     assert run(f"{ONE_PER_LINE} {' '.join(quoted)}", tmp_path) == [word for flag in flags for word in flag.split()]
 

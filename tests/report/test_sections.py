@@ -19,12 +19,11 @@ from three_walls.megatron.settings.run_config import ConfigValue
 from three_walls.report.report import Report
 from three_walls.report.section import Hero, Section, Text, nested_blocks, plain_text
 from three_walls.report.sections import make_sections
+from three_walls.report.sections.communication import order_slowdowns
 from three_walls.report.sections.gaps import sum_causes
 from three_walls.report.sections.moe import list_layers, list_parts, sum_parts
-from three_walls.report.sections.overlap import order_slowdowns
-from three_walls.report.sections.pipeline import summarize_stages
-from three_walls.report.sections.steps import describe_log, describe_progress
-from three_walls.report.sections.timers import order_timers, spread_of
+from three_walls.report.sections.pipeline import bounds_of, group_stages
+from three_walls.report.sections.steps import describe_log, describe_progress, order_timers, spread_of
 from three_walls.report.sections.verdict import describe_steps
 from three_walls.report.sections.waits import ClassWait, order_stragglers, order_waits, summarize_classes
 from three_walls.step.step_rows import GapCause, Wait
@@ -169,9 +168,9 @@ def test_a_row_of_all_layers_is_not_added_to_them() -> None:
 def test_layers_are_in_order_and_their_sum_is_last() -> None:
     parts = (MoePart(4, "backward", "combine", 7, 7, 1), MoePart(2, "backward", "router", 5, 0, 1))
     rows = list_layers("backward", sum_parts(parts), list_parts(parts))
-    assert [row.layer for row in rows] == [2, 4, None]
-    assert rows[0].parts == {"router": parts[1]}
-    assert [part.ns for part in rows[2].parts.values()] == [5, 7]
+    assert [layer for layer, _ in rows] == [2, 4, None]
+    assert rows[0][1] == {"router": parts[1]}
+    assert [part.ns for part in rows[2][1].values()] == [5, 7]
 
 
 def test_a_bandwidth_is_unknown_only_where_tokens_are_carried(report: Report) -> None:
@@ -185,14 +184,14 @@ def test_a_bandwidth_is_unknown_only_where_tokens_are_carried(report: Report) ->
 
 
 def test_stages_are_in_order_and_their_phases_in_order_of_time() -> None:
-    rows = summarize_stages(load_case("unusual").pipeline_phases)
-    assert [(row.stage, row.phase, len(row.phases)) for row in rows] == [
+    rows = group_stages(load_case("unusual").pipeline_phases)
+    assert [(ranks[0].stage, ranks[0].phase, len(ranks)) for ranks in rows] == [
         (0, "warm-up", 2),
         (0, "steady", 1),
         (1, "update", 1),
     ]
-    assert rows[0].bounds("ns") == (96 * MS, 98 * MS)
-    assert rows[0].bounds("bubble_ns") == (33 * MS, 34 * MS)
+    assert bounds_of("ns")(rows[0]) == (96 * MS, 98 * MS)
+    assert bounds_of("bubble_ns")(rows[0]) == (33 * MS, 34 * MS)
 
 
 # The log

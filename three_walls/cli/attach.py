@@ -12,11 +12,9 @@ from three_walls.capture.attach.attach_settings import check_command, count_step
 from three_walls.capture.attach.job import read_job
 from three_walls.capture.capture_commands import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
+from three_walls.cli.capture import first_ranks
 from three_walls.cli.options import nsys_option
 from three_walls.lib.text import show_control_characters
-
-_DEFAULT_RANKS = 8
-"""So many ranks are profiled where --ranks is not given: an expert-parallel group within a host."""
 
 
 @click.command("attach", context_settings={"allow_interspersed_args": False})
@@ -95,13 +93,17 @@ def attach_command(
     check_command(command)
     first, end = read_steps(steps) if "-" in steps else count_steps(steps)
     found = framework or find_framework(command)
+    if ranks is not None:
+        profiled = read_ranks(ranks)
+    else:
+        profiled = read_profile_ranks(command) or first_ranks(read_job(os.environ).world)
     request = AttachRequest(
         capture=CaptureRequest(
             launcher=TORCHRUN,
             framework=found or MEGATRON_LM,
             first_step=first,
             end_step=end,
-            ranks=read_ranks(ranks) if ranks is not None else read_profile_ranks(command) or first_ranks(),
+            ranks=profiled,
             memory=memory,
             command=command,
         ),
@@ -113,11 +115,6 @@ def attach_command(
         wait_s=wait_s,
     )
     end_like(attach(request, warn))
-
-
-def first_ranks() -> tuple[int, ...]:
-    """The first ranks of the run, as many as a host usually has."""
-    return tuple(range(min(_DEFAULT_RANKS, read_job(os.environ).world or _DEFAULT_RANKS)))
 
 
 def warn(line: str) -> None:

@@ -24,7 +24,7 @@ from three_walls.megatron.settings.launchers import find_program
 from three_walls.megatron.settings.option_words import find_dialect
 
 _DEFAULT_RANKS = 8
-"""So many ranks are profiled where --ranks is not given."""
+"""So many ranks are profiled where --ranks is not given: an expert-parallel group within a host."""
 _COLUMNS = 110
 """Width of the comments; commands stay on one line."""
 
@@ -62,7 +62,7 @@ def capture_command(
         framework=framework or _find_framework(command),
         first_step=first,
         end_step=end,
-        ranks=_first_ranks(command) if ranks is None else read_ranks(ranks),
+        ranks=first_ranks(count_ranks(command)) if ranks is None else read_ranks(ranks),
         graphs=graphs,
         memory=memory,
         command=command,
@@ -70,8 +70,9 @@ def capture_command(
     click.echo(format_recipe(make_recipe(request)), nl=False)
 
 
-def _first_ranks(command: tuple[str, ...]) -> tuple[int, ...]:
-    return tuple(range(min(count_ranks(command) or _DEFAULT_RANKS, _DEFAULT_RANKS)))
+def first_ranks(world: int | None) -> tuple[int, ...]:
+    """The first ranks of a run of ``world`` ranks, as many as a host usually has."""
+    return tuple(range(min(world or _DEFAULT_RANKS, _DEFAULT_RANKS)))
 
 
 def _find_framework(command: tuple[str, ...]) -> str:

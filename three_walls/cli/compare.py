@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,28 +156,27 @@ def name_apart(given: Sequence[GivenRun]) -> list[GivenRun]:
 def _output(
     shown: Shown, form: str, table: str | None, out_dir: Path | None, *, is_full: bool = True, quiet: bool = False
 ) -> None:
-    """Write the files where ``out_dir`` is given, and print ``shown`` on stdout in the format asked for."""
-    written = _write_files(render_all(shown), out_dir) if out_dir else []
-    _show(shown, form, table, is_full=is_full, quiet=quiet)
-    for path in written:
-        click.echo(f"Wrote {show_control_characters(str(path))}", err=form != "text")
+    """Write the files into ``out_dir``, whole or not at all, and print ``shown`` on stdout as ``form``.
 
-
-def _show(shown: Shown, form: str, table: str | None, *, is_full: bool, quiet: bool) -> None:
+    Raises UsageError for a directory that cannot be written.
+    """
+    written: list[Path] = []
+    if out_dir:
+        contents = render_all(shown)
+        written = [out_dir / name for name in contents]
+        try:
+            out_dir.mkdir(parents=True, exist_ok=True)
+            write_texts(contents, out_dir)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {out_dir}: {error.strerror}; choose a directory you can write"
+            ) from error
     if form == "text":
         print_shown(shown, open_console(), is_full=is_full, is_short=quiet)
     else:
         click.echo(render_shown(shown, form, table=table or "", is_full=is_full), nl=False)
-
-
-def _write_files(contents: Mapping[str, str], directory: Path) -> list[Path]:
-    """Write the files whole or not at all. Raises UsageError for a directory that cannot be written."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_texts(contents, directory)
-    except OSError as error:
-        raise UsageError(f"cannot write to {directory}: {error.strerror}; choose a directory you can write") from error
-    return [directory / name for name in contents]
+    for path in written:
+        click.echo(f"Wrote {show_control_characters(str(path))}", err=form != "text")
 
 
 def finish(results: Sequence[ConditionResult], *, ignore_unknown: bool) -> None:

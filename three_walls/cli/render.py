@@ -12,12 +12,11 @@ from three_walls.cli.signals import loading
 from three_walls.lib.errors import UsageError
 from three_walls.lib.files import check_target, encode, write_errors, write_texts
 from three_walls.lib.text import show_control_characters
-from three_walls.report.render_report import FORMATS, render
+from three_walls.report.render_report import FORMATS, REPORT_NAME, render
 
 if TYPE_CHECKING:
     from three_walls.report.report import Report
 
-REPORT_NAME = "report.json"
 _FORMAT_OF = {".html": "html", ".json": "json", ".md": "md", ".csv": "csv", ".txt": "text"}
 
 

@@ -86,12 +86,12 @@ def whatif_command(
     with show_progress() as progress:
         run = pipeline.replay_run(request, progress)
         progress("replaying the step with the changes")
-        found = answer(question, run)
+        what_if = answer(question, run)
     if is_json:
-        click.echo(json.dumps(to_json(found), indent=2))
+        click.echo(json.dumps(to_json(what_if), indent=2))
         return
     screen = open_console()
-    for line in describe_what_if(found):
+    for line in describe_what_if(what_if):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -106,11 +106,11 @@ def read_question(
         raise UsageError("whatif: expected a change, found none: give --set, --scale, --drop or --network-gbs")
     if network_gbs is not None and not (math.isfinite(network_gbs) and network_gbs > 0):
         raise UsageError(f"--network-gbs: expected a bandwidth above 0 GB/s, found {network_gbs:g}")
-    stated = read_user_settings(settings)
+    config = read_user_settings(settings)
     values: dict[str, ConfigData] = {  # what a precision recipe sets is the business of the rule that proposes it
-        f"config.{key}": found.value for key, found in stated.values.items() if found.is_stated
+        f"config.{key}": setting.value for key, setting in config.values.items() if setting.is_stated
     }
-    values |= {f"env.{name}": found.value for name, found in stated.environment.items()}
+    values |= {f"env.{name}": setting.value for name, setting in config.environment.items()}
     return Question(
         settings=values,
         scales=tuple(map(_read_scale, scales)),
@@ -144,16 +144,16 @@ def _read_expression(text: str) -> str:
     raise UsageError(f"--drop: expected a regular expression for kernel names, found {text!r} ({reason})")
 
 
-def to_json(found: WhatIf) -> Mapping[str, object]:
+def to_json(what_if: WhatIf) -> Mapping[str, object]:
     """What ``--json`` prints. A time that is not known is null; ``because_unknown`` is null where all are known."""
-    after = found.after
+    step, after = what_if.step, what_if.after
     return {
-        "step_ns": found.step.likely_ns if found.step else None,
+        "step_ns": step.likely_ns if step else None,
         "after_ns": {
             "low": after.low_ns if after else None,
             "likely": after.likely_ns if after else None,
             "high": after.high_ns if after else None,
         },
-        "because_unknown": found.because_unknown or None,
-        "budget_after": dict(found.budget_after),
+        "because_unknown": what_if.because_unknown or None,
+        "budget_after": dict(what_if.budget_after),
     }

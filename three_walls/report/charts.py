@@ -56,6 +56,10 @@ class BarRow:
     value: str = ""
     """Written behind the bar."""
 
+    @property
+    def end(self) -> float:
+        return max((piece.start + piece.length for piece in self.pieces), default=0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Bars:
@@ -196,11 +200,7 @@ def draw_bars(
                 pieces.append(Piece(start, length, segment.colour, segment.name, segment.details[place], segment.label))
                 start += length
         rows.append(BarRow(label, tuple(pieces), values[place] if values else ""))
-    return Bars(tuple(rows), max((_end_of(row) for row in rows), default=0.0), unit)
-
-
-def _end_of(row: BarRow) -> float:
-    return max((piece.start + piece.length for piece in row.pieces), default=0.0)
+    return Bars(tuple(rows), max((row.end for row in rows), default=0.0), unit)
 
 
 def _round_step(least: float) -> float:

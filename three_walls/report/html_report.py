@@ -9,30 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from three_walls.lib.resources import TEMPLATES_DIR
 from three_walls.lib.text import format_count, format_css_percent, format_share, show_control_characters
+from three_walls.report.comparison import Comparison
 from three_walls.report.report import Report
 from three_walls.report.section import PAGE_ROWS, Column, Section, TimelineBlock, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
-from three_walls.report.svg import place_bars, place_heat_map, place_lines, place_roofline
-from three_walls.report.timeline_view import place_timeline, timeline_data
+from three_walls.report.svg import (
+    place_bars,
+    place_heat_map,
+    place_lines,
+    place_roofline,
+    place_timeline,
+    timeline_data,
+)
+from three_walls.report.tuning_rows import History
 
 MOST_COLUMNS = 9
 """A table with more columns is set smaller on paper."""
-
-
-class Document(Protocol):
-    """What the foot of a page states of what it shows."""
-
-    @property
-    def tool_version(self) -> str: ...
-    @property
-    def schema_version(self) -> str: ...
 
 
 def render_html(report: Report) -> str:
@@ -40,7 +38,7 @@ def render_html(report: Report) -> str:
     return render_page(make_sections(report), report, "report.json")
 
 
-def render_page(sections: Sequence[Section], document: Document, data_name: str) -> str:
+def render_page(sections: Sequence[Section], document: Report | Comparison | History, data_name: str) -> str:
     """``sections`` as a page, the first of which is the head. ``data_name``: the file that has every number of it."""
     title = next(block.title for block in sections[0].blocks)  # type: ignore[union-attr]  # the head is a Hero
     blocks = [block for section in sections for block in nested_blocks(section.blocks)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 
-from three_walls.advice.finding import Overrides, PlanStep
+from three_walls.advice.finding import ConditionalLines, Overrides, PlanStep
 from three_walls.lib.shell import is_variable, quote_assignment, quote_word
 from three_walls.lib.text import show_control_characters
 from three_walls.report.report import Report
@@ -33,53 +32,48 @@ ENTRY_HEAD = re.compile(r"# three-walls \S+: entry \d+ of the plan, alone: ")
 ENTRY_NAME = re.compile(rf"\d{{2,4}}-[a-z0-9-]{{1,100}}({'|'.join(map(re.escape, _SUFFIXES.values()))})")
 
 
-def quote_bridge(overrides: Overrides) -> tuple[str, ...]:
+def quote_bridge(lines: Iterable[str]) -> tuple[str, ...]:
     """Hydra overrides, one per line: ``'model.cuda_graph_scope=[attn]'`` (brackets are globs to a shell)."""
-    return tuple(map(quote_word, overrides.bridge))
+    return tuple(map(quote_word, lines))
 
 
-def quote_megatron_lm(overrides: Overrides) -> tuple[str, ...]:
-    """Megatron-LM flags, one flag with its values per line; each word is quoted alone."""
-    return tuple(map(_quote_words, overrides.megatron_lm))
+def quote_megatron_lm(flags: Iterable[str]) -> tuple[str, ...]:
+    """Megatron-LM flags, one per line with its values, which single spaces separate; each word is quoted alone."""
+    return tuple(" ".join(map(quote_word, flag.split(" "))) for flag in flags)
 
 
-def quote_env(overrides: Overrides) -> tuple[str, ...]:
+def quote_env(variables: Mapping[str, str]) -> tuple[str, ...]:
     """Environment variables as ``export NAME=value``. What no variable can be called is a comment."""
     return tuple(
         f"export {quote_assignment(name, value)}"
         if is_variable(name)
         else _comment_line(f"{name!r} is no name of a variable")
-        for name, value in overrides.env.items()
+        for name, value in variables.items()
     )
-
-
-def _quote_words(flag: str) -> str:
-    """A flag and its values, which single spaces separate."""
-    return " ".join(map(quote_word, flag.split(" ")))
 
 
 def list_forms(overrides: Overrides) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
     """Id, title and lines of each launcher's form, then of the conditional lines; forms without a line are left out."""
     forms = (
-        ("env", "Environment", quote_env(overrides)),
-        ("bridge", f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides)),
-        ("megatron-lm", "Megatron-LM", quote_megatron_lm(overrides)),
+        ("env", "Environment", quote_env(overrides.env)),
+        ("bridge", f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides.bridge)),
+        ("megatron-lm", "Megatron-LM", quote_megatron_lm(overrides.megatron_lm)),
         ("python", "Python, in the recipe", overrides.python),
     )
     conditional = (
         (f"conditional-{number}", title, lines)
-        for number, (title, lines) in enumerate(_list_conditional(overrides), start=1)
+        for number, (title, lines) in enumerate(_list_conditional(overrides.conditional), start=1)
     )
     return tuple(form for form in (*forms, *conditional) if form[2])
 
 
-def _list_conditional(overrides: Overrides) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _list_conditional(blocks: Iterable[ConditionalLines]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Title and quoted lines of each block that is right under a condition alone."""
-    for block in overrides.conditional:
+    for block in blocks:
         if block.launcher == "bridge":
-            yield f"Megatron-Bridge: {block.condition}", tuple(map(quote_word, block.lines))
+            yield f"Megatron-Bridge: {block.condition}", quote_bridge(block.lines)
         elif block.launcher == "megatron_lm":
-            yield f"Megatron-LM: {block.condition}", tuple(map(_quote_words, block.lines))
+            yield f"Megatron-LM: {block.condition}", quote_megatron_lm(block.lines)
         else:
             yield f"Python: {block.condition}", block.lines
 
@@ -95,22 +89,17 @@ def render_overrides(report: Report) -> str:
     parts = [
         f"{head}\n{_HOW_TO_USE}",
         *_comment("Notes: what no line below can express", overrides.notes),
-        *_section("Environment", quote_env(overrides)),
-        *_section(f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides)),
-        *_section("Megatron-LM", quote_megatron_lm(overrides)),
+        *_section("Environment", quote_env(overrides.env)),
+        *_section(f"Megatron-Bridge {overrides.bridge_version}", quote_bridge(overrides.bridge)),
+        *_section("Megatron-LM", quote_megatron_lm(overrides.megatron_lm)),
         *_comment("The same in Python, for a recipe that is edited", overrides.python),
-        *(part for title, lines in _list_conditional(overrides) for part in _comment(title, lines)),
+        *(part for title, lines in _list_conditional(overrides.conditional) for part in _comment(title, lines)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def slug_of(step: PlanStep) -> str:
-    """The entry's rule as a part of a file's name or of an address: ``grouped-gemm``."""
-    return slug(step.rule)
-
-
 def slug(rule: str) -> str:
-    """The id of a rule as a part of a file's name or of an address."""
+    """The id of a rule as a part of a file's name or of an address: ``grouped-gemm``."""
     return re.sub(r"[^a-z0-9]+", "-", rule.lower())[:80].strip("-") or "entry"
 
 
@@ -123,7 +112,7 @@ def list_entry_files(step: PlanStep) -> dict[str, str]:
         return {}
     forms = {name for name, _, _ in list_forms(step.overrides)}
     forms |= {block.launcher.replace("_", "-") for block in step.overrides.conditional}
-    stem = f"{ENTRIES_DIR}/{step.order:02}-{slug_of(step)}"
+    stem = f"{ENTRIES_DIR}/{step.order:02}-{slug(step.rule)}"
     return {form: f"{stem}{suffix}" for form, suffix in _SUFFIXES.items() if form in forms}
 
 
@@ -139,15 +128,13 @@ def _render_entry(report: Report, step: PlanStep, form: str) -> str:
     lines = {name: lines for name, _, lines in list_forms(step.overrides)}.get(form, ())
     head = f"three-walls {report.tool_version}: entry {step.order} of the plan, alone: {step.finding.title}"
     launcher = form.replace("-", "_")
-    of_form = tuple(block for block in step.overrides.conditional if block.launcher == launcher)
-    conditional = _list_conditional(replace(step.overrides, conditional=of_form))
-    use = _ENTRY_USES[form].format(path=list_entry_files(step)[form])
+    conditional = _list_conditional(block for block in step.overrides.conditional if block.launcher == launcher)
     parts = [
         _comment_line(head),
-        _comment_line(use),
+        _comment_line(_ENTRY_USES[form].format(path=list_entry_files(step)[form])),
         *_comment("Notes: what no line below can express", step.overrides.notes),
         *map(show_control_characters, lines),
-        *(part for title, found in conditional for part in _comment(title, found)),
+        *(part for title, block in conditional for part in _comment(title, block)),
     ]
     return "\n".join(parts) + "\n"
 
@@ -163,5 +150,4 @@ def _comment(title: str, notes: tuple[str, ...]) -> tuple[str, ...]:
 
 def _comment_line(text: str) -> str:
     """``text`` as a comment of one line, whatever it holds."""
-    line = show_control_characters(text).replace("\n", " ")
-    return f"# {line}"
+    return f"# {show_control_characters(text)}".replace("\n", " ")

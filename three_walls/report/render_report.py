@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "md", "csv", "html")
 """Each is also the suffix of a file of that format, but for text (txt)."""
+REPORT_NAME = "report.json"
 
 
 def render(report: Report, form: str, *, table: str | None = None, is_full: bool = False) -> str:

@@ -60,10 +60,10 @@ def open_console() -> Console:
     """
     if sys.stdout is None:  # the shell closed it
         return Console(file=io.StringIO())
-    stated = os.environ.get("COLUMNS", "")
+    variable = os.environ.get("COLUMNS", "")
     columns = WIDTH
-    if stated.isdecimal():
-        columns = int(stated)
+    if variable.isdecimal():
+        columns = int(variable)
     elif sys.stdout.isatty():
         columns = Console().width
     return Console(width=min(max(columns, NARROWEST), WIDEST), highlight=False)
@@ -98,10 +98,8 @@ def print_sections(sections: Iterable[Section], console: Console, *, is_full: bo
         for section in sections
         if section.terminal is Terminal.ALWAYS or (is_full and section.terminal is Terminal.FULL and section.blocks)
     ]
-    parts = list(_lay_sections(shown, screen))
-    if more and not is_full:
-        parts.append(_plain(f"\n{more}", "dim"))
-    _print(parts, console)
+    last = [_plain(f"\n{more}", "dim")] if more and not is_full else []
+    _print([*_lay_sections(shown, screen), *last], console)
 
 
 def _make_screen(console: Console, is_full: bool) -> _Screen:

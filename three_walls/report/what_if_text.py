@@ -23,20 +23,20 @@ _MOST_BUCKETS = 12
 _NAME, _TIME = 36, 12
 
 
-def describe_what_if(found: WhatIf) -> Iterator[str]:
-    """The lines of ``found``: the step now and then, what limits it then, and the budget then."""
-    yield f"Step now   {_describe_step(found.step)}{f' ({found.step_source})' if found.step else ''}"
-    if found.after is None:
-        yield f"Step then  {UNKNOWN}: {show_control_characters(found.because_unknown)}"
+def describe_what_if(what_if: WhatIf) -> Iterator[str]:
+    """The lines of ``what_if``: the step now and then, what limits it then, and the budget then."""
+    yield f"Step now   {_describe_step(what_if.step)}{f' ({what_if.step_source})' if what_if.step else ''}"
+    if what_if.after is None:
+        yield f"Step then  {UNKNOWN}: {show_control_characters(what_if.because_unknown)}"
     else:
-        yield f"Step then  {_describe_step(found.after)}{_describe_change(found.step, found.after)}"
-    if found.limits_after:
-        yield f"Limit      {_describe_limits(found.limits_after)}"
-    yield from (f"Note: {show_control_characters(note)}" for note in found.notes)
-    if found.budget_after:
+        yield f"Step then  {_describe_step(what_if.after)}{_describe_change(what_if.step, what_if.after)}"
+    if what_if.limits_after:
+        yield f"Limit      {_describe_limits(what_if.limits_after)}"
+    yield from (f"Note: {show_control_characters(note)}" for note in what_if.notes)
+    if what_if.budget_after:
         yield ""
         yield f"{'Budget then':{_NAME}}{'now':>{_TIME}}{'then':>{_TIME}}{'share':>8}"
-        yield from _list_budget(found)
+        yield from _list_budget(what_if)
 
 
 def _describe_step(step: Prediction | None) -> str:
@@ -67,14 +67,14 @@ def _describe_limits(limits: Mapping[str, int]) -> str:
     return f"{parts[0]} of the critical path{others}"
 
 
-def _list_budget(found: WhatIf) -> Iterator[str]:
-    total_ns = sum(found.budget_after.values())
-    names = [b.name for b in BUCKETS if found.budget_after.get(b.name) or found.budget.get(b.name)]
-    in_order = sorted(names, key=lambda name: (-found.budget_after.get(name, 0), -found.budget.get(name, 0)))
+def _list_budget(what_if: WhatIf) -> Iterator[str]:
+    total_ns = sum(what_if.budget_after.values())
+    names = [b.name for b in BUCKETS if what_if.budget_after.get(b.name) or what_if.budget.get(b.name)]
+    in_order = sorted(names, key=lambda name: (-what_if.budget_after.get(name, 0), -what_if.budget.get(name, 0)))
     for name in in_order[:_MOST_BUCKETS]:
-        yield _row(BUCKET_BY_NAME[name].title, found.budget.get(name, 0), found.budget_after.get(name, 0), total_ns)
+        yield _row(BUCKET_BY_NAME[name].title, what_if.budget.get(name, 0), what_if.budget_after.get(name, 0), total_ns)
     if rest := in_order[_MOST_BUCKETS:]:
-        now_ns, then_ns = (sum(part.get(name, 0) for name in rest) for part in (found.budget, found.budget_after))
+        now_ns, then_ns = (sum(part.get(name, 0) for name in rest) for part in (what_if.budget, what_if.budget_after))
         yield _row(f"{len(rest)} more", now_ns, then_ns, total_ns)
 
 

@@ -70,11 +70,11 @@ def _check_places(out_dir: Path, names: Iterable[str]) -> None:
 
 def _find_entries(out_dir: Path) -> list[Path]:
     """The files that an earlier report wrote for the entries of its plan: by name, and by how they begin."""
-    folder, found = out_dir / ENTRIES_DIR, []
+    folder, entries = out_dir / ENTRIES_DIR, []
     is_own = folder.is_dir() and not folder.is_symlink()
     for path in sorted(folder.iterdir()) if is_own else ():
         if ENTRY_NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink():
             with suppress(PermissionError), path.open("rb") as file:  # another user's
                 if ENTRY_HEAD.match(file.read(_HEAD_BYTES).decode("utf-8", errors="replace")):
-                    found.append(path)
-    return found
+                    entries.append(path)
+    return entries

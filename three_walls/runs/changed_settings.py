@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from three_walls.advice.finding import FREES_MEMORY, Finding, Gain, PlannedEdit, PlanStep
+from three_walls.lib.fact import FactValue
+from three_walls.lib.text import format_name
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.report.comparison import SettingChange, StepChange
 from three_walls.report.report import Report
 from three_walls.report.tuning_rows import Judgement, Trial, TriedEntry
-from three_walls.runs.comparability_limits import comparison_rules
+from three_walls.runs.comparability import comparison_rules
 from three_walls.runs.compared_run import Run
 from three_walls.runs.step_change import saved_ns_of
 
@@ -26,11 +28,11 @@ def compare_settings(before: Run, after: Run) -> tuple[SettingChange, ...]:
     planned = {step.rule: step.order for step in before.report.plan}
     last = len(planned) + 1
 
-    def place(change: SettingChange) -> tuple[bool, int, str, str]:
+    def sort_key(change: SettingChange) -> tuple[bool, int, str, str]:
         order = min((planned.get(rule, last) for rule in change.rules), default=last)
         return change.follows, order, change.kind, change.key
 
-    return tuple(sorted(changes, key=place))
+    return tuple(sorted(changes, key=sort_key))
 
 
 def describe_known_settings(before: Run, after: Run) -> str:
@@ -65,8 +67,8 @@ def judge_trial(
 
 def judge_stated(plan: Sequence[PlanStep], rules: Collection[str], step: StepChange) -> Trial:
     """What ``plan`` predicted for the entries ``rules``, which the user states to be the only change."""
-    stated = [entry for entry in plan if entry.rule in rules]
-    return _judge(stated, stated, (), (), step)
+    applied = [entry for entry in plan if entry.rule in rules]
+    return _judge(applied, applied, (), (), step)
 
 
 def _judge(
@@ -93,9 +95,7 @@ def _judge(
         )
 
     bounds = [_bounds_of(entry.gain_ns) for entry in whole]
-    lows, highs = [low for low, _ in bounds if low is not None], [high for _, high in bounds if high is not None]
-    low_ns = sum(lows) if bounds and len(lows) == len(bounds) else None
-    high_ns = sum(highs) if bounds and len(highs) == len(bounds) else None
+    low_ns, high_ns = _sum_known([low for low, _ in bounds]), _sum_known([high for _, high in bounds])
     return Trial(
         entries=tuple(describe(entry) for entry in applied),
         other_settings=others,
@@ -115,6 +115,12 @@ def judge_gain(low_ns: int | None, high_ns: int | None, measured_ns: int | None,
     return Judgement.ABOVE if measured_ns > high_ns + spread_ns else Judgement.INSIDE
 
 
+def _sum_known(values: Sequence[int | None]) -> int | None:
+    """The sum; None where one is not known, or where there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
 def _bounds_of(gain: Gain) -> tuple[int | None, int | None]:
     if gain.basis == FREES_MEMORY or gain.high is None:
         return None, None
@@ -123,24 +129,20 @@ def _bounds_of(gain: Gain) -> tuple[int | None, int | None]:
 
 def _compare_values(before: Report, after: Report, kind: str) -> Iterator[SettingChange]:
     configs = before.config, after.config
-    values = [_values_of(config, kind) for config in configs]
+    values = [values_of(config, kind) for config in configs]
     is_complete = kind == "env" and all(map(_is_environment_complete, configs))
-    withheld = {
-        name for config in configs for name in (*config.withheld_values, *config.withheld_environment)
-    }  # given, to a value that is not shown
+    redacted = {name for config in configs for name in (*config.withheld_values, *config.withheld_environment)}
     unset = ConfigValue(None, _LAUNCH)
     for name in sorted(values[0].keys() | values[1].keys()):
-        found = [mapping.get(name, unset if is_complete else None) for mapping in values]
-        if found[0] is None or found[1] is None or found[0].value == found[1].value or name in withheld:
+        old, new = (mapping.get(name, unset if is_complete else None) for mapping in values)
+        if old is None or new is None or old.value == new.value or name in redacted or comparison_rules().ignores(name):
             continue
-        if comparison_rules().ignores(name):
-            continue
-        findings = [finding for finding in before.findings if _proposes(finding.edits, kind, name, found[1])]
-        rules = _list_rules(before, findings)
-        planned = {step.rule for step in before.plan}
-        note = "" if any(rule in planned for rule in rules) else _describe_finding(findings)
-        follows = not found[0].is_stated and not found[1].is_stated
-        yield SettingChange(name, kind, found[0].value, found[1].value, follows, rules, note)
+        findings = [finding for finding in before.findings if _proposes(finding.edits, kind, name, new.value)]
+        proposing = {finding.rule for finding in findings}
+        planned = [step.rule for step in before.plan if step.rule in proposing]
+        rules = (*planned, *sorted(proposing.difference(planned)))
+        note = "" if planned else _describe_finding(findings)
+        yield SettingChange(name, kind, old.value, new.value, not old.is_stated and not new.is_stated, rules, note)
 
 
 def _is_environment_complete(config: RunConfig) -> bool:
@@ -148,24 +150,19 @@ def _is_environment_complete(config: RunConfig) -> bool:
     return any(value.is_stated_by(_LAUNCH) for value in config.environment.values())
 
 
-def _list_rules(before: Report, findings: Sequence[Finding]) -> tuple[str, ...]:
-    proposing = {finding.rule for finding in findings}
-    planned = [step.rule for step in before.plan if step.rule in proposing]
-    return (*planned, *sorted(proposing.difference(planned)))
-
-
 def _describe_finding(findings: Sequence[Finding]) -> str:
     """Why BEFORE's plan does not have the edit; of several rules the first, by id."""
-    for finding in sorted(findings, key=lambda finding: finding.rule):
-        return f"{finding.rule}: {finding.outcome.value.replace('_', ' ')}. {finding.reason}"
-    return ""
+    if not findings:
+        return ""
+    first = min(findings, key=lambda finding: finding.rule)
+    return f"{first.rule}: {format_name(first.outcome.value)}. {first.reason}"
 
 
-def _proposes(edits: Sequence[PlannedEdit], kind: str, key: str, value: ConfigValue) -> bool:
-    return any(edit.kind == kind and edit.key == key and edit.to == value.value for edit in edits)
+def _proposes(edits: Sequence[PlannedEdit], kind: str, key: str, value: FactValue) -> bool:
+    return any(edit.kind == kind and edit.key == key and edit.to == value for edit in edits)
 
 
-def _values_of(config: RunConfig, kind: str) -> Mapping[str, ConfigValue]:
+def values_of(config: RunConfig, kind: str) -> Mapping[str, ConfigValue]:
     return config.environment if kind == "env" else config.values
 
 
@@ -176,31 +173,24 @@ def _all_edits(entry: PlanStep) -> tuple[PlannedEdit, ...]:
 
 def _settings_set_by(entry: PlanStep) -> set[tuple[str, str]]:
     """Kind and key of the settings that the entry edits, and of what its overrides set besides."""
-    found = {(edit.kind, edit.key) for edit in _all_edits(entry)}
+    settings = {(edit.kind, edit.key) for edit in _all_edits(entry)}
     if entry.overrides is not None:
-        found |= {("config", line.partition("=")[0].rpartition(".")[2]) for line in entry.overrides.bridge}
-        found |= {("env", name) for name in entry.overrides.env}
-    return found
+        settings |= {("config", line.partition("=")[0].rpartition(".")[2]) for line in entry.overrides.bridge}
+        settings |= {("env", name) for name in entry.overrides.env}
+    return settings
 
 
 def _settings_of(entry: PlanStep, settings: Sequence[SettingChange]) -> list[SettingChange]:
     """The differing settings that have a value which the entry sets."""
-    return [
-        change
-        for change in settings
-        if any(
-            edit.kind == change.kind and edit.key == change.key and edit.to == change.after
-            for edit in _all_edits(entry)
-        )
-    ]
+    return [change for change in settings if _proposes(_all_edits(entry), change.kind, change.key, change.after)]
 
 
 def _is_whole(entry: PlanStep, config: RunConfig) -> bool:
     """Whether ``config`` has every value that the entry sets, in the plan or alone."""
     for edit in entry.edits:
-        found = _values_of(config, edit.kind).get(edit.key)
-        value = found.value if found else None
+        known = values_of(config, edit.kind).get(edit.key)
+        value = known.value if known else None
         alone = [other.to for other in entry.differing_edits if (other.kind, other.key) == (edit.kind, edit.key)]
-        if (found is None and edit.to is not None) or value not in (edit.to, *alone):
+        if (known is None and edit.to is not None) or value not in (edit.to, *alone):
             return False
     return True

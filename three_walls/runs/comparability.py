@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 
+from three_walls.lib.load_documents import Pattern, Text, load_table, raise_contradictions, suggest
 from three_walls.lib.plain_data import ConfigData
-from three_walls.lib.text import format_setting
+from three_walls.lib.resources import TABLES_DIR
+from three_walls.lib.text import format_name, format_setting
 from three_walls.report.comparison import Severity, Unlikeness
 from three_walls.report.report import Report
-from three_walls.runs.comparability_limits import comparison_rules
 from three_walls.runs.compared_run import Run
 from three_walls.runs.step_change import compare_work
+from three_walls.tables.config_keys import config_keys
 
 _YES = "yes"
 
 
+@dataclass(frozen=True, slots=True)
+class ComparisonRules:
+    """What makes two runs not comparable: ``tables/comparison.yaml``."""
+
+    model: tuple[Text, ...]
+    work: tuple[Text, ...]
+    layout: tuple[Text, ...]
+    capture: Mapping[Text, Text]
+    ignored: tuple[Pattern, ...]
+
+    def __post_init__(self) -> None:
+        known = config_keys().keys
+        raise_contradictions(
+            ((section, place), f"{key} is not in config-keys.yaml{suggest(key, known)}")
+            for section, keys in (("model", self.model), ("work", self.work), ("layout", self.layout))
+            for place, key in enumerate(keys)
+            if key not in known
+        )
+
+    def ignores(self, name: str) -> bool:
+        """Whether the setting or variable ``name`` says nothing about the work of a step."""
+        return any(re.fullmatch(pattern, name) for pattern in self.ignored)
+
+
+@cache
+def comparison_rules() -> ComparisonRules:
+    """The rules that ship with the program."""
+    return load_table(TABLES_DIR / "comparison.yaml", ComparisonRules)
+
+
 def find_unlikeness(before: Run, after: Run) -> tuple[Unlikeness, ...]:
     """What limits the comparison of ``before`` with ``after``, refusals first."""
-    found = [
+    differences = [
         *_compare_model(before.report, after.report),
         *_compare_gpu(before, after),
         *_compare_tokens(before, after),
         *_compare_layout(before, after),
     ]
     if before.has_trace and after.has_trace:
-        found += _compare_captures(before.report, after.report)
-    elif before.has_trace or after.has_trace:
-        lacking = "AFTER" if before.has_trace else "BEFORE"
-        found.append(_warn("logs-alone", f"Of {lacking} only a log was given: the steps are compared, nothing else."))
+        differences += _compare_captures(before.report, after.report)
     else:
-        found.append(_warn("logs-alone", "Only logs were given: the steps are compared, nothing else."))
-    return tuple(sorted(found, key=lambda item: item.severity is not Severity.REFUSAL))
+        is_one = before.has_trace or after.has_trace
+        given = f"Of {'AFTER' if before.has_trace else 'BEFORE'} only a log was" if is_one else "Only logs were"
+        differences.append(_warn("logs-alone", f"{given} given: the steps are compared, nothing else."))
+    return tuple(sorted(differences, key=lambda item: item.severity is not Severity.REFUSAL))
 
 
 def _warn(code: str, message: str) -> Unlikeness:
@@ -80,8 +114,7 @@ def _compare_captures(before: Report, after: Report) -> Iterator[Unlikeness]:
         states = [report.capabilities.get(name) for report in (before, after)]
         if None not in states and (states[0] == _YES) != (states[1] == _YES):
             holder = "BEFORE" if states[0] == _YES else "AFTER"
-            title = name.replace("_", " ")
-            yield _warn("different-capture", f"Only the capture of {holder} has {title}: {consequence}.")
+            yield _warn("different-capture", f"Only the capture of {holder} has {format_name(name)}: {consequence}.")
     whole = [report.graph_coverage.whole_graphs if report.graph_coverage else 0 for report in (before, after)]
     if bool(whole[0]) != bool(whole[1]):
         holder = "BEFORE" if whole[0] else "AFTER"

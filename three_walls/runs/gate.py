@@ -117,17 +117,15 @@ def list_quantities(definitions: Mapping[str, FactDefinition]) -> list[str]:
 def judge_gate(gate: Gate, before: Run, after: Run, pair: Pair, *, strict: bool) -> ConditionResult:
     """Whether ``gate`` holds for ``after``. ``strict``: differences within the spread count too."""
     was, now = _find_values(gate.name, before, after, pair)
-    is_unknown = now.value is None or (gate.is_change and was.value is None)
 
     def result(outcome: ConditionOutcome, reason: str) -> ConditionResult:
         return ConditionResult(gate.expression, pair.after.name, outcome, gate.unit, was.value, now.value, reason)
 
-    if is_unknown:
-        lacking = [(name, value) for name, value in (("BEFORE", was), ("AFTER", now)) if value.value is None]
-        lacking = lacking if gate.is_change else lacking[-1:]
-        reasons = "; ".join(f"{name}: {value.reason}" for name, value in lacking)
+    if now.value is None or (gate.is_change and was.value is None):
+        unknown = [(name, value) for name, value in (("BEFORE", was), ("AFTER", now)) if value.value is None]
+        unknown = unknown if gate.is_change else unknown[-1:]
+        reasons = "; ".join(f"{name}: {value.reason}" for name, value in unknown)
         return result(ConditionOutcome.UNKNOWN, f"{gate.name} is not known ({reasons})")
-    assert now.value is not None
     compared, spread = now.value, None
     if gate.is_change:
         assert was.value is not None
@@ -179,13 +177,12 @@ def _find_values(name: str, before: Run, after: Run, pair: Pair) -> tuple[_Value
     if name == "step":
         return _find_step(pair)
     if name == "memory.peak":
-        known_in_both = [
-            peak for peak in _MEMORY_PEAKS if all(report.facts.number(peak) is not None for report in reports)
-        ]
-        if not known_in_both:
+        common = next((name for name in _MEMORY_PEAKS if None not in [each.facts.number(name) for each in reports]), "")
+        if not common:
             reason = "not measured in the same way in both (the logs print it)"
-            return _Value(None, reason), _Value(_first_known(after.report, _MEMORY_PEAKS), reason)
-        return _find_fact(before.report, known_in_both[0]), _find_fact(after.report, known_in_both[0])
+            peaks = map(after.report.facts.number, _MEMORY_PEAKS)
+            return _Value(None, reason), _Value(next((peak for peak in peaks if peak is not None), None), reason)
+        return _find_fact(before.report, common), _find_fact(after.report, common)
     return _find_value(name, before), _find_value(name, after)
 
 
@@ -196,10 +193,6 @@ def _find_step(pair: Pair) -> tuple[_Value, _Value]:
         return _Value(None, step.basis_note), _Value(None, step.basis_note)
     half = None if step.spread_ns is None else step.spread_ns / 2
     return _Value(step.before_ns, spread=half), _Value(step.before_ns - saved_ns, spread=half)
-
-
-def _first_known(report: Report, names: tuple[str, ...]) -> float | None:
-    return next((value for name in names if (value := report.facts.number(name)) is not None), None)
 
 
 def _find_fact(report: Report, name: str) -> _Value:

@@ -10,8 +10,8 @@ from three_walls.lib.text import format_setting
 from three_walls.lib.version import VERSION
 from three_walls.report.comparison import ChangeOutcome, Pair, Severity
 from three_walls.report.tuning_rows import Decision, History, Judgement, NextTrial, TriedRun
-from three_walls.runs.changed_settings import compare_settings, judge_stated, judge_trial
-from three_walls.runs.comparability_limits import comparison_rules
+from three_walls.runs.changed_settings import compare_settings, judge_stated, judge_trial, values_of
+from three_walls.runs.comparability import comparison_rules
 from three_walls.runs.compare_runs import compare_pair
 from three_walls.runs.compared_run import Run
 from three_walls.runs.step_change import choose_basis, measure_step_change, saved_ns_of, step_on
@@ -32,7 +32,7 @@ class _Try:
     run: Run
     described: TriedRun
     configuration: int
-    """Place of the first run with the same settings."""
+    """Index of the first run with the same settings."""
 
 
 def judge_history(tries: Sequence[TriedWith]) -> History:
@@ -50,25 +50,24 @@ def judge_history(tries: Sequence[TriedWith]) -> History:
     parents, configurations = _find_parents(tries)
     judged = [_Try(runs[0], _describe_base(runs[0]), 0)]
     best = 0
-    for place, each in enumerate(tries[1:], start=1):
-        parent = best if parents[place] is None else parents[place]
-        assert parent is not None
-        same = [i for i, found in enumerate(configurations) if found == configurations[parent] and i != parent]
-        repetitions = [runs[i] for i in same if i != place]
+    for index, (each, nearest) in enumerate(zip(tries[1:], parents[1:], strict=True), start=1):
+        parent = best if nearest is None else nearest
+        same = [i for i, first in enumerate(configurations) if first == configurations[parent] and i != parent]
+        repetitions = [runs[i] for i in same if i != index]
         pair = compare_pair(runs[parent], each.run, repetitions)
         planner = _find_planner(runs, parent, same, judged)
         pair = replace(pair, trial=judge_trial(planner.report.plan, pair.settings, each.run.report.config, pair.step))
         if each.entries and not any(entry.is_whole for entry in pair.trial.entries):
             pair = replace(pair, trial=judge_stated(planner.report.plan, each.entries, pair.step))
         decision, reason = _decide(pair)
-        if configurations[place] == configurations[parent] and decision is not Decision.NOT_COMPARABLE:
+        if configurations[index] == configurations[parent] and decision is not Decision.NOT_COMPARABLE:
             decision, reason = Decision.REPEATED, f"a repetition of {runs[parent].name}"
         described = _describe(pair, runs[parent], decision, reason)
         described = replace(described, rules=described.rules or each.entries)
-        judged.append(_Try(each.run, described, configurations[place]))
-        if decision is Decision.ACCEPTED and _is_faster(each.run, runs[best]):
-            best = place
-    return _propose(judged, best)
+        judged.append(_Try(each.run, described, configurations[index]))
+        if decision is Decision.ACCEPTED and (saved_ns_of(measure_step_change(runs[best], each.run)) or 0) > 0:
+            best = index
+    return _propose(judged, judged[best])
 
 
 def _find_parents(tries: Sequence[TriedWith]) -> tuple[list[int | None], list[int]]:
@@ -79,12 +78,11 @@ def _find_parents(tries: Sequence[TriedWith]) -> tuple[list[int | None], list[in
     """
     parents: list[int | None] = [None]
     configurations = [0]
-    for place in range(1, len(tries)):
-        run, is_stated = tries[place].run, bool(tries[place].entries)
-        distances = {i: _count_differences(tries[i].run, run) for i in range(place)}
+    for index, (run, entries) in enumerate(((each.run, each.entries) for each in tries[1:]), start=1):
+        distances = {i: _count_differences(tries[i].run, run) for i in range(index)}
         known = {i: distance for i, distance in distances.items() if distance is not None}
-        configurations.append(place)
-        if not known or is_stated:
+        configurations.append(index)
+        if not known or entries:
             parents.append(None)
             continue
         least = min(known.values())
@@ -92,8 +90,8 @@ def _find_parents(tries: Sequence[TriedWith]) -> tuple[list[int | None], list[in
         is_one = len({configurations[i] for i in nearest}) == 1
         parents.append(nearest[-1] if is_one else None)
         if least == 0 and not _states_more(run, tries[nearest[-1]].run):
-            configurations[place] = configurations[nearest[0]]
-            parents[place] = nearest[-1]
+            configurations[index] = configurations[nearest[0]]
+            parents[index] = nearest[-1]
     return parents, configurations
 
 
@@ -113,26 +111,19 @@ def _count_differences(before: Run, after: Run) -> int | None:
 
 def _find_planner(runs: Sequence[Run], parent: int, same: Sequence[int], judged: Sequence[_Try]) -> Run:
     """The run whose plan predicted for ``parent``: itself, one with its settings, or the last accepted one traced."""
-    for place in (parent, *same):
-        if runs[place].report.plan:
-            return runs[place]
-    return _last_with_plan(judged) or runs[parent]
+    traced = (runs[index] for index in (parent, *same) if runs[index].report.plan)
+    return next(traced, None) or _last_with_plan(judged) or runs[parent]
 
 
 def _last_with_plan(judged: Sequence[_Try]) -> Run | None:
-    kept = (Decision.ACCEPTED, Decision.BASE, Decision.REPEATED)
-    found = (each.run for each in reversed(judged) if each.described.decision in kept and each.run.report.plan)
-    return next(found, None)
+    decisions = (Decision.ACCEPTED, Decision.BASE, Decision.REPEATED)
+    runs = (each.run for each in reversed(judged) if each.described.decision in decisions)
+    return next((run for run in runs if run.report.plan), None)
 
 
-def _is_faster(run: Run, best: Run) -> bool:
-    """Whether ``run`` is faster than ``best``, per token where the tokens differ."""
-    return (saved_ns_of(measure_step_change(best, run)) or 0) > 0
-
-
-def _propose(judged: Sequence[_Try], place: int) -> History:
-    """The history, with the entry to try after the best run, that at ``place``."""
-    base, best = judged[0].run, judged[place]
+def _propose(judged: Sequence[_Try], best: _Try) -> History:
+    """The history, with the entry to try after the best run."""
+    base = judged[0].run
     basis, _ = choose_basis(base, best.run)
     same = [each.run for each in judged if each.configuration == best.configuration]
     planner = next((run for run in (best.run, *same) if run.report.plan), None) or _last_with_plan(judged) or best.run
@@ -224,28 +215,22 @@ def _find_next(
     whose edits were all tried counts as tried, also where no plan proposed them then.
     """
     if not planner.report.plan:
-        reason = (
-            "no run has a plan: trace the best run and analyze it" if not planner.has_trace else "the plan is empty"
-        )
-        return None, (), reason
+        unknown = "no run has a plan: trace the best run and analyze it"
+        return None, (), "the plan is empty" if planner.has_trace else unknown
     skipped = []
     for entry in planner.report.plan:
         if not entry.edits:
             continue
-        was_tried = entry.rule in rules or all((edit.kind, edit.key, edit.to) in settings for edit in entry.edits)
-        if was_tried:
+        if entry.rule in rules or all((edit.kind, edit.key, edit.to) in settings for edit in entry.edits):
             skipped.append(entry.rule)
-            continue
-        if planner is not best and all(_has_value(best, edit) for edit in entry.edits):
-            continue
-        return _describe_next(entry), tuple(skipped), ""
+        elif planner is best or not all(_has_value(best, edit) for edit in entry.edits):
+            return _describe_next(entry), tuple(skipped), ""
     return None, tuple(skipped), "every entry of the plan was tried"
 
 
 def _has_value(run: Run, edit: PlannedEdit) -> bool:
-    config = run.report.config
-    found = (config.environment if edit.kind == "env" else config.values).get(edit.key)
-    return found is not None and found.value == edit.to
+    known = values_of(run.report.config, edit.kind).get(edit.key)
+    return known is not None and known.value == edit.to
 
 
 def _describe_next(entry: PlanStep) -> NextTrial:

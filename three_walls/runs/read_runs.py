@@ -30,6 +30,7 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.megatron.settings.saved_config import CONFIG_NAME, read_config_file
 from three_walls.pipeline import analyze_run
 from three_walls.report.json_report import load_report
+from three_walls.report.render_report import REPORT_NAME
 from three_walls.report.report import Report
 from three_walls.report.tuning_rows import History
 from three_walls.runs.compared_run import Run
@@ -40,7 +41,6 @@ from three_walls.trace.read_inputs import Progress, jobs_of_run
 from three_walls.trace.run_request import RunRequest, Workers
 from three_walls.trace.trace_files import holds_traces, plain_name
 
-REPORT_NAME = "report.json"
 LABEL_NAME = "tried.yaml"
 _OPTION = re.compile(r",(log|config|set|name)=")
 _NO_TRACE = "only training logs were given"
@@ -78,15 +78,12 @@ def parse_run(text: str) -> GivenRun:
 
 def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
     """Reads or analyzes a run. Raises the errors of :func:`analyze` and UsageError for options that do not fit."""
-    name = given.name or _name_of(given.path)
-    path = given.path
+    name, path = given.name or _name_of(given.path), given.path
     has_options = bool(given.logs or given.config or given.settings)
     if is_directory(path):
         report_file = _find_report(path)
-        if report_file is not None:
-            path = report_file
-        else:
-            given, path = _complete(given), given.path
+        path = report_file or path
+        given = given if report_file else _complete(given)
     if path.suffix == ".json":
         if has_options:
             raise UsageError(f"{path}: a report is compared as it is; log=, config= and set= are for traces and logs")
@@ -141,12 +138,12 @@ def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: S
         names = ", ".join(log.files)
         raise InputError(f"{names}: expected iteration lines of a training log (the last rank prints them), found none")
     jobs = jobs_of_run(log.jobs, log.world_size) or log.jobs[-1:]
-    stated = [
+    sources = [
         *([read_user_settings(list(settings))] if settings else []),
         *([read_config_file(config)] if config else []),
         *read_log_settings(log, jobs[-1].gpus if jobs else None),
     ]
-    merged = merge_sources(stated)
+    merged = merge_sources(sources)
     no_step = missing(NO_STEP)
     made = Artifacts(
         {
@@ -179,21 +176,20 @@ def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: S
     )
 
 
-def read_history(given: str | Path, progress: Progress = lambda _: None) -> History:
-    """The runs in the directory ``given``, in the order of their names, each judged against the one it builds on.
+def read_history(directory: Path, progress: Progress = lambda _: None) -> History:
+    """The runs in ``directory``, in the order of their names, each judged against the one it builds on.
 
     A run is a subdirectory with a report.json, a trace, or logs. A file ``tried.yaml`` in it may give its ``label`` and
     the rules of the ``entries`` that it applies. Raises InputError where no subdirectory holds a run.
     """
-    directory = Path(given)
     if not is_directory(directory):
         raise InputError(f"{directory}: expected a directory of runs, found a file")
-    found = sorted(filter(_holds_run, directory.iterdir()), key=_natural_order)
-    if not found:
+    runs = sorted(filter(_holds_run, directory.iterdir()), key=_natural_order)
+    if not runs:
         raise InputError(
             f"{directory}: expected subdirectories with a {REPORT_NAME}, a trace or a training log each, found none"
         )
-    return judge_history([_read_tried(path, progress) for path in found])
+    return judge_history([_read_tried(path, progress) for path in runs])
 
 
 def _holds_run(path: Path) -> bool:
@@ -209,10 +205,9 @@ def _natural_order(path: Path) -> tuple[tuple[int, str], ...]:
 
 
 def _read_tried(path: Path, progress: Progress) -> TriedWith:
-    stated = _Label()
-    if (path / LABEL_NAME).is_file():
-        stated = load_table(path / LABEL_NAME, _Label)
-    return TriedWith(read_run(GivenRun(path, name=stated.label), progress), stated.entries)
+    file = path / LABEL_NAME
+    label = load_table(file, _Label) if file.is_file() else _Label()
+    return TriedWith(read_run(GivenRun(path, name=label.label), progress), label.entries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from three_walls.export.step_detail_rows import KernelRow
 from three_walls.report.comparison import (
@@ -83,12 +82,6 @@ def compare_communication(before: Report, after: Report) -> tuple[CommunicationC
     return tuple(sorted(changes, key=lambda row: (-abs(row.exposed_change_ns), row.communication_class)))
 
 
-@dataclass(slots=True)
-class _Sum:
-    calls: int = 0
-    ns: int = 0
-
-
 def reconcile_kernels(
     before: Sequence[KernelRow], after: Sequence[KernelRow], owned: tuple[Mapping[str, int], Mapping[str, int]]
 ) -> KernelReconciliation | None:
@@ -108,15 +101,14 @@ def reconcile_kernels(
             status = "small_before" if (bucket, REST) in sums[0] else "new"
         elif now is None:
             status = "small_after" if (bucket, REST) in sums[1] else "gone"
-        was, now = was or _Sum(), now or _Sum()
-        changes.append(KernelChange(bucket, name, status, was.calls, now.calls, was.ns, now.ns, now.ns - was.ns))
+        (old_calls, old_ns), (new_calls, new_ns) = was or (0, 0), now or (0, 0)
+        changes.append(KernelChange(bucket, name, status, old_calls, new_calls, old_ns, new_ns, new_ns - old_ns))
     named = [row for row in changes if row.name != REST]
     named.sort(key=lambda row: (-abs(row.change_ns), row.bucket, row.name))
     listed, rest = named[:MOST_KERNELS], [*named[MOST_KERNELS:], *(row for row in changes if row.name == REST)]
     rest_rows = [
-        _sum_rest(bucket, rows)
+        _sum_rest(bucket, [row for row in rest if row.bucket == bucket])
         for bucket in sorted({row.bucket for row in rest}, key=in_precedence)
-        if (rows := [row for row in rest if row.bucket == bucket])
     ]
     buckets = []
     for bucket in sorted({row.bucket for row in changes}, key=in_precedence):
@@ -124,9 +116,9 @@ def reconcile_kernels(
         owned_change_ns = owned[1].get(bucket, 0) - owned[0].get(bucket, 0)
         buckets.append(KernelBucket(bucket, kernel_change_ns, kernel_change_ns - owned_change_ns, owned_change_ns))
     reconciliation = KernelReconciliation((*listed, *rest_rows), tuple(buckets))
-    for found in buckets:
-        shown_ns = sum(row.change_ns for row in reconciliation.rows if row.bucket == found.bucket)
-        assert shown_ns == found.kernel_change_ns == found.owned_change_ns + found.overlap_change_ns
+    for row in buckets:
+        listed_ns = sum(kernel.change_ns for kernel in reconciliation.rows if kernel.bucket == row.bucket)
+        assert listed_ns == row.kernel_change_ns == row.owned_change_ns + row.overlap_change_ns
     return reconciliation
 
 
@@ -135,12 +127,13 @@ def owned_times(before: Report, after: Report) -> tuple[Mapping[str, int], Mappi
     return {row.bucket: row.ns for row in before.budget}, {row.bucket: row.ns for row in after.budget}
 
 
-def _sum_kernels(kernels: Sequence[KernelRow]) -> dict[tuple[str, str], _Sum]:
-    sums: dict[tuple[str, str], _Sum] = {}
+def _sum_kernels(kernels: Sequence[KernelRow]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Calls and nanoseconds by bucket and name."""
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
     for kernel in kernels:
-        found = sums.setdefault((kernel.bucket, REST if kernel.is_rest else kernel.name), _Sum())
-        found.calls += kernel.calls
-        found.ns += kernel.ns
+        key = kernel.bucket, REST if kernel.is_rest else kernel.name
+        calls, ns = sums.get(key, (0, 0))
+        sums[key] = calls + kernel.calls, ns + kernel.ns
     return sums
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from three_walls.report.comparison import ChangeOutcome, StepChange
-from three_walls.report.report import Report
 from three_walls.report.tuning_rows import Basis
 from three_walls.runs.compared_run import Run
 
@@ -74,8 +73,8 @@ def choose_basis(before: Run, after: Run) -> tuple[Basis, str]:
         return Basis.TRACE, f"as traced, with what the profiler added ({reason}not both steps could be replayed)"
     if step_on(Basis.MIXED, before) is not None and step_on(Basis.MIXED, after) is not None:
         return Basis.MIXED, f"measured in one run and estimated in the other: {only}, and not both have a trace"
-    lacking = [name for name, run in (("BEFORE", before), ("AFTER", after)) if not _has_step(run)]
-    return Basis.NONE, f"the step of {' and '.join(lacking) or 'both runs'} is not known on a common basis"
+    names = [name for name, run in (("BEFORE", before), ("AFTER", after)) if not _has_step(run)]
+    return Basis.NONE, f"the step of {' and '.join(names) or 'both runs'} is not known on a common basis"
 
 
 def step_on(basis: Basis, run: Run) -> int | None:
@@ -103,29 +102,22 @@ def compare_work(before: Run, after: Run) -> Fraction | None:
     return None if work == 1 else work
 
 
-def kept_lengths(report: Report) -> list[int]:
-    """Lengths of the kept steps of the representative rank."""
-    rank = report.representative_rank
-    return [step.end_ns - step.start_ns for step in rank.steps if step.kept] if rank else []
-
-
 def _measure_spread(basis: Basis, before: Run, after: Run, scale: float) -> tuple[int | None, str]:
     """What the steps of both runs vary by, and of what; ``scale`` is the factor on the time of ``after``."""
-    found = [_spread_of(basis, before), _spread_of(basis, after)]
-    if found[0] is None or found[1] is None:
-        names = [name for name, spread in zip(("BEFORE", "AFTER"), found, strict=True) if spread is None]
-        lacking = "the log gives no quartiles" if basis is Basis.LOG else "fewer than two steps were kept"
-        return None, f"not known for {' and '.join(names)}: {lacking}"
-    return round(found[0] + found[1] * scale), f"half of {_SPREADS[basis]}, added up"
+    spreads = [_spread_of(basis, before), _spread_of(basis, after)]
+    if spreads[0] is None or spreads[1] is None:
+        names = [name for name, spread in zip(("BEFORE", "AFTER"), spreads, strict=True) if spread is None]
+        reason = "the log gives no quartiles" if basis is Basis.LOG else "fewer than two steps were kept"
+        return None, f"not known for {' and '.join(names)}: {reason}"
+    return round(spreads[0] + spreads[1] * scale), f"half of {_SPREADS[basis]}, added up"
 
 
 def _spread_of(basis: Basis, run: Run) -> float | None:
-    quartiles = [run.report.facts.number(name) for name in _QUARTILES]
-    is_logged = basis is Basis.LOG or (basis is Basis.MIXED and run.unprofiled_step_ns is not None)
-    if is_logged:
-        low, high = quartiles
+    if basis is Basis.LOG or (basis is Basis.MIXED and run.unprofiled_step_ns is not None):
+        low, high = (run.report.facts.number(name) for name in _QUARTILES)
         return None if low is None or high is None else (high - low) / 2
-    lengths, length_ns = kept_lengths(run.report), step_on(basis, run)
+    rank, length_ns = run.report.representative_rank, step_on(basis, run)
+    lengths = [step.end_ns - step.start_ns for step in rank.steps if step.kept] if rank else []
     kept_ns = None
     if len(lengths) > 1 and run.traced_step_ns and length_ns is not None:
         kept_ns = (max(lengths) - min(lengths)) / 2 * length_ns / run.traced_step_ns
@@ -133,8 +125,7 @@ def _spread_of(basis: Basis, run: Run) -> float | None:
         return kept_ns
     low, high = (run.report.facts.number(name) for name in _PREDICTED)
     estimate_ns = None if low is None or high is None else (high - low) / 2
-    known_ns = [spread for spread in (kept_ns, estimate_ns) if spread is not None]
-    return max(known_ns, default=None)
+    return max((spread for spread in (kept_ns, estimate_ns) if spread is not None), default=None)
 
 
 def _measure_drift(basis: Basis, before: Run, repetitions: Sequence[Run]) -> int | None:

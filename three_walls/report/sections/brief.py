@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from dataclasses import replace
+from operator import itemgetter
 
 from three_walls.advice.finding import FREES_MEMORY, PlanStep
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.text import count_of, format_ms, format_ms_range, format_share, keep_sentences, plural
 from three_walls.report.formats import format_gain_bounds
 from three_walls.report.overrides_file import list_entry_files, list_forms
-from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.report import Report
 from three_walls.report.section import (
-    ROW,
-    Bar,
     Block,
     Card,
     Column,
@@ -27,8 +24,13 @@ from three_walls.report.section import (
     Table,
     Text,
 )
-from three_walls.report.sections.budget import UNLISTED_COLOUR, title_budget
-from three_walls.report.sections.plan import CONFIRM_TITLE, describe_expectation, explain_empty
+from three_walls.report.sections.budget import bar_column, order_buckets, title_budget
+from three_walls.report.sections.plan import (
+    CONFIRM_TITLE,
+    describe_expectation,
+    explain_empty,
+    order_forms,
+)
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.step_base import find_step_base, step_after
 from three_walls.step.step_rows import BudgetRow
@@ -72,8 +74,8 @@ def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Se
     hero = _find_hero(report)
     notes = tuple(keep_sentences(note, _LONGEST_NOTE) for note in hero.notes[:_MOST_NOTES])
     hero = replace(hero, text=keep_sentences(hero.text, _LONGEST_REASON), notes=notes)
-    found, hidden = _split_warnings(report, most_warnings)
-    warned = tuple(f"{keep_sentences(warning.message, _LONGEST_NOTE)} ({warning.code})" for warning in found)
+    limiting, hidden = _split_warnings(report, most_warnings)
+    warned = tuple(f"{keep_sentences(warning.message, _LONGEST_NOTE)} ({warning.code})" for warning in limiting)
     blocks: tuple[Block, ...] = (Items(warned, role="list"),) if warned else ()
     if hidden:
         blocks = (*blocks, Note(f"{hidden}: --full", role="muted"))
@@ -89,8 +91,8 @@ def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Se
 
 def make_ticket(report: Report) -> tuple[Section, ...]:
     """The sections for a ticket, a chat or the summary of a CI job: the same with the overrides of every entry."""
-    found, hidden = _split_warnings(report, len(report.warnings))
-    warned = tuple((warning.message, Text(warning.code, "source")) for warning in found)
+    limiting, hidden = _split_warnings(report, len(report.warnings))
+    warned = tuple((warning.message, Text(warning.code, "source")) for warning in limiting)
     blocks: list[Block] = [Items(warned)] if warned else []
     if hidden:
         blocks.append(Note(f"{hidden} in the full report.", role="muted"))
@@ -131,23 +133,18 @@ def _split_warnings(report: Report, most: int) -> tuple[tuple[ReportWarning, ...
 
 def _tabulate_budget(report: Report) -> tuple[Table, ...]:
     """The longest buckets, and the sum of all others."""
-    rows = sorted((row for row in report.budget if row.ns > 0), key=lambda row: (-row.ns, row.bucket))
+    rows = order_buckets(report)
     if not rows:
         return ()
     if len(rows) > MOST_BUDGET_ROWS:
         rest = rows[MOST_BUDGET_ROWS - 1 :]
         ns, fraction = sum(row.ns for row in rest), sum(row.fraction for row in rest)
         rows = [*rows[: MOST_BUDGET_ROWS - 1], BudgetRow(f"{len(rest)} others", "", ns, fraction, "")]
-    longest = max(row.fraction for row in rows)
-
-    def draw(row: BudgetRow) -> Bar:
-        return Bar(((row.fraction / longest, BUCKET_COLOURS.get(row.bucket, UNLISTED_COLOUR)),))
-
     columns = (
         Column("Bucket", "bucket"),
         Column("Time", "ns", format_ms),
         Column("Share", "fraction", format_share),
-        Column("", ROW, draw, in_page=False),
+        bar_column(rows),
     )
     return (Table("budget", columns, rows, terminal_rows=len(rows), has_head=False),)
 
@@ -168,27 +165,17 @@ def _tabulate_entries(report: Report, lines: int) -> tuple[Block, ...]:
         return ()
     shown = report.plan if len(report.plan) < lines else report.plan[: max(1, lines - 1 - LEAST_OVERRIDES)]
     spare = lines - len(shown) - (len(shown) < len(report.plan))
-    rows: list[_Line] = []
+    rows: list[tuple[str, str, str]] = []
     for step in shown:
-        rows.append(_Line(f"{step.order}.", format_gain_bounds(step.gain_ns), step.finding.title))
+        rows.append((f"{step.order}.", format_gain_bounds(step.gain_ns), step.finding.title))
         override = _name_override(report, step) if spare > 0 else ""
         if override:
-            rows.append(_Line("", "", override))
+            rows.append(("", "", override))
             spare -= 1
     if left := len(report.plan) - len(shown):
-        rows.append(_Line("", "", f"{left} more {plural(left, 'entry', 'entries')}: --full"))
-    columns = (Column("", "order"), Column("Gain", "gain"), Column("Change", "text"))
-    is_entry = attrgetter("order")
-    return (Table("plan", columns, rows, terminal_rows=len(rows), has_head=False, emphasis=is_entry),)
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line of the plan on the terminal: an entry, or an override of the entry above."""
-
-    order: str
-    gain: str
-    text: str
+        rows.append(("", "", f"{left} more {plural(left, 'entry', 'entries')}: --full"))
+    columns = (Column("", itemgetter(0)), Column("Gain", itemgetter(1)), Column("Change", itemgetter(2)))
+    return (Table("plan", columns, rows, terminal_rows=len(rows), has_head=False, emphasis=itemgetter(0)),)
 
 
 def _name_override(report: Report, step: PlanStep) -> str:
@@ -214,9 +201,9 @@ def _list_overrides(
     if step.overrides is None:
         return (), ()
     forms = {form[0]: form for form in list_forms(step.overrides)}
-    launchers = (("megatron-lm", "Megatron-LM"), ("bridge", "Megatron-Bridge"))
-    for form, name in launchers if report.config.dialect == "megatron_lm" else reversed(launchers):
-        notes = tuple(note for note in step.overrides.notes if note.startswith((f"{name}:", "Applied alone")))
+    for form in order_forms(report)[:2]:
+        launcher = "Megatron-LM:" if form == "megatron-lm" else "Megatron-Bridge:"
+        notes = tuple(note for note in step.overrides.notes if note.startswith((launcher, "Applied alone")))
         if form in forms or any("remove" in note for note in notes):
             break
     return tuple(forms[part] for part in (form, "env") if part in forms), notes
@@ -249,10 +236,8 @@ def _describe_entry(report: Report, step: PlanStep) -> Card:
     if finding.confirm_first:
         texts = tuple(note.text or note.name for note in finding.confirm_first)
         blocks.append(Items(texts, CONFIRM_TITLE, "checklist"))
-    base = find_step_base(report)
-    after = ""
-    if base is not None and gain.basis != FREES_MEMORY:
+    metrics = [Metric("Gain", format_gain_bounds(gain))]
+    if find_step_base(report) is not None and gain.basis != FREES_MEMORY:
         low_ns, _, high_ns = step_after(step)
-        after = format_ms_range(low_ns, high_ns)
-    metrics = (Metric("Gain", format_gain_bounds(gain)), *((Metric("Step after it", after),) if after else ()))
-    return Card(finding.title, tuple(blocks), marker=str(step.order), tag=finding.rule, metrics=metrics)
+        metrics.append(Metric("Step after it", format_ms_range(low_ns, high_ns)))
+    return Card(finding.title, tuple(blocks), marker=str(step.order), tag=finding.rule, metrics=tuple(metrics))

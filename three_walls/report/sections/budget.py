@@ -28,13 +28,13 @@ from three_walls.report.tuning_rows import Basis
 from three_walls.step.step_rows import BudgetRow, RankReport
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKETS
 
-UNLISTED_COLOUR = "#888888"
+_UNLISTED_COLOUR = "#888888"
 _LESS_COLOUR, _MORE_COLOUR = "#22a05a", "#ea580c"
 _SHOWN_BUCKETS = 10
 
 
 def _mark_bucket(bucket: str) -> tuple[Swatch, Text]:
-    return Swatch(BUCKET_COLOURS.get(bucket, UNLISTED_COLOUR)), Text(bucket, "code")
+    return Swatch(BUCKET_COLOURS.get(bucket, _UNLISTED_COLOUR)), Text(bucket, "code")
 
 
 BUCKET = Column("Bucket", "bucket", _mark_bucket)
@@ -42,16 +42,24 @@ BUCKET = Column("Bucket", "bucket", _mark_bucket)
 
 def budget(report: Report) -> Section:
     """The representative step by bucket, then the same of every rank."""
-    rows = sorted((row for row in report.budget if row.ns > 0), key=lambda row: (-row.ns, row.bucket))
+    rows = order_buckets(report)
     blocks: list[Block] = []
     times = {row.bucket: row.ns for row in rows}
     plot = draw_whole([(b.title, times[b.name], BUCKET_COLOURS[b.name]) for b in BUCKETS if b.name in times])
     if plot is not None:
         blocks.append(Chart("budget", plot, "The traced step as one bar, a segment per bucket"))
     if rows:
+        columns = (
+            BUCKET,
+            Column("Group", "group", role="muted"),
+            Column("Time", "ns", format_ms, sums=True),
+            Column("Share", "fraction", format_share, sums=True),
+            bar_column(rows),
+            Column("What it counts", "definition", role="muted", width="wide", in_terminal=False),
+        )
         blocks += [
             Note(f"The step shown: {report.budget_of}.", role="muted"),
-            _tabulate(rows),
+            Table("budget", columns, rows, terminal_rows=len(rows)),
             *_compare_ranks(report, rows),
         ]
     return Section(
@@ -71,21 +79,19 @@ def title_budget(report: Report) -> str:
     return f"Where the traced step goes ({format_ms(report.verdict.step_ns)})" if has_rows else "Where the step goes"
 
 
-def _tabulate(rows: Sequence[BudgetRow]) -> Table:
+def order_buckets(report: Report) -> list[BudgetRow]:
+    """The buckets that have time, the longest first."""
+    return sorted((row for row in report.budget if row.ns > 0), key=lambda row: (-row.ns, row.bucket))
+
+
+def bar_column(rows: Sequence[BudgetRow]) -> Column:
+    """The shares of ``rows`` as bars of the terminal."""
     longest = max(row.fraction for row in rows)
 
     def draw(row: BudgetRow) -> Bar:
-        return Bar(((row.fraction / longest, BUCKET_COLOURS.get(row.bucket, UNLISTED_COLOUR)),))
+        return Bar(((row.fraction / longest, BUCKET_COLOURS.get(row.bucket, _UNLISTED_COLOUR)),))
 
-    columns = (
-        BUCKET,
-        Column("Group", "group", role="muted"),
-        Column("Time", "ns", format_ms, sums=True),
-        Column("Share", "fraction", format_share, sums=True),
-        Column("", ROW, draw, in_page=False),
-        Column("What it counts", "definition", role="muted", width="wide", in_terminal=False),
-    )
-    return Table("budget", columns, rows, terminal_rows=len(rows))
+    return Column("", ROW, draw, in_page=False)
 
 
 def _compare_ranks(report: Report, rows: Sequence[BudgetRow]) -> list[Block]:
@@ -167,24 +173,24 @@ def _reconcile(pair: Pair, budget: BucketReconciliation) -> Table:
     """From the traced to the compared step."""
     rows = [("traced step", budget.traced_before_ns, budget.traced_after_ns, budget.traced_change_ns)]
     if pair.step.basis is not Basis.TRACE:
+        added = budget.profiler_before_ns, budget.profiler_after_ns, budget.profiler_change_ns
         rows += [
-            (
-                "added by the profiler",
-                -budget.profiler_before_ns,
-                -budget.profiler_after_ns,
-                -budget.profiler_change_ns,
-            ),
+            ("added by the profiler", -added[0], -added[1], -added[2]),
             (
                 f"step {BASES[pair.step.basis]}",
-                budget.traced_before_ns - budget.profiler_before_ns,
-                budget.traced_after_ns - budget.profiler_after_ns,
+                budget.traced_before_ns - added[0],
+                budget.traced_after_ns - added[1],
                 budget.step_change_ns,
             ),
         ]
+
+    def write(ns: int) -> str:
+        return format_ms(ns) if ns >= 0 else format_ms_change(ns)
+
     columns = (
         Column("", lambda row: row[0]),
-        Column("Before", lambda row: row[1], lambda ns: format_ms(ns) if ns >= 0 else format_ms_change(ns), unit="ns"),
-        Column("After", lambda row: row[2], lambda ns: format_ms(ns) if ns >= 0 else format_ms_change(ns), unit="ns"),
+        Column("Before", lambda row: row[1], write, unit="ns"),
+        Column("After", lambda row: row[2], write, unit="ns"),
         Column("Change", lambda row: row[3], format_ms_change),
     )
     return Table(

@@ -1,18 +1,19 @@
-"""Communication: how much of it is exposed, how much compute hides; of a run, or of two."""
+"""Communication: how much of it is exposed, how much compute hides, and how much longer GEMMs take next to it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from three_walls.lib.text import format_bandwidth, format_ms, format_ms_change, format_share
+from three_walls.facts.fact_rows import OverlapSlowdown
+from three_walls.lib.text import format_bandwidth, format_count, format_ms, format_ms_change, format_ratio, format_share
 from three_walls.report.charts import GIGABYTES_PER_S, BarRow, Bars, Piece, Segment, draw_bars
 from three_walls.report.comparison import Pair
 from three_walls.report.palette import EXPOSED_COLOUR, FREE_COLOUR, HIDDEN_COLOUR, TRANSFER_COLOUR
 from three_walls.report.report import Report
-from three_walls.report.section import Block, Chart, Column, Fold, Legend, Section, Swatch, Table
-from three_walls.report.sections.moe import sum_parts
+from three_walls.report.section import Block, Chart, Column, Fold, Legend, Note, Section, Swatch, Table
+from three_walls.report.sections.moe import is_lower_bound, sum_parts
 from three_walls.step.step_rows import CommunicationTime, RankReport
-from three_walls.tables.buckets import BUCKET_BY_NAME
+from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES
 
 _EXPOSED_ONLY = " while no compute kernel runs"
 """The part of a bucket's definition that does not hold for a communication class, where hidden time counts too."""
@@ -75,7 +76,7 @@ def _draw_rates(report: Report) -> Bars | None:
     parts = [part for part in sum_parts(report.moe_layers) if part.bytes_per_s and part.limit_bytes_per_s]
     if not parts:
         return None
-    is_bound = report.facts.get("ep_achieved_includes_waiting").value is True
+    is_bound = is_lower_bound(report)
     at_least = "at least " if is_bound else ""
     if is_bound:
         parts = [max(parts, key=lambda part: part.bytes_per_s or 0)]
@@ -117,8 +118,46 @@ def _draw(rows: tuple[ClassRow, ...]) -> Bars:
         Segment("hidden", HIDDEN_COLOUR, hidden, tuple(map(format_ms, hidden))),
     )
     values = [f"{format_ms(row.time.exposed_ns)} exposed" for row in rows]
-    names = [BUCKET_BY_NAME[row.name].title if row.name in BUCKET_BY_NAME else row.name for row in rows]
+    names = [BUCKET_TITLES.get(row.name, row.name) for row in rows]
     return draw_bars(names, segments, values=values)
+
+
+def overlap(report: Report) -> Section:
+    """GEMMs that ran both alone and concurrently with communication, the largest slowdown first."""
+    rows = order_slowdowns(report)
+    columns = (
+        Column("Kernel", "kernel", role="code", width="wide"),
+        Column("Grid", "grid", role="muted"),
+        Column("Alone", "alone_ns", format_ms),
+        Column("Concurrent", "concurrent_ns", format_ms),
+        Column("Slower", lambda row: row.concurrent_ns / row.alone_ns if row.alone_ns else None, format_ratio),
+        Column("Calls alone", "calls_alone", format_count, in_terminal=False),
+        Column("Calls concurrent", "concurrent_calls", format_count),
+        Column("Per step", "slowdown_ns", format_ms, sums=True),
+    )
+    total = format_ms(sum(row.slowdown_ns for row in rows))
+    blocks = (
+        Table("overlap", columns, rows, terminal_rows=3),
+        Note(
+            "Alone and Concurrent are median durations. Per step is their difference times the concurrent calls.",
+            role="muted",
+        ),
+    )
+    return Section(
+        "overlap",
+        "Overlap slowdown",
+        blocks if rows else (),
+        lead="Communication takes SMs and memory bandwidth from GEMMs that run at the same time. GEMMs of the same "
+        f"name and grid take {total} longer per step concurrently with communication than alone.",
+        link="Overlap",
+        in_menu=True,
+        empty="Unknown, or none: no GEMM ran both alone and concurrently with communication.",
+    )
+
+
+def order_slowdowns(report: Report) -> tuple[OverlapSlowdown, ...]:
+    """The most time per step first."""
+    return tuple(sorted(report.overlap_slowdown, key=lambda row: (-row.slowdown_ns, row.kernel, row.grid)))
 
 
 def changed_communication(pair: Pair) -> Section | None:

@@ -27,10 +27,10 @@ BASES = {
     Basis.MIXED: "unprofiled (one measured, one estimated)",
 }
 _OUTCOMES = {
-    ConditionOutcome.HOLDS: "holds: failed",
-    ConditionOutcome.DOES_NOT_HOLD: "passed",
-    ConditionOutcome.WITHIN_SPREAD: "passed, within the spread",
-    ConditionOutcome.UNKNOWN: "unknown",
+    ConditionOutcome.HOLDS: ("holds: failed", "badge warn"),
+    ConditionOutcome.DOES_NOT_HOLD: ("passed", "badge"),
+    ConditionOutcome.WITHIN_SPREAD: ("passed, within the spread", "badge"),
+    ConditionOutcome.UNKNOWN: ("unknown", "badge warn"),
 }
 _SHOWN_UNITS = ("ns", "fraction", "bytes", "bytes_per_s", "ratio")
 """Units that the values of conditions are written with."""
@@ -133,15 +133,11 @@ def conditions(comparison: Comparison) -> Section | None:
         Column("Run", "after"),
         Column("Before", ROW, lambda row: _write_value(row.before_value, row.unit)),
         Column("After", ROW, lambda row: _write_value(row.after_value, row.unit)),
-        Column("Outcome", "outcome", lambda outcome: Text(_OUTCOMES[outcome], _outcome_role(outcome))),
+        Column("Outcome", "outcome", lambda outcome: Text(*_OUTCOMES[outcome])),
         Column("Note", "reason", role="muted", width="wide"),
     )
     table = Table("gate", columns, results, terminal_rows=len(results))
     return Section("gate", "Conditions", (table,), link="Conditions", terminal=Terminal.ALWAYS)
-
-
-def _outcome_role(outcome: ConditionOutcome) -> str:
-    return "badge warn" if outcome in (ConditionOutcome.HOLDS, ConditionOutcome.UNKNOWN) else "badge"
 
 
 def _write_value(value: float | None, unit: str) -> str:

@@ -1,10 +1,11 @@
-"""The run's configuration, each setting with its source; and the settings that differ between two runs."""
+"""The run's settings with their sources, and how they differ from those of the nearest recipe or of another run."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from three_walls.lib.text import count_of, format_setting
+from three_walls.bridge.recipe_rows import BATCH_SIZE, BENCHMARK_SETTING, RecipeDifference
+from three_walls.lib.text import count_of, format_count, format_setting
 from three_walls.megatron.settings.run_config import ConfigConflict, ConfigValue
 from three_walls.report.comparison import Pair
 from three_walls.report.report import Report
@@ -14,13 +15,17 @@ from three_walls.report.sections.history import describe_trial
 _DEFAULTS = ("Megatron-LM default", "Megatron Core default", "Megatron-Bridge default")
 """Sources of values that nobody set."""
 _SHOWN_SETTINGS = 12
+MARK_MEANINGS = {
+    BENCHMARK_SETTING: "not for a production run",
+    BATCH_SIZE: "changes what the model learns, or how the batch is split",
+}
 
 
 class SettingRow(NamedTuple):
     key: str
     kind: str
     """``config`` or ``env``."""
-    found: ConfigValue
+    setting: ConfigValue
 
 
 def _name_setting(row: Any) -> Cell:
@@ -45,8 +50,8 @@ def config(report: Report) -> Section:
     if rows:
         columns = (
             SETTING,
-            Column("Value", lambda row: format_setting(row.found.value), role="code"),
-            Column("Source", "found.source", role="muted", width="wide"),
+            Column("Value", lambda row: format_setting(row.setting.value), role="code"),
+            Column("Source", "setting.source", role="muted", width="wide"),
         )
         blocks.append(
             Table(
@@ -54,7 +59,7 @@ def config(report: Report) -> Section:
                 columns,
                 rows,
                 anchor=lambda row: f"setting-{row.key}",
-                is_default=lambda row: row.found.source in _DEFAULTS,
+                is_default=lambda row: row.setting.source in _DEFAULTS,
             )
         )
     release = f", Megatron-Bridge {run.bridge_version}" if run.bridge_version else ""
@@ -73,8 +78,46 @@ def config(report: Report) -> Section:
 
 def _describe_conflict(conflict: ConfigConflict) -> tuple[Inline, ...]:
     pieces: list[Inline] = [Text(conflict.key, "code")]
-    for found in conflict.values:
-        pieces += [Text(format_setting(found.value), "code"), Text(found.source, "muted")]
+    for setting in conflict.values:
+        pieces += [Text(format_setting(setting.value), "code"), Text(setting.source, "muted")]
+    return tuple(pieces)
+
+
+def recipe(report: Report) -> Section | None:
+    """The settings that differ, or why no recipe is near."""
+    known = report.known_good_recipe
+    if known is None:
+        reason = report.no_recipe_reason
+        return Section("recipe", "Known-good recipe", (), link="Recipe", empty=f"None: {reason}") if reason else None
+    columns = (
+        SETTING,
+        Column("This run", "run", lambda value: Text(format_setting(value), "from")),
+        Column("Recipe", "recipe", lambda value: Text(format_setting(value), "code")),
+        Column("", ROW, _remark),
+    )
+    unknown = f", {format_count(known.unknown_count)} unknown in the run" if known.unknown_count else ""
+    return Section(
+        "recipe",
+        "Known-good recipe",
+        (
+            Note((Text(known.name, "code"), Text(known.source, "source")), "Nearest recipe:"),
+            Note(known.distance_note),
+            Table("recipe", columns, known.differences),
+            Note(f"{format_count(known.same_count)} settings are the same{unknown}.", role="muted"),
+        ),
+        lead="How the run differs from NVIDIA's nearest benchmark recipe. Context for the plan, not a promise: the "
+        "recipe was fast with forced expert balance and mock data, and its parallel sizes suit its number of GPUs.",
+        link="Recipe",
+        is_folded=True,
+    )
+
+
+def _remark(row: RecipeDifference) -> Cell:
+    pieces = []
+    if row.in_plan:
+        pieces.append(Text("in the plan", "badge"))
+    if row.mark:
+        pieces += [Text(row.mark, "badge warn"), Text(MARK_MEANINGS[row.mark], "muted")]
     return tuple(pieces)
 
 

@@ -6,14 +6,11 @@ from three_walls.facts.fact_rows import CriticalPathRow
 from three_walls.lib.text import format_count, format_ms, format_share
 from three_walls.report.report import Report
 from three_walls.report.section import Block, Column, Section, Table
-from three_walls.tables.buckets import BUCKET_BY_NAME
+from three_walls.tables.buckets import BUCKET_TITLES
 
 UNKNOWN_MODULE = "unknown"
 
-_NOT_BUCKETS = {
-    "host": "host (CUDA calls and between)",
-    "gap": "launch latency and gaps",
-}
+_CATEGORIES = {**BUCKET_TITLES, "host": "host (CUDA calls and between)", "gap": "launch latency and gaps"}
 
 
 def critical_path(report: Report) -> Section | None:
@@ -21,12 +18,11 @@ def critical_path(report: Report) -> Section | None:
     path = report.critical_path
     if path is None:
         return None
-    by_category = Column("Category", "name", _name_category)
+    by_category = Column("Category", "name", lambda name: _CATEGORIES.get(name, name))
     blocks: list[Block] = [_tabulate("critical_path", "By what runs", by_category, path.by_category)]
     if any(row.name != UNKNOWN_MODULE for row in path.by_module):
-        blocks.append(
-            _tabulate("critical_path_modules", "By module of the model", Column("Module", "name"), path.by_module)
-        )
+        by_module = Column("Module", "name")
+        blocks.append(_tabulate("critical_path_modules", "By module of the model", by_module, path.by_module))
     return Section(
         "critical-path",
         "Critical path",
@@ -46,14 +42,6 @@ def _tabulate(name: str, title: str, first: Column, rows: tuple[CriticalPathRow,
         Column("Share", "fraction", format_share, sums=True),
         Column("Operations", "operations_on_path", format_count, sums=True),
         Column("Of", "operations", format_count, sums=True),
-        Column("Slack of the rest", "median_slack_ns", _show_slack),
+        Column("Slack of the rest", "median_slack_ns", lambda ns: "" if ns is None else format_ms(ns)),
     )
     return Table(name, columns, rows, title=title, is_compact=True)
-
-
-def _name_category(name: str) -> str:
-    return BUCKET_BY_NAME[name].title if name in BUCKET_BY_NAME else _NOT_BUCKETS.get(name, name)
-
-
-def _show_slack(slack_ns: int | None) -> str:
-    return "" if slack_ns is None else format_ms(slack_ns)

@@ -36,10 +36,10 @@ def efficiency(report: Report) -> Section:
     if report.efficiency:
         blocks.append(_tabulate_roles(report))
     if report.gemm_shapes:
-        blocks += [
-            *(Chart("roofline", plot, _ROOFLINE_TITLE) for plot in [_draw_roofline(report)] if plot is not None),
-            _tabulate_shapes(report),
-        ]
+        if plot := _draw_roofline(report):
+            title = "GEMMs by shape below the roof of the GPU: a larger dot takes more time"
+            blocks.append(Chart("roofline", plot, title))
+        blocks.append(_tabulate_shapes(report))
     if report.copies:
         blocks.append(_tabulate_copies(report))
     return Section(
@@ -92,7 +92,6 @@ def _tabulate_roles(report: Report) -> Table:
     return Table("roles", columns, report.efficiency, "GEMMs and attention", lead)
 
 
-_ROOFLINE_TITLE = "GEMMs by shape below the roof of the GPU: a larger dot takes more time"
 _BYTES = {"fp32": 4, "tf32": 4, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5625}
 """Bytes of an operand's element; 2 for every other number format. NVFP4 has a byte of scale for 16 elements."""
 

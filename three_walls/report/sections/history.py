@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from three_walls.advice.finding import Gain
-from three_walls.lib.shell import quote_assignment, quote_word
 from three_walls.lib.text import (
     capitalize,
     format_count,
@@ -20,6 +19,7 @@ from three_walls.lib.text import (
 )
 from three_walls.report.comparison import Pair
 from three_walls.report.formats import describe_gain
+from three_walls.report.overrides_file import quote_bridge, quote_env, quote_megatron_lm
 from three_walls.report.report import Report
 from three_walls.report.section import (
     ROW,
@@ -36,7 +36,7 @@ from three_walls.report.section import (
     Terminal,
     Text,
 )
-from three_walls.report.tuning_rows import Decision, History, Judgement, NextTrial, TriedEntry, TriedRun
+from three_walls.report.tuning_rows import Decision, History, Judgement, TriedEntry, TriedRun
 
 _SHORT_JUDGEMENTS = {
     Judgement.INSIDE: "inside",
@@ -103,7 +103,8 @@ def _head(history: History) -> Section:
         Metric("Best", format_ms(history.best_step_ns), history.best, "after"),
     ]
     if following:
-        metrics.append(Metric("Next", _write_gain(following.gain), following.rule))
+        gain = describe_gain(following.gain).removeprefix("gain ")
+        metrics.append(Metric("Next", gain, following.rule))
     hero = Hero(
         eyebrow=f"{len(history.runs)} runs",
         title=title,
@@ -121,30 +122,21 @@ def _next(history: History) -> Sequence[Section]:
     following = history.next_trial
     if following is None:
         return ()
+    forms = (
+        ("bridge", "Megatron-Bridge overrides", quote_bridge(following.bridge)),
+        ("megatron-lm", "Megatron-LM flags", quote_megatron_lm(following.megatron_lm)),
+        ("env", "Environment", quote_env(dict(following.env))),
+    )
     blocks: list[Block] = [
         Note((f"{following.title}:", f"{describe_gain(following.gain)}.", Text(following.rule, "code"))),
         Items(tuple(f"{key} = {format_setting(value)}" for key, value in following.edits), "Settings"),
-        *_offer(following),
+        *(Copyable(f"next-{name}", title, lines) for name, title, lines in forms if lines),
     ]
     if history.planned_by != history.best:
         blocks.append(Note(f"By the plan of {history.planned_by}: trace {history.best} for a plan of its own."))
     if history.skipped:
         blocks.append(Note(f"Tried already: {', '.join(history.skipped)}.", role="muted"))
     return (Section("next", "The next entry", tuple(blocks), link="Next", terminal=Terminal.ALWAYS),)
-
-
-def _offer(following: NextTrial) -> list[Block]:
-    """The overrides of the entry alone, for each launcher."""
-    forms = (
-        ("bridge", "Megatron-Bridge overrides", tuple(map(quote_word, following.bridge))),
-        (
-            "megatron-lm",
-            "Megatron-LM flags",
-            tuple(" ".join(map(quote_word, flag.split(" "))) for flag in following.megatron_lm),
-        ),
-        ("env", "Environment", tuple(f"export {quote_assignment(name, value)}" for name, value in following.env)),
-    )
-    return [Copyable(f"next-{name}", title, lines) for name, title, lines in forms if lines]
 
 
 def _name_edit(run: TriedRun) -> Cell:

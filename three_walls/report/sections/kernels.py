@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from three_walls.export.step_detail_rows import KernelPlace, KernelRow
+from three_walls.export.step_detail_rows import KernelRow
 from three_walls.lib.text import (
     UNKNOWN,
     count_of,
@@ -19,7 +19,7 @@ from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.report import Report
 from three_walls.report.section import ROW, Block, Column, Section, Swatch, Table, Text
 from three_walls.report.sections.budget import BUCKET
-from three_walls.tables.buckets import BUCKET_BY_NAME
+from three_walls.tables.buckets import BUCKET_TITLES
 
 _NAME_LENGTH = 52
 _PLACE_LENGTH = 48
@@ -34,19 +34,21 @@ _STATES = {
 
 def kernels(report: Report) -> Section | None:
     """Kernels by bucket, the bucket with the most kernel time first."""
+    if not report.kernels:
+        return None
     peak = Column(
         "Of peak", "fraction_of_peak", lambda value: "" if value is None else format_share(value), unit="fraction"
     )
     has_peak = any(row.fraction_of_peak is not None for row in report.kernels)
     columns = (
         Column("Kernel", ROW, _name),
-        Column("Bucket", "bucket", _name_bucket),
+        Column("Bucket", "bucket", lambda bucket: (Swatch(BUCKET_COLOURS[bucket]), BUCKET_TITLES[bucket])),
         Column("Time", "ns", format_ms, sums=True),
         Column("Of step", lambda row: report.fraction_of_step(row.ns), format_share),
         Column("Calls", "calls", format_count, sums=True),
         Column("Mean", "mean_ns", format_us),
         Column("Most from", ROW, _name_places, in_terminal=False),
-        Column("Launch", _mean_launch_ns, format_us),
+        Column("Launch", lambda row: None if row.launch_ns is None else round(row.launch_ns / row.calls), format_us),
         *((peak,) if has_peak else ()),
         Column("Fastest", "fastest_ns", format_us, in_terminal=False),
         Column("95% below", "p95_ns", format_us, in_terminal=False),
@@ -58,19 +60,13 @@ def kernels(report: Report) -> Section | None:
         "its kernel time. Launch: mean host time of the launch call; nodes of CUDA graphs have none. Of peak: "
         "GEMMs whose shapes were recorded."
     )
-    if not report.kernels:
-        return None
     return Section("kernels", "Kernels", (Table("kernels", columns, report.kernels),), lead=lead, link="Kernels")
 
 
 def _name(row: KernelRow) -> Text:
     if row.is_rest:
-        return Text(f"{row.name}", "muted", "The kernels of this bucket that take least time, summed")
+        return Text(row.name, "muted", "The kernels of this bucket that take least time, summed")
     return Text(show_control_characters(shorten(row.name, _NAME_LENGTH)), "code", row.full_name)
-
-
-def _name_bucket(bucket: str) -> tuple[Swatch, str]:
-    return Swatch(BUCKET_COLOURS[bucket]), BUCKET_BY_NAME[bucket].title
 
 
 def _write_launch(row: KernelRow) -> str:
@@ -85,17 +81,14 @@ def _name_places(row: KernelRow) -> Text:
     """The place that launches most of it; the other ones on hover."""
     if not any(place.module or place.operator for place in row.places):
         return Text(UNKNOWN)
-    lines = [f"{_name_place(place)}: {format_ms(place.ns)}" for place in row.places]
+    names = [describe_part(place.module, place.direction, place.operator) for place in row.places]
+    lines = [f"{name}: {format_ms(place.ns)}" for name, place in zip(names, row.places, strict=True)]
     rest_ns = row.ns - sum(place.ns for place in row.places)
     if rest_ns:
         lines.append(f"{count_of(row.other_places, 'other place')}: {format_ms(rest_ns)}")
     others = len(row.places) - 1 + row.other_places
     more = f" + {others}" if others else ""
-    return Text(f"{shorten(_name_place(row.places[0]), _PLACE_LENGTH)}{more}", title="\n".join(lines))
-
-
-def _name_place(place: KernelPlace) -> str:
-    return describe_part(place.module, place.direction, place.operator)
+    return Text(f"{shorten(names[0], _PLACE_LENGTH)}{more}", title="\n".join(lines))
 
 
 def describe_part(module: str | None, direction: str | None, code: str) -> str:
@@ -103,10 +96,6 @@ def describe_part(module: str | None, direction: str | None, code: str) -> str:
     words = (direction, "outside of layers") if module == "outside" else (module, direction)
     part = " ".join(word for word in words if word)
     return show_control_characters(": ".join(word for word in (part, code) if word) or UNKNOWN)
-
-
-def _mean_launch_ns(row: KernelRow) -> int | None:
-    return None if row.launch_ns is None else round(row.launch_ns / row.calls)
 
 
 def changed_kernels(pair: Pair) -> Section | None:

@@ -60,43 +60,34 @@ def memory(report: Report) -> Section | None:
 
 def _draw(report: Report) -> Bars | None:
     """The estimate by part, and what was measured, each on the scale of the device's memory; None without that."""
-    capacity = report.facts.number("gpu.memory_bytes")
+    number = report.facts.number
+    capacity = number("gpu.memory_bytes")
     if not capacity:
         return None
-    parts = [(part, report.facts.number(f"memory_{part}_bytes")) for part in _PARTS]
+    parts = [(part, number(f"memory_{part}_bytes")) for part in _PARTS]
+    log_peak, log_reserved = (number(f"log_{name}_memory_bytes") for name in ("peak", "reserved"))
     measured = [
-        (
-            "log",
-            "Measured by the log",
-            report.facts.number("log_peak_memory_bytes"),
-            report.facts.number("log_reserved_memory_bytes"),
-        ),
-        ("driver", "Allocated by the driver", report.facts.number("driver_peak_bytes"), None),
+        ("Measured by the log", "allocated", log_peak, log_reserved),
+        ("Allocated by the driver", "driver", number("driver_peak_bytes"), None),
     ]
-    snapshot = report.memory_snapshot
-    if snapshot is not None and snapshot.peak_allocated_bytes is not None:
+    if snapshot := report.memory_snapshot:
         measured.append(
-            ("snapshot", "Peak of the snapshot", snapshot.peak_allocated_bytes, snapshot.peak_reserved_bytes)
+            ("Peak of the snapshot", "allocated", snapshot.peak_allocated_bytes, snapshot.peak_reserved_bytes)
         )
     rows = []
     if any(value for _, value in parts):
         rows.append(_draw_row("Estimated", [(part, value or 0) for part, value in parts], capacity))
-    for name, label, peak, reserved in measured:
+    for label, part, peak, reserved in measured:
         if peak:
-            used = "driver" if name == "driver" else "allocated"
             more = max(0.0, (reserved or 0) - peak)
-            rows.append(_draw_row(label, [(used, peak), ("reserved", more)], capacity))
-    return Bars(tuple(rows), max(capacity, *(_end(row) for row in rows)), GIBIBYTES) if rows else None
+            rows.append(_draw_row(label, [(part, peak), ("reserved", more)], capacity))
+    return Bars(tuple(rows), max(capacity, *(row.end for row in rows)), GIBIBYTES) if rows else None
 
 
 def _explain(plot: Bars) -> Legend:
     """What the colours are, in the order of their first appearance."""
     colours = {piece.name: piece.colour for row in plot.rows for piece in row.pieces}
     return Legend(tuple((Swatch(colour), "", name) for name, colour in colours.items() if colour != FREE_COLOUR))
-
-
-def _end(row: BarRow) -> float:
-    return max(piece.start + piece.length for piece in row.pieces)
 
 
 def _draw_row(label: str, parts: list[tuple[str, float]], capacity: float) -> BarRow:
@@ -133,30 +124,25 @@ def _show_snapshot(snapshot: MemorySnapshot, capacity: float | None) -> list[Blo
     lead = f"{snapshot.path_name}, device {snapshot.device}: allocated memory {moment}."
     return [
         Note("Memory snapshot", role="heading"),
-        *(Chart("memory_history", plot, _HISTORY_TITLE) for plot in _draw_history(snapshot, capacity)),
+        *_draw_history(snapshot, capacity),
         *map(Note, _describe(snapshot)),
         Table("memory", shares, snapshot.shares, lead=lead),
         Table("memory_stacks", sites, snapshot.sites, "Largest stacks", terminal_rows=10, is_compact=True),
     ]
 
 
-_HISTORY_TITLE = "Memory over the recorded history of the allocator"
-
-
-def _draw_history(snapshot: MemorySnapshot, capacity: float | None) -> Iterator[Lines]:
+def _draw_history(snapshot: MemorySnapshot, capacity: float | None) -> Iterator[Chart]:
     """Reserved and allocated memory, event by event; nothing without a recorded history."""
     if len(snapshot.history) < 2:
         return
     series = tuple(
-        Series(name, MEMORY_COLOURS[part][0], tuple(getattr(moment, field) for moment in snapshot.history))
-        for name, part, field in (
-            ("reserved", "reserved", "reserved_bytes"),
-            ("allocated", "allocated", "allocated_bytes"),
-        )
+        Series(name, MEMORY_COLOURS[name][0], tuple(getattr(moment, f"{name}_bytes") for moment in snapshot.history))
+        for name in ("reserved", "allocated")
     )
     events = tuple(float(moment.events) for moment in snapshot.history)
     last = format_count(snapshot.history[-1].events)
-    yield Lines(events, series, GIBIBYTES, f"{last} events of the allocator", capacity, "memory of the device")
+    plot = Lines(events, series, GIBIBYTES, f"{last} events of the allocator", capacity, "memory of the device")
+    yield Chart("memory_history", plot, "Memory over the recorded history of the allocator")
 
 
 def _describe(snapshot: MemorySnapshot) -> Iterator[str]:

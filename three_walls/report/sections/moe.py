@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from three_walls.facts.fact_rows import MoePart
 from three_walls.lib.text import format_bandwidth, format_count, format_moved, format_ms, format_share
@@ -35,14 +35,6 @@ PART_TITLES = {"expert_gemm": "expert GEMM", "shared_expert": "shared expert"}
 
 CARRYING_PARTS = ("dispatch", "combine")
 """Parts that move tokens between ranks. Only they have a bandwidth, so only theirs can be unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerRow:
-    """The parts of one layer (None: all of them together) in one direction."""
-
-    layer: int | None
-    parts: dict[str, MoePart]
 
 
 def moe(report: Report) -> Section:
@@ -102,13 +94,15 @@ def list_parts(parts: Sequence[MoePart]) -> tuple[MoePart, ...]:
     return tuple(sorted(single, key=lambda part: (part.layer or 0, _place(part.direction, part.part))))
 
 
-def list_layers(direction: str, sums: Sequence[MoePart], layers: Sequence[MoePart]) -> tuple[LayerRow, ...]:
-    """Layers in order, then all of them together."""
+def list_layers(
+    direction: str, sums: Sequence[MoePart], layers: Sequence[MoePart]
+) -> tuple[tuple[int | None, dict[str, MoePart]], ...]:
+    """Each layer in order with its parts by name, then all layers together (None)."""
     rows: dict[int | None, dict[str, MoePart]] = {}
     for part in (*layers, *sums):
         if part.direction == direction:
             rows.setdefault(part.layer, {})[part.part] = part
-    return tuple(LayerRow(layer, found) for layer, found in rows.items())
+    return tuple(rows.items())
 
 
 def _place(direction: str, part: str) -> tuple[int, str, int, str]:
@@ -162,9 +156,6 @@ def _rate_columns(is_estimated: bool) -> tuple[Column, ...]:
     def draw(fraction: float | None) -> Bar:
         return Bar(() if fraction is None else ((fraction, colour),))
 
-    share = Column(
-        "Of limit", reached, lambda fraction: "" if fraction is None else format_share(fraction), unit="fraction"
-    )
     rate = Column(
         "Bandwidth, at least" if is_estimated else "Bandwidth",
         _if_carrying("bytes_per_s"),
@@ -174,8 +165,10 @@ def _rate_columns(is_estimated: bool) -> tuple[Column, ...]:
     limit = Column("Limit", _if_carrying("limit_bytes_per_s"), _unless_absent(format_bandwidth), unit="bytes_per_s")
     if is_estimated:
         return (rate, limit)
-    bar = Column("", reached, draw, width="shape", in_terminal=False)
-    return (rate, limit, share, bar)
+    share = Column(
+        "Of limit", reached, lambda fraction: "" if fraction is None else format_share(fraction), unit="fraction"
+    )
+    return (rate, limit, share, Column("", reached, draw, width="shape", in_terminal=False))
 
 
 _ABSENT = ""
@@ -209,11 +202,11 @@ def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list
     for place, direction in enumerate(dict.fromkeys(total.direction for total in sums)):
         names = [total.part for total in sums if total.direction == direction]
         columns = (
-            Column("Layer", "layer", lambda layer: "all layers" if layer is None else str(layer)),
+            Column("Layer", lambda row: row[0], lambda layer: "all layers" if layer is None else str(layer)),
             *(Column(name, _part_of(name), _shade(longest_ns), is_right=True) for name in names),
         )
         rows = list_layers(direction, sums, layers)
-        table = Table(f"moe_layers_{place}", columns, rows, is_compact=True, emphasis=lambda row: row.layer is None)
+        table = Table(f"moe_layers_{place}", columns, rows, is_compact=True, emphasis=lambda row: row[0] is None)
         blocks.append(Fold(direction, (table,)))
     every = Table("moe_parts", (Column("Layer", "layer"), *_columns()), layers, is_compact=True)
     blocks.append(Fold("Every number of every layer", (every,)))
@@ -224,7 +217,7 @@ def _draw_layers(sums: Sequence[MoePart], layers: Sequence[MoePart]) -> HeatMap:
     """A row per layer and a column per direction and part; orange where tokens move between ranks."""
     longest_ns = max(1, *(part.ns for part in layers))
     keys = [(total.direction, total.part) for total in sums]
-    found = {(part.layer, part.direction, part.part): part for part in layers}
+    by_cell = {(part.layer, part.direction, part.part): part for part in layers}
     numbers = tuple(dict.fromkeys(part.layer for part in layers))
 
     def shade(part: MoePart | None) -> HeatCell | None:
@@ -235,13 +228,13 @@ def _draw_layers(sums: Sequence[MoePart], layers: Sequence[MoePart]) -> HeatMap:
         where = f"layer {part.layer}, {part.direction} {part.part}: "
         return HeatCell(part.ns / longest_ns, hue, format_ms(part.ns), f"{where}{format_ms(part.ns)}{exposed}")
 
-    cells = tuple(tuple(shade(found.get((layer, *key))) for key in keys) for layer in numbers)
+    cells = tuple(tuple(shade(by_cell.get((layer, *key))) for key in keys) for layer in numbers)
     columns = tuple((direction, PART_TITLES.get(part, part)) for direction, part in keys)
     return HeatMap(tuple(f"layer {layer}" for layer in numbers), columns, cells)
 
 
-def _part_of(name: str) -> Callable[[LayerRow], MoePart | None]:
-    return lambda row: row.parts.get(name)
+def _part_of(name: str) -> Callable[[tuple[int | None, dict[str, MoePart]]], MoePart | None]:
+    return lambda row: row[1].get(name)
 
 
 def _shade(longest_ns: int) -> Callable[[MoePart | None], Cell]:

@@ -30,7 +30,6 @@ from three_walls.lib.text import (
     plural,
     show_control_characters,
 )
-from three_walls.report import section as layout
 from three_walls.report.charts import MILLISECONDS, BarRow, Bars, Piece
 from three_walls.report.formats import (
     describe_gain,
@@ -40,7 +39,7 @@ from three_walls.report.formats import (
     format_likely,
     format_wall,
 )
-from three_walls.report.overrides_file import list_entry_files, list_forms, slug_of
+from three_walls.report.overrides_file import list_entry_files, list_forms, slug
 from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR, TICK_COLOUR
 from three_walls.report.report import Report
 from three_walls.report.section import (
@@ -55,6 +54,7 @@ from three_walls.report.section import (
     Inline,
     Items,
     Metric,
+    Note,
     PageOnly,
     Range,
     Section,
@@ -87,7 +87,7 @@ def plan(report: Report) -> Section:
         if is_culprit:
             rank = culprit.named if culprit else "the slow rank"
             label = f"Fix {rank} first (entry 0), then trace again: every edit below is judged on the step without it."
-        blocks.append(layout.Note((describe_expectation(trial, is_culprit), must_show, *_name_file(report)), label))
+        blocks.append(Note((describe_expectation(trial, is_culprit), must_show, *_name_file(report)), label))
     widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)
     blocks += [_describe_step(report, step, base, widest_ns) for step in report.plan]
     return Section(
@@ -231,7 +231,7 @@ def _draw(report: Report, base: StepBase) -> Bars:
     for step in report.plan:
         low_ns, likely_ns, high_ns = step_after(step)
         is_bound = step.gain_ns.basis == UPPER_BOUND
-        after_ns = before_ns if is_bound else _likely_of(low_ns, likely_ns, high_ns)
+        after_ns = before_ns if is_bound else (low_ns + high_ns) // 2 if likely_ns is None else likely_ns
         rows.append(_draw_gain(step, before_ns, after_ns))
         before_ns = min(before_ns, after_ns)
     low_ns, likely_ns, high_ns = step_after(report.plan[-1])
@@ -262,10 +262,6 @@ def _draw_gain(step: PlanStep, before_ns: int, after_ns: int) -> BarRow:
     return BarRow(title, tuple(pieces), f"{format_gain_bounds(gain)}{likely}")
 
 
-def _likely_of(low_ns: int, likely_ns: int | None, high_ns: int) -> int:
-    return (low_ns + high_ns) // 2 if likely_ns is None else likely_ns
-
-
 def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest_ns: int) -> Card:
     finding, gain = step.finding, step.gain_ns
     low_ns, likely_ns, high_ns = step_after(step)
@@ -280,12 +276,11 @@ def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest
         likely_or_cost = (Metric("Cost", cost),)
     elif gain.likely is not None:
         likely_or_cost = (Metric("Likely", format_likely(gain)),)
-    subtitle: list[Inline] = [format_wall(finding.wall, finding.sub_wall)]
     return Card(
         title=finding.title,
         marker=str(step.order),
         tag=finding.rule,
-        subtitle=tuple(subtitle),
+        subtitle=(format_wall(finding.wall, finding.sub_wall),),
         metrics=(
             Metric("Gain", format_gain_bounds(gain), f"{share} of the step now" if share else ""),
             *likely_or_cost,
@@ -305,7 +300,7 @@ def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest
 
 def anchor_of(step: PlanStep) -> str:
     """The entry's anchor in the page: ``edit-grouped-gemm``."""
-    return f"edit-{slug_of(step)}"
+    return f"edit-{slug(step.rule)}"
 
 
 def _offer_overrides(report: Report, step: PlanStep) -> Iterator[Block]:
@@ -317,17 +312,15 @@ def _offer_overrides(report: Report, step: PlanStep) -> Iterator[Block]:
             for rule in step.needs
             if rule in orders
         ]
-        yield layout.Note(step.no_overrides_reason, "Not on its own.")
+        yield Note(step.no_overrides_reason, "Not on its own.")
         if links:
-            yield PageOnly((layout.Note(tuple(links), "Apply first:"),))
+            yield PageOnly((Note(tuple(links), "Apply first:"),))
     if step.overrides is None:
         return
     blocks: list[Block] = []
     if step.differing_edits:
         values = ", ".join(f"{edit.key} to {format_setting(edit.to)}" for edit in step.differing_edits)
-        blocks.append(
-            layout.Note(f"It sets {values}, because it cannot build on earlier entries.", "Not as in the plan:")
-        )
+        blocks.append(Note(f"It sets {values}, because it cannot build on earlier entries.", "Not as in the plan:"))
     order = order_forms(report)
     forms = sorted(
         list_forms(step.overrides), key=lambda form: order.index(form[0]) if form[0] in order else len(order)
@@ -345,19 +338,19 @@ def _offer_overrides(report: Report, step: PlanStep) -> Iterator[Block]:
 
 def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
     finding, gain = step.finding, step.gain_ns
-    yield layout.Note(finding.reason)
+    yield Note(finding.reason)
     if loss := describe_loss(gain):
-        yield layout.Note(f"It {loss}: measure the step before and after.")
+        yield Note(f"It {loss}: measure the step before and after.")
     if step.profiler_ns:
-        yield layout.Note(describe_profiler_part(step))
+        yield Note(describe_profiler_part(step))
     if finding.why_it_matters:
-        yield PageOnly((layout.Note(finding.why_it_matters, role="muted"),))
+        yield PageOnly((Note(finding.why_it_matters, role="muted"),))
     if step.unlocked_by:
-        yield layout.Note(f"blocked until {step.unlocked_by} is applied.", "Prerequisite:")
+        yield Note(f"blocked until {step.unlocked_by} is applied.", "Prerequisite:")
     if step.edits:
         yield tabulate_edits(report, step.edits, f"plan_{step.order}_edits")
     elif finding.advice:
-        yield layout.Note(finding.advice, "What to look at:")
+        yield Note(finding.advice, "What to look at:")
     yield from _offer_overrides(report, step)
     if finding.confirm_first:
         yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from three_walls.lib.text import count_of, format_count, format_ms, format_rank, write_times
 from three_walls.report.report import Report
 from three_walls.report.section import FEW_ROWS, Block, Column, Fold, Items, Note, Section, Table, Terminal
-from three_walls.step.survey.survey_rows import RankSpread, Survey
+from three_walls.step.survey.survey_rows import Survey
 
 MOST_NAMED = 12
 """Ranks, hosts, stages and lost traces that are shown each; report.json has all."""
@@ -75,11 +75,9 @@ def describe_survey(survey: Survey) -> str:
 
 
 def _explain(survey: Survey) -> str:
+    text = "Each rank counts with its median kept step."
     compute = next((spread for spread in survey.spreads if spread.quantity == "compute"), None)
-    share = "" if compute is None or not compute.median_ns else f" {_compare(compute)}"
-    return f"Each rank counts with its median kept step.{share}"
-
-
-def _compare(compute: RankSpread) -> str:
-    ratio = compute.most_ns / compute.median_ns
-    return f"Rank {compute.most_rank} computes longest, {write_times(ratio)} as long as the median rank."
+    if compute is None or not compute.median_ns:
+        return text
+    times = write_times(compute.most_ns / compute.median_ns)
+    return f"{text} Rank {compute.most_rank} computes longest, {times} as long as the median rank."

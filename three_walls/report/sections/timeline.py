@@ -11,7 +11,7 @@ from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.report import Report
 from three_walls.report.section import ROW, Column, Legend, PageOnly, Section, Swatch, Table, Text, TimelineBlock
 from three_walls.report.sections.gaps import CAUSES, label_cause
-from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES
+from three_walls.tables.buckets import BUCKET_TITLES
 
 _NAME_LENGTH = 40
 LANE_NAMES = {"modules": "module", "budget": "owner", "gaps": "no compute", "calls": "CUDA"}
@@ -25,12 +25,10 @@ def timeline(report: Report) -> Section | None:
     block = TimelineBlock(
         timeline=drawn,
         colours={**BUCKET_COLOURS, **{cause: look.colour for cause, look in CAUSES.items()}},
-        titles={**BUCKET_TITLES, **_name_causes()},
+        titles={**BUCKET_TITLES, **{cause: look.label for cause, look in CAUSES.items()}},
         lane_names=LANE_NAMES,
         label=f"Timeline of step {drawn.step} of rank {drawn.rank}",
-        targets=tuple(
-            dict.fromkeys(link_of(stretch) for stretch in (*drawn.worst_gaps, *drawn.exposed_intervals, *drawn.longest))
-        ),
+        targets=tuple(dict.fromkeys(map(link_of, (*drawn.worst_gaps, *drawn.exposed_intervals, *drawn.longest)))),
     )
     tables = (
         _tabulate("worst_gaps", "Longest idle gaps", "Nothing ran on the device.", drawn.worst_gaps, "Cause"),
@@ -73,16 +71,10 @@ def _lead(drawn: StepTimeline) -> str:
     return " ".join(words)
 
 
-def _name_causes() -> dict[str, str]:
-    return {cause: look.label for cause, look in CAUSES.items()}
-
-
 def _explain_colours(drawn: StepTimeline) -> Legend:
     shown = [lane for rank in drawn.ranks[:1] for lane in rank.lanes if lane.kind in ("budget", "operations", "gaps")]
     used = {drawn.texts[place] for lane in shown for place in lane.category}
-    buckets = [
-        (Swatch(BUCKET_COLOURS[name]), "", BUCKET_BY_NAME[name].title) for name in BUCKET_BY_NAME if name in used
-    ]
+    buckets = [(Swatch(BUCKET_COLOURS[name]), "", title) for name, title in BUCKET_TITLES.items() if name in used]
     causes = [(Swatch(look.colour), "", f"no compute: {look.label}") for cause, look in CAUSES.items() if cause in used]
     return Legend((*buckets, *causes))
 
@@ -101,7 +93,7 @@ def _tabulate(name: str, title: str, lead: str, rows: Sequence[TimelineStretch],
 
 def name_cause(cause: str) -> str:
     """What a reader calls a bucket or the cause of a gap."""
-    return BUCKET_BY_NAME[cause].title if cause in BUCKET_BY_NAME else label_cause(cause)
+    return BUCKET_TITLES.get(cause) or label_cause(cause)
 
 
 def _name_cause(cause: str) -> tuple[Swatch, str]:

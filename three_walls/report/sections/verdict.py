@@ -28,7 +28,7 @@ from three_walls.report.sections.plan import list_top_edits
 from three_walls.report.sections.steps import describe_log, describe_progress
 from three_walls.report.sections.walls import find_counterfactual, judged_step, recoverable_of, share_of_judged_step
 from three_walls.report.step_base import find_step_base, step_after
-from three_walls.tables.buckets import BUCKET_BY_NAME, Group, SubWall, Wall
+from three_walls.tables.buckets import BUCKET_TITLES, Group, SubWall, Wall
 
 MOST_EDITS = 3
 """So many entries of the plan are in the head."""
@@ -127,7 +127,7 @@ def _name_cause(report: Report) -> str:
     if not rows:
         return ""
     longest = max(rows, key=lambda row: (row.ns, row.bucket))
-    title = BUCKET_BY_NAME[longest.bucket].title if longest.bucket in BUCKET_BY_NAME else longest.bucket
+    title = BUCKET_TITLES.get(longest.bucket, longest.bucket)
     title = f"{title}s" if title.endswith("GEMM") else title
     return f"{'exposed' if group is Group.COMMUNICATION else 'mostly'} {title}"
 
@@ -143,9 +143,10 @@ def _are_experts_one_by_one(report: Report) -> bool:
 
 def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
     """What can be done where no edit is recommended: findings that no setting fixes, and what would decide rules."""
-    found = [finding for finding in report.findings if finding.outcome is Outcome.FOUND]
     lines = [
-        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", "", "not in the configuration") for finding in found
+        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", "", "not in the configuration")
+        for finding in report.findings
+        if finding.outcome is Outcome.FOUND
     ]
     settings = {rule for group in group_missing_facts(report) if group.are_settings for rule in group.rules}
     if settings and not report.verdict.abstained:
@@ -204,8 +205,8 @@ def describe_steps(report: Report) -> str:
 def count_complete(report: Report) -> str:
     """``48 of 64 steps complete``; of a long capture ``798 of 800 steps complete, 132 of them analyzed``."""
     step = report.step
-    found = step.kept + len(step.dropped)
-    complete = f"{format_count(step.kept + step.left_out)} of {count_of(found, 'step')} complete"
+    steps = count_of(step.kept + len(step.dropped), "step")
+    complete = f"{format_count(step.kept + step.left_out)} of {steps} complete"
     return f"{complete}, {format_count(step.kept)} of them analyzed" if step.left_out else complete
 
 

@@ -60,9 +60,8 @@ def waits(report: Report) -> Section:
         blocks.append(Note(_describe_alignment(report.alignment), role="muted"))
     if rows:
         if plot := _draw_ranks(rows):
-            chart = Chart("waits", plot, "Communication of each rank: waiting for peers, then transfer")
             blocks += [
-                chart,
+                Chart("waits", plot, "Communication of each rank: waiting for peers, then transfer"),
                 Legend(((Swatch(WAIT_COLOUR), "wait", "for peers"), (Swatch(TRANSFER_COLOUR), "transfer", ""))),
             ]
         blocks += [_tabulate_classes(report), _tabulate_ranks(rows)]
@@ -84,12 +83,7 @@ def order_stragglers(report: Report) -> tuple[Straggler, ...]:
 
 def order_waits(report: Report) -> tuple[Wait, ...]:
     """By class in order of precedence, then by rank."""
-    return tuple(
-        sorted(
-            report.waits,
-            key=lambda wait: (*in_precedence(wait.communication_class), wait.rank),
-        )
-    )
+    return tuple(sorted(report.waits, key=lambda wait: (*in_precedence(wait.communication_class), wait.rank)))
 
 
 def summarize_classes(report: Report) -> tuple[ClassWait, ...]:

@@ -10,7 +10,7 @@ from three_walls.report.comparison import ComparedRun, Pair
 from three_walls.report.formats import SUB_WALL_NAMES, describe_gain, format_wall
 from three_walls.report.palette import WALL_COLOURS
 from three_walls.report.report import Report
-from three_walls.report.section import ROW, Bar, Cell, Column, Inline, Items, Note, Section, Table, Terminal, Text
+from three_walls.report.section import ROW, Bar, Column, Inline, Items, Note, Section, Table, Terminal, Text
 from three_walls.tables.buckets import SubWall, Wall
 
 _FACTS = {
@@ -48,7 +48,7 @@ def walls(report: Report) -> Section:
         Column("Up to", "recoverable_ns", format_ms),
         Column(capitalize(judged_step(report)), "fraction", format_share),
         Column("", ROW, _draw, width="shape", in_terminal=False),
-        Column("", "mark", _mark),
+        Column("", "mark", lambda mark: Text(mark, "badge" if mark == "runner-up" else "badge strong") if mark else ""),
         Column("What it is", "meaning", role="muted", width="wide", in_terminal=False),
     )
     rows = tuple(_read(report, wall, sub_wall) for wall, sub_wall in _ORDER)
@@ -90,7 +90,6 @@ _REMOVED = {
 def _tabulate_counterfactuals(report: Report) -> Table:
     """The replayed step without each wall, and without two of them at once."""
     now_ns = report.verdict.replayed_step_ns or 0
-
     columns = (
         Column("Without", lambda row: " and ".join(_REMOVED[name] for name in row.without)),
         Column("Step", "step_ns", format_ms),
@@ -147,10 +146,6 @@ def _draw(row: WallRow) -> Bar:
     return Bar(() if row.fraction is None else ((row.fraction, WALL_COLOURS[row.wall]),))
 
 
-def _mark(mark: str) -> Cell:
-    return Text(mark, "badge" if mark == "runner-up" else "badge strong") if mark else ""
-
-
 def wall_now(before: ComparedRun, pair: Pair) -> Section:
     """The wall of AFTER, and the first entry of its plan."""
     after = pair.after
@@ -166,13 +161,7 @@ def wall_now(before: ComparedRun, pair: Pair) -> Section:
             items.append((Text("Next entry:", "strong"), "none: the plan of AFTER is empty."))
     else:
         items.append(("AFTER was not traced: capture it to learn its wall, and analyze it for the next edit.",))
-    return Section(
-        "next",
-        "What is the wall now",
-        (Items(tuple(items)),),
-        link="Next",
-        terminal=Terminal.ALWAYS,
-    )
+    return Section("next", "What is the wall now", (Items(tuple(items)),), link="Next", terminal=Terminal.ALWAYS)
 
 
 def name_wall(run: ComparedRun) -> str:

@@ -12,13 +12,8 @@ def warnings(report: Report) -> Section | None:
     if not report.warnings:
         return None
     columns = (Column("Warning", "code", role="code"), Column("Meaning", "message"))
-    table = Table(
-        "warnings",
-        columns,
-        report.warnings,
-        terminal_rows=len(report.warnings),
-        anchor=lambda row: f"warning-{row.code}",
-    )
+    rows = report.warnings
+    table = Table("warnings", columns, rows, terminal_rows=len(rows), anchor=lambda row: f"warning-{row.code}")
     return Section(
         "warnings",
         "Warnings",
@@ -34,18 +29,9 @@ def unlike(pair: Pair) -> Section | None:
     """Why the two runs of a comparison may not be comparable."""
     if not pair.unlike:
         return None
-    columns = (
-        Column("Warning", ROW, _mark_unlike),
-        Column("Meaning", "message", width="wide"),
-    )
+    columns = (Column("Warning", ROW, _mark_unlike), Column("Meaning", "message", width="wide"))
     table = Table("unlike", columns, pair.unlike, terminal_rows=len(pair.unlike))
-    return Section(
-        "unlike",
-        "What limits the comparison",
-        (table,),
-        terminal=Terminal.ALWAYS,
-        role="warnings",
-    )
+    return Section("unlike", "What limits the comparison", (table,), terminal=Terminal.ALWAYS, role="warnings")
 
 
 def _mark_unlike(unlike: Unlikeness) -> Cell:

@@ -1,3 +1,0 @@
-"""A report that can still answer what-if questions."""
-
-from __future__ import annotations
