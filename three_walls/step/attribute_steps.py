@@ -20,7 +20,6 @@ import polars as pl
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.compute_gaps import ComputeGaps, explain_compute_gaps
 from three_walls.step.find_steps import STEP, list_median_steps
-from three_walls.step.kernel_spread import measure_kernel_spread, measure_step_spreads
 from three_walls.step.ownership import (
     IS_EXPOSED,
     label_idle,
@@ -32,7 +31,14 @@ from three_walls.step.ownership import (
 from three_walls.step.parts_of_run import Part, divide_run
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
-from three_walls.step.slow_ranks import LEAST_RANKS, find_slow_ranks, list_paced_calls, measure_paces
+from three_walls.step.slow_ranks import (
+    LEAST_RANKS,
+    find_slow_ranks,
+    list_paced_calls,
+    measure_kernel_spread,
+    measure_paces,
+    measure_step_spreads,
+)
 from three_walls.step.step_rows import Straggler, Wait
 from three_walls.step.step_tables import BudgetRows, ExposureRows, Slices, Steps, StepTimes, TransferRows
 from three_walls.step.stragglers import explain_stragglers, find_late_ranks

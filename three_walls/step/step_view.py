@@ -16,10 +16,10 @@ from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
 from three_walls.step.find_steps import STEP, median_steps
 from three_walls.step.joined_log import JoinedLog
-from three_walls.step.kernel_spread import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.step.operators import Operators, read_operators
 from three_walls.step.ownership import union_where
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.slow_ranks import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.step.step_rows import Straggler
 from three_walls.step.step_tables import Operations, ScheduleNodes, Slices, Steps
 from three_walls.step.stragglers import SICK_CAUSES, StragglerCause

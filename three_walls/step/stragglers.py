@@ -18,12 +18,11 @@ from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
-from three_walls.step.kernel_spread import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.step.ownership import OWNER
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.ranks.pipeline_pairs import EXCHANGE
 from three_walls.step.ranks.rank_groups import PAIRWISE, Pipeline
-from three_walls.step.slow_ranks import leave_out, name_kernels
+from three_walls.step.slow_ranks import GpuSuspicion, PeerMedians, leave_out, name_kernels, suspect_gpu
 from three_walls.step.step_rows import Straggler
 from three_walls.step.step_tables import Arrivals, Operations, Slices, Steps
 from three_walls.tables.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import polars as pl
 
-from three_walls.step.attribute_steps import AttributedRun
-from three_walls.step.build_timeline import build_timeline
-from three_walls.step.find_steps import STEP
+from three_walls.step.attribute_steps import AttributedRun, Attribution, attribute_part
+from three_walls.step.build_timeline import Timeline, build_timeline
+from three_walls.step.compute_gaps import ComputeGaps
+from three_walls.step.find_steps import STEP, list_median_steps
+from three_walls.step.parts_of_run import divide_run
 from three_walls.step.ranks.attributed_steps import check_are_kept
-from three_walls.step.ranks.matched_ranks import match_ranks
+from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.step.ranks.steps_to_read import sample_steps
-from three_walls.step.stragglers import find_late_ranks
-from three_walls.step.survey.attribute_survey import attribute_survey, complete_attribution
+from three_walls.step.slow_ranks import PacedCalls, find_slow_ranks, measure_kernel_spread, measure_paces
+from three_walls.step.stragglers import LateRank, explain_stragglers, find_late_ranks
+from three_walls.step.stream_edges import EventCalls, list_event_calls
 from three_walls.step.survey.choose_ranks import choose_ranks
-from three_walls.step.survey.rank_survey import plan_tasks, read_in_full
+from three_walls.step.survey.rank_survey import RankSurvey, plan_tasks, read_in_full
 from three_walls.step.survey.summarize_survey import summarize_survey
 from three_walls.step.survey.survey_workers import run_tasks
+from three_walls.step.transfer import measure_transfer
+from three_walls.step.waits_for_peers import list_waits
 from three_walls.trace.read_inputs import Inputs, Progress, warn_of_unreadable
-from three_walls.trace.read_trace import list_steps_to_read
+from three_walls.trace.read_trace import Trace, list_steps_to_read
 from three_walls.trace.run_request import Workers
 
 
@@ -54,3 +59,61 @@ def survey_run(
     inputs = replace(inputs, traces=tuple(traces), surveyed=survey.captures, warnings=(*lost, *inputs.warnings))
     summary = summarize_survey(survey, attribution, matched_ranks, late_ranks, in_full)
     return AttributedRun(inputs, timeline, matched_ranks, attribution, summary)
+
+
+def attribute_survey(survey: RankSurvey, matched_ranks: MatchedRanks) -> Attribution:
+    """The attribution of all ranks as far as summaries give it: without slices, causes of gaps and stragglers.
+
+    ``survey``: with the steps of the finished timeline.
+    """
+    kept = survey.steps.filter("kept").select(STEP)
+    timeline, nothing = survey.timeline, pl.DataFrame()
+    transfer = measure_transfer(timeline, matched_ranks, survey.exposed, survey.exposure)
+    paced = PacedCalls(
+        survey.paced.calls.join(kept, on=STEP, how="semi").explode("ns"),
+        survey.paced.compute.join(kept, on=STEP, how="semi"),
+    )
+    return Attribution(
+        steps=survey.steps,
+        compute=survey.compute,
+        slices=nothing,
+        budget=survey.budget,
+        exposure=survey.exposure,
+        transfer=transfer,
+        compute_gaps=ComputeGaps(nothing, nothing),
+        waits=list_waits(matched_ranks, survey.steps, survey.exposure, transfer),
+        stragglers=(),
+        kernel_spread=measure_kernel_spread(survey.spreads.join(kept, on=STEP, how="semi")),
+        slow_ranks=find_slow_ranks(measure_paces(paced, list(matched_ranks.rank_of), matched_ranks.pipeline)),
+        event_calls=EventCalls(nothing, nothing, nothing),
+    )
+
+
+def complete_attribution(
+    surveyed: Attribution,
+    late_ranks: Sequence[LateRank],
+    timeline: Timeline,
+    matched_ranks: MatchedRanks,
+    traces: Sequence[Trace],
+) -> Attribution:
+    """``surveyed`` with what only ranks read in full show, which are those of ``timeline`` and ``traces``."""
+    steps = timeline.steps
+    event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
+    shown = pl.col("step").is_in(list_median_steps(steps)["step"].unique().to_list())
+    parts = [attribute_part(part, shown, pl.lit(value=True)) for part in divide_run(timeline, event_calls)]
+    slices, _, _, _, _, gap_sums, gap_stretches, _ = (pl.concat(frames) for frames in zip(*parts, strict=True))
+    in_full = set(steps["rank_index"].to_list())
+    explained = explain_stragglers(
+        [late for late in late_ranks if late.rank_index in in_full],
+        matched_ranks,
+        timeline.with_steps(surveyed.steps),
+        slices,
+        traces,
+    )
+    return replace(
+        surveyed,
+        slices=slices.filter(shown),
+        compute_gaps=ComputeGaps(gap_sums, gap_stretches),
+        stragglers=explained,
+        event_calls=event_calls,
+    )
