@@ -104,7 +104,7 @@ def place_in_layers(launches: Launches, phase: str, shared: SharedExperts | None
     where they route or exchange tokens (recompute of the MoE layer alone).
     """
     places: list[Place | None] = [None] * len(launches)
-    marks = [place for place, found in enumerate(launches.phases) if found == phase]
+    marks = [place for place, other in enumerate(launches.phases) if other == phase]
     is_part = not marks
     if is_part and launches.first(0, len(launches), ROUTER, *EXCHANGES) is None:
         return places
@@ -126,9 +126,9 @@ def _bound_layers(launches: Launches, marks: list[int]) -> list[tuple[int, int]]
     begins = []
     for number, mark in enumerate(marks):
         earliest = 0 if number == 0 else ends[number - 1]
-        found = launches.places(earliest, mark, _NORM)
-        if found:
-            begins.append(found[-usual] if usual and usual <= len(found) else found[0])
+        norms_before = launches.places(earliest, mark, _NORM)
+        if norms_before:
+            begins.append(norms_before[-usual] if usual and usual <= len(norms_before) else norms_before[0])
         else:
             begins.append(mark if number == 0 else earliest)
     limits = [*begins[1:], len(launches)]

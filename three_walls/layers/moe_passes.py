@@ -122,11 +122,11 @@ def _place_between_attention(exchanges: pl.DataFrame, attention: pl.DataFrame, g
     gaps = attention.select(
         "start_ns", gap=pl.int_range(pl.len(), dtype=pl.Int64), previous="direction", previous_partner="partner"
     ).with_columns(next=pl.col("previous").shift(-1), next_partner=pl.col("previous_partner").shift(-1))
-    counted = gemms.select("start_ns").sort("start_ns").with_row_index("gemms_before", offset=1)
+    gemm_counts = gemms.select("start_ns").sort("start_ns").with_row_index("gemms_before", offset=1)
     return (
         exchanges.sort("start_ns", "end_ns")
         .join_asof(gaps.sort("start_ns"), on="start_ns", strategy="backward")
-        .join_asof(counted, on="start_ns", strategy="backward")
+        .join_asof(gemm_counts, on="start_ns", strategy="backward")
         .with_columns(pl.col("gemms_before").fill_null(0))
     )
 

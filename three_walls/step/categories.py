@@ -74,14 +74,14 @@ def classify(operations: LaunchedOperations, names: Mapping[int, str]) -> Classi
         .then(_category("elementwise"))
         .otherwise("without_experts")
     )
-    classified = kernels.with_columns(category=category).drop("selects_experts", "without_experts")
+    kinds = kernels.with_columns(category=category).drop("selects_experts", "without_experts")
     if distinct["rank_index"].n_unique() == 1:
         key.remove("rank_index")
-        classified = classified.drop("rank_index")
+        kinds = kinds.drop("rank_index")
     copied = ["copy_kind", "source_kind", "target_kind"]
-    needed = operations.select(*key, *copied)
+    key_columns = operations.select(*key, *copied)
     firsts = range(0, max(operations.height, 1), ROWS_AT_ONCE)  # a join takes much more memory than it adds
-    parts = [_find_categories(needed[first : first + ROWS_AT_ONCE], key, classified) for first in firsts]
+    parts = [_find_categories(key_columns[first : first + ROWS_AT_ONCE], key, kinds) for first in firsts]
     return operations.hstack(pl.concat(parts))
 
 

@@ -92,14 +92,14 @@ def find_steps(
     processes. ``step_range`` is the expression of the user for the ranges that are steps. ``to_read``: by rank index,
     the steps whose operations these are, where they are not those of the whole capture. Only these steps are found.
     """
-    marked = [
+    ranges_by_source = [
         (source, _ranges_of_processes(ranges, expression)) for source, expression in _list_expressions(step_range)
     ]
     windows_of: dict[int, list[_Window]] = {}
     sources: dict[int, StepSource] = {}
     first = 0
     for count, rank_index in operations.select(pl.col("rank_index").rle()).unnest("rank_index").rows():
-        windows, source = _find_windows(operations.slice(first, count), marked)
+        windows, source = _find_windows(operations.slice(first, count), ranges_by_source)
         if (read := to_read.get(rank_index)) is not None:
             if not read.are_marked:
                 windows, source = _list_known_windows(read), StepSource.OPTIMIZER
@@ -125,19 +125,19 @@ def list_marked_steps(ranges: HostRanges, step_range: str | None, first_ns: int)
     numbers of the ranges do not increase.
     """
     for source, expression in _list_expressions(step_range):
-        numbered = _number_ranges(ranges, expression).filter(pl.col("end_ns").is_not_null())
-        found = [(_NO_NUMBER if number is None else number, *span) for number, *span in _outermost(numbered)]
-        if found:
-            nexts = [*(start for _, start, _ in found[1:]), found[-1][2]]
+        numbered_ranges = _number_ranges(ranges, expression).filter(pl.col("end_ns").is_not_null())
+        spans = [(_NO_NUMBER if number is None else number, *span) for number, *span in _outermost(numbered_ranges)]
+        if spans:
+            nexts = [*(start for _, start, _ in spans[1:]), spans[-1][2]]
             windows = [
                 _Window(
                     number,
                     start,
                     max(_end_before(following, start, end), start + 1),
                     opens_at_edge=start <= first_ns and order == 0,
-                    closes_at_edge=order == len(found) - 1,
+                    closes_at_edge=order == len(spans) - 1,
                 )
-                for order, ((number, start, end), following) in enumerate(zip(found, nexts, strict=True))
+                for order, ((number, start, end), following) in enumerate(zip(spans, nexts, strict=True))
             ]
             steps = _keep_or_drop(0, windows, source)
             return steps if _have_increasing_numbers(windows) else steps.clear()
@@ -182,9 +182,9 @@ def _number_ranges(ranges: HostRanges, expression: str) -> HostRanges:
     """
     text = pl.col("text")
     texts = ranges.select(text.unique())
-    found = texts.with_columns(start=text.str.find(expression), match=text.str.extract(expression, 0))
+    matches = texts.with_columns(start=text.str.find(expression), match=text.str.extract(expression, 0))
     numbers: dict[str, int | None] = {}
-    for full, start_bytes, match in found.drop_nulls().rows():
+    for full, start_bytes, match in matches.drop_nulls().rows():
         start = len(full.encode()[:start_bytes].decode())
         numbers[full] = _nearest_number(full, start, start + len(match))
     columns = pl.Schema({"text": pl.String, "number": pl.Int64})

@@ -126,17 +126,17 @@ def measure_step_spreads(operations: Operations, steps: Steps) -> StepSpreads:
 
 def list_calls(operations: Operations, steps: Steps) -> KernelCalls:
     """Compute kernels that start in a kept step."""
-    kept = steps.filter("kept")
-    stored = [name for name in _KIND if name in operations.columns]
-    kernels = operations.select("rank_index", "kind", "category", "start_ns", "end_ns", *stored).filter(
+    kept_steps = steps.filter("kept")
+    kind_columns = [name for name in _KIND if name in operations.columns]
+    kernels = operations.select("rank_index", "kind", "category", "start_ns", "end_ns", *kind_columns).filter(
         (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
     )
     return (
         kernels.select(
             "rank_index",
-            kept["step"].gather(find_window(kernels, kept, ["rank_index"])),
+            kept_steps["step"].gather(find_window(kernels, kept_steps, ["rank_index"])),
             "category",
-            *stored,
+            *kind_columns,
             name_before=pl.col("name_id").shift(1).over("rank_index", "stream").fill_null(-1),
             name_after=pl.col("name_id").shift(-1).over("rank_index", "stream").fill_null(-1),
             ns=DURATION,

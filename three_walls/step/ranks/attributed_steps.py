@@ -89,9 +89,9 @@ def choose_numbers(steps: Steps, operations: int) -> frozenset[int] | None:
 
 def _list_common(steps: pl.DataFrame) -> pl.DataFrame:
     """The steps that are kept of all ranks, in order, each with its length on the rank where it is longest."""
-    kept = steps.filter("kept")
-    of_all_ranks = pl.len() == kept["rank_index"].n_unique()
-    lengths = kept.group_by("step").agg(longest_ns=DURATION.max(), is_common=of_all_ranks)
+    kept_steps = steps.filter("kept")
+    of_all_ranks = pl.len() == kept_steps["rank_index"].n_unique()
+    lengths = kept_steps.group_by("step").agg(longest_ns=DURATION.max(), is_common=of_all_ranks)
     return lengths.filter("is_common").sort("step")
 
 
@@ -105,9 +105,9 @@ def check_are_kept(steps: Steps, to_read: Mapping[int, StepsToRead]) -> None:
     Steps run in order, so those to attribute are whole if the others that were read, some of which follow, are there.
     """
     for rank_index, read in to_read.items():
-        found = steps.filter(pl.col("rank_index") == rank_index)
-        is_there = read.read <= set(found["step"].to_list())
-        if not is_there or not read.attributed <= set(found.filter("kept")["step"].to_list()):
+        of_rank = steps.filter(pl.col("rank_index") == rank_index)
+        is_there = read.read <= set(of_rank["step"].to_list())
+        if not is_there or not read.attributed <= set(of_rank.filter("kept")["step"].to_list()):
             raise UnreadStepError
 
 

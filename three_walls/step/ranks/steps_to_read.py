@@ -147,8 +147,8 @@ class _StepSigns:
             texts = self._export.strings({*new["name_id"].drop_nulls(), *new["short_name_id"].drop_nulls()})
             absent = [pl.lit(None, dtype=pl.Int8).alias(each) for each in ("copy_kind", "source_kind", "target_kind")]
             kernel = [pl.lit(0, dtype=pl.Int64).alias("rank_index"), pl.lit("kernel", dtype=KINDS).alias("kind")]
-            found = classify(new.with_columns(*kernel, *absent), cut_names(texts))
-            self._known = pl.concat([self._known, found.select(self._known.columns)])
+            categories = classify(new.with_columns(*kernel, *absent), cut_names(texts))
+            self._known = pl.concat([self._known, categories.select(self._known.columns)])
         is_sign = pl.col("anchor") | pl.col("category").is_in(list(MODEL_WORK))
         start_ns = pl.col("start_ns")
         is_edge = (start_ns == start_ns.min().over(_DEVICE)) | (start_ns == start_ns.max().over(_DEVICE))
@@ -189,8 +189,8 @@ def choose_steps_to_read(
         captures = _read_each(partial(find_step_times, step_range=step_range), readable, jobs)
     except UnknownStepsError:
         return {}
-    found = {path: capture for path, capture in zip(readable, captures, strict=True) if capture is not None}
-    return _choose(found, operations * captures_count // len(paths))
+    capture_of = {path: capture for path, capture in zip(readable, captures, strict=True) if capture is not None}
+    return _choose(capture_of, operations * captures_count // len(paths))
 
 
 def sample_steps(first: Trace) -> SampledSteps | None:
@@ -198,9 +198,9 @@ def sample_steps(first: Trace) -> SampledSteps | None:
     read = next(iter(list_steps_to_read([first]).values()), None)
     if read is None:
         return None
-    chosen = read.steps.filter(pl.col("step").is_in(sorted(read.attributed))).select("start_ns", "end_ns").rows()
+    times = read.steps.filter(pl.col("step").is_in(sorted(read.attributed))).select("start_ns", "end_ns").rows()
     start_ns = first.session_start_ns
-    spans = None if start_ns is None else join_spans((begin + start_ns, end + start_ns) for begin, end in chosen)
+    spans = None if start_ns is None else join_spans((begin + start_ns, end + start_ns) for begin, end in times)
     return SampledSteps(read.attributed, read.are_marked, spans, read.steps.filter("kept").height)
 
 
@@ -214,18 +214,20 @@ def take_sampled(path: Path, sample: SampledSteps, step_range: str | None) -> Ma
         capture = find_step_times(path, step_range)
     except (InputError, UnknownStepsError):
         return {}
-    taken = {}
+    to_read = {}
     for rank in capture.ranks:
-        kept = rank.steps.filter("kept")
+        kept_steps = rank.steps.filter("kept")
         if rank.is_marked or sample.spans is None or capture.session_start_ns is None:
-            are_sampled = kept["step"].is_in(sorted(sample.numbers))
+            are_sampled = kept_steps["step"].is_in(sorted(sample.numbers))
         else:
-            are_sampled = are_within(sample.spans, (kept["start_ns"] + kept["end_ns"]) // 2 + capture.session_start_ns)
-        numbers = frozenset(kept.filter(are_sampled)["step"].to_list())
+            are_sampled = are_within(
+                sample.spans, (kept_steps["start_ns"] + kept_steps["end_ns"]) // 2 + capture.session_start_ns
+            )
+        numbers = frozenset(kept_steps.filter(are_sampled)["step"].to_list())
         if not numbers or rank.is_marked != sample.are_marked:
             return {}
-        taken[rank.device] = _take(rank, rank.steps, numbers)
-    return taken
+        to_read[rank.device] = _take(rank, rank.steps, numbers)
+    return to_read
 
 
 def _read_each(read: Callable[[Path], T], paths: Sequence[Path], jobs: int) -> list[T | None]:
@@ -261,10 +263,10 @@ def _choose(captures: Mapping[Path, CaptureSteps], operations: int) -> dict[Path
     numbers = choose_numbers(_drop_skewed(steps, [rank for _, _, rank in ranks], clocks), operations)
     if numbers is None:
         return {}
-    found: dict[Path, dict[Device, StepsToRead]] = defaultdict(dict)
+    to_read: dict[Path, dict[Device, StepsToRead]] = defaultdict(dict)
     for index, (path, _, rank) in enumerate(ranks):
-        found[path][rank.device] = _take(rank, steps.filter(pl.col("rank_index") == index), numbers)
-    return dict(found)
+        to_read[path][rank.device] = _take(rank, steps.filter(pl.col("rank_index") == index), numbers)
+    return dict(to_read)
 
 
 def _drop_skewed(steps: pl.DataFrame, ranks: Sequence[RankSteps], clocks: Sequence[ClockSource]) -> pl.DataFrame:
@@ -303,8 +305,8 @@ def _take(rank: RankSteps, steps: pl.DataFrame, numbers: frozenset[int]) -> Step
         (int(starts[max(0, place - more // 2)]), int(ends[min(steps.height - 1, place + more)]))
         for place in np.flatnonzero(are_read).tolist()
     ]
-    read = frozenset(steps.filter(pl.Series(are_read))["step"].to_list())
-    return StepsToRead(steps, rank.is_marked, numbers, read, join_spans(spans), rank.begins)
+    numbers_read = frozenset(steps.filter(pl.Series(are_read))["step"].to_list())
+    return StepsToRead(steps, rank.is_marked, numbers, numbers_read, join_spans(spans), rank.begins)
 
 
 def outline_run(timeline: Timeline, to_read: Mapping[int, StepsToRead]) -> RankOutline:

@@ -45,16 +45,20 @@ def survey_run(
     captures = [capture for capture in survey.captures if capture.ranks]
     finished, matched_ranks = match_ranks(survey.timeline, captures, inputs.config, survey.outline)
     survey = survey.with_steps(finished.steps)
-    surveyed = attribute_survey(survey, matched_ranks)
-    late_ranks = find_late_ranks(matched_ranks, survey.steps, surveyed.kernel_spread, surveyed.slow_ranks)
-    chosen = choose_ranks(surveyed, matched_ranks, late_ranks, asked)
+    survey_attribution = attribute_survey(survey, matched_ranks)
+    late_ranks = find_late_ranks(
+        matched_ranks, survey.steps, survey_attribution.kernel_spread, survey_attribution.slow_ranks
+    )
+    chosen = choose_ranks(survey_attribution, matched_ranks, late_ranks, asked)
     traces = read_in_full(first, captures, chosen, step_range, progress, workers.jobs)
     in_full = {rank.rank_index: chosen.get(rank.rank_index, "") for trace in traces for rank in trace.ranks}
     progress(f"attributing every nanosecond of {len(in_full):,} ranks")
-    attributed = survey.steps.join(survey.budget.select(STEP).unique(), on=STEP, how="semi", maintain_order="left")
-    steps = attributed.filter(pl.col("rank_index").is_in(list(in_full)))
+    attributed_steps = survey.steps.join(
+        survey.budget.select(STEP).unique(), on=STEP, how="semi", maintain_order="left"
+    )
+    steps = attributed_steps.filter(pl.col("rank_index").is_in(list(in_full)))
     timeline = replace(build_timeline(traces, inputs.config, step_range), steps=steps, sources=survey.sources)
-    attribution = complete_attribution(surveyed, late_ranks, timeline, matched_ranks, traces)
+    attribution = complete_attribution(survey_attribution, late_ranks, timeline, matched_ranks, traces)
     lost = tuple(warn_of_unreadable(capture.path, capture.reason) for capture in survey.lost)
     inputs = replace(inputs, traces=tuple(traces), surveyed=survey.captures, warnings=(*lost, *inputs.warnings))
     summary = summarize_survey(survey, attribution, matched_ranks, late_ranks, in_full)
@@ -66,12 +70,12 @@ def attribute_survey(survey: RankSurvey, matched_ranks: MatchedRanks) -> Attribu
 
     ``survey``: with the steps of the finished timeline.
     """
-    kept = survey.steps.filter("kept").select(STEP)
+    kept_steps = survey.steps.filter("kept").select(STEP)
     timeline, nothing = survey.timeline, pl.DataFrame()
     transfer = measure_transfer(timeline, matched_ranks, survey.exposed, survey.exposure)
-    paced = PacedCalls(
-        survey.paced.calls.join(kept, on=STEP, how="semi").explode("ns"),
-        survey.paced.compute.join(kept, on=STEP, how="semi"),
+    paced_calls = PacedCalls(
+        survey.paced.calls.join(kept_steps, on=STEP, how="semi").explode("ns"),
+        survey.paced.compute.join(kept_steps, on=STEP, how="semi"),
     )
     return Attribution(
         steps=survey.steps,
@@ -83,8 +87,8 @@ def attribute_survey(survey: RankSurvey, matched_ranks: MatchedRanks) -> Attribu
         compute_gaps=ComputeGaps(nothing, nothing),
         waits=list_waits(matched_ranks, survey.steps, survey.exposure, transfer),
         stragglers=(),
-        kernel_spread=measure_kernel_spread(survey.spreads.join(kept, on=STEP, how="semi")),
-        slow_ranks=find_slow_ranks(measure_paces(paced, list(matched_ranks.rank_of), matched_ranks.pipeline)),
+        kernel_spread=measure_kernel_spread(survey.spreads.join(kept_steps, on=STEP, how="semi")),
+        slow_ranks=find_slow_ranks(measure_paces(paced_calls, list(matched_ranks.rank_of), matched_ranks.pipeline)),
         event_calls=EventCalls(nothing, nothing, nothing),
     )
 
@@ -99,11 +103,11 @@ def complete_attribution(
     """``surveyed`` with what only ranks read in full show, which are those of ``timeline`` and ``traces``."""
     steps = timeline.steps
     event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
-    shown = pl.col("step").is_in(list_median_steps(steps)["step"].unique().to_list())
-    parts = [attribute_part(part, shown, pl.lit(value=True)) for part in divide_run(timeline, event_calls)]
+    is_shown = pl.col("step").is_in(list_median_steps(steps)["step"].unique().to_list())
+    parts = [attribute_part(part, is_shown, pl.lit(value=True)) for part in divide_run(timeline, event_calls)]
     slices, _, _, _, _, gap_sums, gap_stretches, _ = (pl.concat(frames) for frames in zip(*parts, strict=True))
     in_full = set(steps["rank_index"].to_list())
-    explained = explain_stragglers(
+    stragglers = explain_stragglers(
         [late for late in late_ranks if late.rank_index in in_full],
         matched_ranks,
         timeline.with_steps(surveyed.steps),
@@ -112,8 +116,8 @@ def complete_attribution(
     )
     return replace(
         surveyed,
-        slices=slices.filter(shown),
+        slices=slices.filter(is_shown),
         compute_gaps=ComputeGaps(gap_sums, gap_stretches),
-        stragglers=explained,
+        stragglers=stragglers,
         event_calls=event_calls,
     )
