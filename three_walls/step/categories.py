@@ -38,13 +38,7 @@ _PAGEABLE = 0
 
 
 def classify(operations: LaunchedOperations, names: Mapping[int, str]) -> ClassifiedOperations:
-    """Adds four columns to ``operations`` that state what each one is.
-
-    category  name of the bucket, or ``send_recv`` until the owner of that exchange is known
-    phase     ``forward`` or ``backward`` for the one kernel that is counted per attention pass, else null
-    anchor    whether the kernel marks the optimizer update
-    unknown   the kernel's short name where no pattern matched, else null
-    """
+    """Adds what each of ``operations`` is."""
     key = ["rank_index", "kind", "name_id", "short_name_id"]
     distinct = distinct_rows(operations.select(key)).filter(pl.col("kind") == "kernel")
     pairs = distinct.select("name_id", "short_name_id").unique().sort("name_id", "short_name_id").rows()

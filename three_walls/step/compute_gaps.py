@@ -33,7 +33,7 @@ import polars as pl
 
 from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
-from three_walls.step.find_steps import STEP
+from three_walls.step.find_steps import STEP, list_steps
 from three_walls.step.host_activity import THREAD, name_activities
 from three_walls.step.intervals import DURATION, find_next, intersect, sweep
 from three_walls.step.ownership import COMPUTE_MASK, ConservationError, find_time_without_compute
@@ -117,9 +117,8 @@ def explain_compute_gaps(part: Part, slices: Slices, is_shown: pl.Expr) -> Compu
 
 def summarize_gap_causes(gaps: ComputeGaps, step_of: Mapping[int, int]) -> dict[int, tuple[GapCause, ...]]:
     """The causes of a step of each rank, longest first, by rank index. ``step_of``: the steps, by rank index."""
-    steps = pl.DataFrame(list(step_of.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
     rows = (
-        gaps.sums.join(steps, on=STEP, how="semi")
+        gaps.sums.join(list_steps(step_of), on=STEP, how="semi")
         .sort("rank_index", "ns", "cause", "detail", descending=[False, True, False, False])
         .select("rank_index", "cause", "ns", "detail")
         .rows()

@@ -225,11 +225,16 @@ def median_steps(steps: Steps) -> dict[int, int]:
     return dict(list_median_steps(steps).rows())
 
 
+def list_steps(step_of: Mapping[int, int]) -> StepKeys:
+    """One step of each rank. ``step_of``: its number by rank index."""
+    return pl.DataFrame(list(step_of.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
+
+
 def _find_windows(
-    operations: Operations, marked: Sequence[tuple[StepSource, _RangesOfProcesses]]
+    operations: Operations, ranges_by_source: Sequence[tuple[StepSource, _RangesOfProcesses]]
 ) -> tuple[list[_Window], StepSource]:
     process = operations.select("capture_id", "process").row(0)
-    for source, ranges in marked:
+    for source, ranges in ranges_by_source:
         windows = _windows_from_ranges(operations, ranges[process]) if process in ranges else []
         if windows:
             return windows, source

@@ -239,7 +239,7 @@ def _lower_median(column: str) -> pl.Expr:
 
 
 def name_kernels(traces: Sequence[Trace]) -> KernelNames:
-    """Demangled names, which are comparable across captures: capture_id, name_id, kernel."""
+    """The names of all kernels."""
     return pl.concat(
         pl.DataFrame(
             {"name_id": list(trace.names), "kernel": list(trace.names.values())},

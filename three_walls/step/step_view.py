@@ -14,14 +14,14 @@ from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.step import attribution_thresholds
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
-from three_walls.step.find_steps import STEP, median_steps
+from three_walls.step.find_steps import STEP, list_steps, median_steps
 from three_walls.step.joined_log import JoinedLog
 from three_walls.step.operators import Operators, read_operators
 from three_walls.step.ownership import union_where
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.slow_ranks import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.step.step_rows import Straggler
-from three_walls.step.step_tables import Operations, ScheduleNodes, Slices, Steps
+from three_walls.step.step_tables import Operations, ScheduleNodes, Slices, StepKeys, Steps
 from three_walls.step.stragglers import SICK_CAUSES, StragglerCause
 from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.trace.capabilities import NONE_RECORDED, YES, common_capabilities
@@ -256,9 +256,7 @@ def choose_step(
         step=step,
         start_ns=int(start),
         end_ns=int(end),
-        operations=take_rank(timeline.operations, rank_index).filter(
-            (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
-        ),
+        operations=_take_between(timeline, rank_index, start, end),
         slices=attribution.slices.filter(of_step),
         budget_ns={str(bucket): int(ns) for bucket, ns in budget},
         transfer_ns=transfer_ns,
@@ -271,6 +269,12 @@ def choose_step(
     return known(view)
 
 
+def _take_between(timeline: Timeline, rank_index: int, start_ns: int, end_ns: int) -> Operations:
+    """The operations of a rank that run at some time from ``start_ns`` to ``end_ns``."""
+    is_between = (pl.col("start_ns") < end_ns) & (pl.col("end_ns") > start_ns)
+    return take_rank(timeline.operations, rank_index).filter(is_between)
+
+
 def view_other_rank(step: StepView, trace: Trace, rank: Rank, timeline: Timeline) -> StepView | None:
     """The operations of ``rank``'s median kept step in place of those of ``step``; None without a kept step.
 
@@ -281,9 +285,7 @@ def view_other_rank(step: StepView, trace: Trace, rank: Rank, timeline: Timeline
     if number is None:
         return None
     start, end = steps.filter(pl.col("step") == number).select("start_ns", "end_ns").row(0)
-    operations = take_rank(timeline.operations, rank.rank_index).filter(
-        (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
-    )
+    operations = _take_between(timeline, rank.rank_index, start, end)
     return replace(
         step, trace=trace, rank=rank, step=number, start_ns=int(start), end_ns=int(end), operations=operations
     )
@@ -367,7 +369,7 @@ def _find_least_waiting(
     """Of ``ranks``, the index of the one that waits least for its peers in its median step."""
     rank_of = matched_ranks.rank_of
     step_of = {index: medians[index] for index in ranks}
-    steps = _list_steps(step_of)
+    steps = list_steps(step_of)
     exposed_ns = _sum_by_rank(attribution.exposure, steps, "exposed_ns")
     transferred_ns = _sum_by_rank(attribution.transfer, steps, "transfer_exposed_ns")
     waits = {index: exposed_ns.get(index, 0) - transferred_ns.get(index, 0) for index in step_of}
@@ -376,14 +378,10 @@ def _find_least_waiting(
 
 def _sum_compute(attribution: Attribution, step_of: Mapping[int, int]) -> dict[int, int]:
     """How long some compute kernel runs in the steps ``step_of`` (by rank index), by rank index."""
-    return dict.fromkeys(step_of, 0) | _sum_by_rank(attribution.compute, _list_steps(step_of), "ns")
+    return dict.fromkeys(step_of, 0) | _sum_by_rank(attribution.compute, list_steps(step_of), "ns")
 
 
-def _list_steps(step_of: Mapping[int, int]) -> pl.DataFrame:
-    return pl.DataFrame(list(step_of.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
-
-
-def _sum_by_rank(rows: pl.DataFrame, steps: pl.DataFrame, column: str) -> dict[int, int]:
+def _sum_by_rank(rows: StepKeys, steps: StepKeys, column: str) -> dict[int, int]:
     """The sums of ``column`` in ``steps`` (one of each rank), by rank index."""
     sums = rows.join(steps, on=STEP, how="semi").group_by("rank_index").agg(pl.col(column).sum())
     return {int(rank_index): int(total) for rank_index, total in sums.rows()}

@@ -136,13 +136,13 @@ def _distinguish(some: pl.DataFrame, others: pl.DataFrame) -> list[str]:
     return ["correlation"] if is_one_process else list(CALL)
 
 
-def _list_calls(api_calls: ApiCalls, kind: str) -> pl.DataFrame:
-    """The calls of a kind: capture_id, process, correlation, thread, at_ns."""
+def _list_calls(api_calls: ApiCalls, kind: str) -> EventCallTimes:
+    """The calls of a kind."""
     calls = api_calls.named(lambda name: kind_of(name) == kind).frame(*CALL, "thread", "start_ns")
     return calls.rename({"start_ns": "at_ns"})
 
 
-def _join_calls(rows: StreamWaits, calls: pl.DataFrame) -> StreamWaits:
+def _join_calls(rows: StreamWaits, calls: EventCallTimes) -> StreamWaits:
     """``rows`` (waits or records) with when and by which thread ``calls`` made them; others are left out."""
     key = _distinguish(rows, calls)
     columns = calls.drop([name for name in rows.columns if name not in key], strict=False)
@@ -152,7 +152,7 @@ def _join_calls(rows: StreamWaits, calls: pl.DataFrame) -> StreamWaits:
     return share_constants(with_calls)
 
 
-def _join_delayed(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def _join_delayed(waits: CalledWaits, operations: StreamOperations) -> pl.DataFrame:
     """Adds the operation that each of ``waits`` delays: op, op_start_ns, rank_index."""
     launches = operations.drop_nulls("launch_start_ns").select(
         *PROCESS, "stream", "op", "rank_index", op_start_ns="start_ns", launch_ns="launch_start_ns"
@@ -162,7 +162,7 @@ def _join_delayed(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame
     return nearest.drop("launch_ns").drop_nulls("op")
 
 
-def _pair(waits: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
+def _pair(waits: CalledWaits, records: CalledRecords) -> pl.DataFrame:
     """Adds ``record_ns`` and ``record_stream`` of the record that each of ``waits`` refers to; null if not listed."""
     by_sync = records.drop_nulls("event_sync").select(*PROCESS, "event_sync", record_ns="at_ns", record_stream="stream")
     with_sync = waits.drop_nulls("event_sync").join(
@@ -178,7 +178,7 @@ def _pair(waits: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([with_sync, without.select(with_sync.columns)])
 
 
-def _find_producers(pairs: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def _find_producers(pairs: pl.DataFrame, operations: StreamOperations) -> pl.DataFrame:
     """The producer of each wait with a listed record: the last operation launched on its stream before the record."""
     launches = operations.drop_nulls("launch_start_ns").select(
         *PROCESS, record_stream="stream", launch_ns="launch_start_ns", producer="op", producer_end_ns="end_ns"
@@ -208,7 +208,7 @@ def _join_nearest(
     )
 
 
-def _eliminate(waits: pl.DataFrame, unlisted: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def _eliminate(waits: CalledWaits, unlisted: EventCallTimes, operations: StreamOperations) -> pl.DataFrame:
     """The latest candidate for the producer of each wait; ``resolved`` if the stream went on at once when it ended."""
     candidates = _candidates(_bound_record(waits, unlisted), operations)
     latest = (
@@ -230,7 +230,7 @@ def _eliminate(waits: pl.DataFrame, unlisted: pl.DataFrame, operations: pl.DataF
     )
 
 
-def _bound_record(waits: pl.DataFrame, unlisted: pl.DataFrame) -> pl.DataFrame:
+def _bound_record(waits: CalledWaits, unlisted: EventCallTimes) -> pl.DataFrame:
     """Adds ``bound_ns`` to ``waits``: the latest time at which the record can have been called.
 
     That is the last unlisted record of the waiting thread before the wait, if there is one; else the wait itself.
@@ -240,7 +240,7 @@ def _bound_record(waits: pl.DataFrame, unlisted: pl.DataFrame) -> pl.DataFrame:
     return bounded.with_columns(bound_ns=pl.coalesce("bound_ns", "at_ns"))
 
 
-def _candidates(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def _candidates(waits: CalledWaits, operations: StreamOperations) -> pl.DataFrame:
     """Per wait the candidate of each other stream: row (of the wait), producer_stream, producer, producer_end_ns.
 
     It is the last operation that was launched before the record and ended before the waiting operation began.

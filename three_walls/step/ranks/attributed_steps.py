@@ -18,7 +18,7 @@ from three_walls.step.intervals import DURATION
 from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.selected_steps import select_steps
-from three_walls.step.step_tables import Steps
+from three_walls.step.step_tables import StepKeys, Steps
 from three_walls.trace.schemas import Int64Array
 from three_walls.trace.spans import StepsToRead
 
@@ -87,7 +87,7 @@ def choose_numbers(steps: Steps, operations: int) -> frozenset[int] | None:
     return frozenset(common["step"].gather(_choose_places(common["longest_ns"].to_numpy(), count)).to_list())
 
 
-def _list_common(steps: pl.DataFrame) -> pl.DataFrame:
+def _list_common(steps: Steps) -> pl.DataFrame:
     """The steps that are kept of all ranks, in order, each with its length on the rank where it is longest."""
     kept_steps = steps.filter("kept")
     of_all_ranks = pl.len() == kept_steps["rank_index"].n_unique()
@@ -133,5 +133,5 @@ def _choose_places(length_ns: Int64Array, count: int) -> Int64Array:
     return choose(min(range(-room, room + 1), key=lambda shift: (miss_ns(shift), abs(shift), shift)))
 
 
-def _restrict(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _restrict(rows: StepKeys, steps: Steps) -> pl.DataFrame:
     return rows.join(steps.select(STEP), on=STEP, how="semi", maintain_order="left")

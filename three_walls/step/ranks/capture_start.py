@@ -45,13 +45,8 @@ def number_steps(steps: Steps, sources: Mapping[int, StepSource], clocks: Sequen
     is_one_capture = len({clock.capture_id for clock in clocks}) == 1
     session_start_ns = {clock.rank_index: 0 if is_one_capture else clock.session_start_ns for clock in clocks}
     hosts = {"" if is_one_capture else clock.host for clock in clocks}
-    ranks_that_count = {rank_index for rank_index, source in sources.items() if source in COUNTED_SOURCES}
-    if (
-        len(hosts) != 1
-        or None in hosts
-        or ranks_that_count != set(session_start_ns)
-        or None in session_start_ns.values()
-    ):
+    countable = {rank_index for rank_index, source in sources.items() if source in COUNTED_SOURCES}
+    if len(hosts) != 1 or None in hosts or countable != set(session_start_ns) or None in session_start_ns.values():
         return steps
     by_rank = steps.sort("rank_index", "start_ns").group_by(["rank_index"], maintain_order=True)
     ends = {

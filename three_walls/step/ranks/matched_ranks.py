@@ -116,11 +116,8 @@ def match_ranks(
 def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> Arrivals:
     """Adds to each row of ``matched.calls`` (a rank's call) its times on the common clock and who arrived when.
 
-    common_start_ns, common_end_ns   the call on the common clock
-    latest_ns, second_ns             arrival of the last member and of the second-to-last, on the common clock
-    last                             rank index of the last; null where the clock cannot separate it from the second
-    resolved                         all members are on one clock, and their times fit a single collective
-    wait_ns, transfer_ns             the split: by latest arrival if resolved, else by shortest participant
+    A call is resolved where all members are on one clock and their times fit a single collective. Waiting and transfer
+    are split by latest arrival if it is resolved, else by shortest participant.
     """
     calls = clock.add_common_times(matched.calls)
     arrival = pl.col("common_start_ns")

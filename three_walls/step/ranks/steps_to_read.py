@@ -34,7 +34,7 @@ from three_walls.step.ranks.align_clocks import ClockSource, align_clocks
 from three_walls.step.ranks.attributed_steps import choose_numbers
 from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.step.ranks.match_calls import MatchedCalls, RankOutline, outline_ranks
-from three_walls.step.step_tables import Steps
+from three_walls.step.step_tables import RankIntervals, Steps
 from three_walls.trace.identity import read_host
 from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_tables import GRAPHS, HAS_ENDED, KERNELS, WantedRanges, count_operations, read_ranges
@@ -269,7 +269,7 @@ def _choose(captures: Mapping[Path, CaptureSteps], operations: int) -> dict[Path
     return dict(to_read)
 
 
-def _drop_skewed(steps: pl.DataFrame, ranks: Sequence[RankSteps], clocks: Sequence[ClockSource]) -> pl.DataFrame:
+def _drop_skewed(steps: Steps, ranks: Sequence[RankSteps], clocks: Sequence[ClockSource]) -> Steps:
     """``steps`` as they are kept when the ranks are compared, by the clocks that are known before that."""
     begins = _list_begins({index: rank.begins for index, rank in enumerate(ranks)})
     no_calls = pl.DataFrame(schema=_CALLS)
@@ -290,7 +290,7 @@ _CALLS = pl.Schema(
 )
 
 
-def _take(rank: RankSteps, steps: pl.DataFrame, numbers: frozenset[int]) -> StepsToRead:
+def _take(rank: RankSteps, steps: Steps, numbers: frozenset[int]) -> StepsToRead:
     """``numbers`` of the ``steps`` of a rank, with as many others around them as select_steps may need."""
     margin = 1 + -(-selected_steps.LARGEST_MARGIN * steps.height // rank.kernels)
     places = np.flatnonzero(steps["step"].is_in(sorted(numbers)).to_numpy())
@@ -324,7 +324,7 @@ def outline_run(timeline: Timeline, to_read: Mapping[int, StepsToRead]) -> RankO
     return replace(outline, begins=begins, unread=pl.concat(unread))
 
 
-def _list_begins(begins: Mapping[int, Span]) -> pl.DataFrame:
+def _list_begins(begins: Mapping[int, Span]) -> RankIntervals:
     """RankOutline.begins."""
     return pl.DataFrame(
         [(rank_index, *times_ns) for rank_index, times_ns in begins.items()],
@@ -333,5 +333,5 @@ def _list_begins(begins: Mapping[int, Span]) -> pl.DataFrame:
     )
 
 
-def _with_rank_index(steps: pl.DataFrame, rank_index: int) -> pl.DataFrame:
+def _with_rank_index(steps: Steps, rank_index: int) -> Steps:
     return steps.with_columns(rank_index=pl.lit(rank_index, dtype=pl.Int64))

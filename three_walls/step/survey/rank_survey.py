@@ -271,7 +271,7 @@ def _summarize(traces: Sequence[Trace], lost: Sequence[LostCapture], task: Surve
     )
 
 
-def _drop_others(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead], sample: SampledSteps) -> pl.DataFrame:
+def _drop_others(steps: Steps, to_read: Mapping[int, StepsToRead], sample: SampledSteps) -> Steps:
     """``steps`` in order, with those dropped that are not attributed of the ranks in ``to_read``."""
     keys = [(rank_index, step) for rank_index, read in to_read.items() for step in read.attributed]
     columns = pl.DataFrame(keys, {"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
@@ -292,8 +292,7 @@ def _condense(paced: PacedCalls) -> PacedCalls:
 
 def _empty_survey() -> RankSurvey:
     """The survey of no rank: every frame without rows."""
-    step = {"rank_index": pl.Int64, "step": pl.Int64}
-    empty = pl.DataFrame(schema=step)
+    empty = pl.DataFrame(schema={"rank_index": pl.Int64, "step": pl.Int64})
     outline, paced = RankOutline(empty, empty), PacedCalls(empty, empty)
     return RankSurvey((), (), empty, {}, empty, outline, empty, empty, empty, empty, empty, paced)
 
