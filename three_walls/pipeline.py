@@ -155,8 +155,8 @@ class _Run:
     made: Artifacts
 
 
-def _measure(request: RunRequest, progress: Progress, asked: Collection[int] = ()) -> _Run:
-    """Reads and attributes a run. ``asked``: numbers of ranks to read in full."""
+def _measure(request: RunRequest, progress: Progress, rank_numbers: Collection[int] = ()) -> _Run:
+    """Reads and attributes a run. ``rank_numbers``: of ranks to read in full."""
     step_range, workers = request.step_range, request.workers
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
 
@@ -166,7 +166,9 @@ def _measure(request: RunRequest, progress: Progress, asked: Collection[int] = (
                 survey_run,  # imported where it is needed: most runs are not surveyed
             )
 
-            return _begin_measuring(survey_run(inputs, step_range, progress, workers=workers, asked=asked), progress)
+            return _begin_measuring(
+                survey_run(inputs, step_range, progress, workers=workers, rank_numbers=rank_numbers), progress
+            )
         # From here on nothing refers to what was read: of a long capture most is not needed when the steps are known.
         inputs, timeline, matched_ranks = _find_steps(inputs, step_range, progress)
         progress("attributing every nanosecond")
@@ -183,7 +185,7 @@ def _measure(request: RunRequest, progress: Progress, asked: Collection[int] = (
         measured = measure(read(choose))
     if measured.made.find(log_mismatch).value:  # by its steps, if not by its settings, left out while reading
         inputs = measured.attributed.inputs
-        if inputs.without_log_settings(request.bridge_version).stated != inputs.stated:
+        if inputs.without_log_settings(request.bridge_version).explicit != inputs.explicit:
             measured = measure(read(choose).without_log_settings(request.bridge_version))
     return measured
 

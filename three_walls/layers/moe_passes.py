@@ -196,11 +196,11 @@ def _bound_passes(exchanges: pl.DataFrame, attention: pl.DataFrame) -> pl.DataFr
 def _end_with_replays(passes: pl.DataFrame, replays: pl.DataFrame) -> pl.DataFrame:
     """``passes`` with replays ending where measured: no GEMM or norm separates a replay from its backward."""
     ends = replays.select("partner", replay_end_ns="end_ns").unique("partner", keep="first", maintain_order=True)
-    joined = passes.join(ends, on="partner", how="left", maintain_order="left")
+    with_ends = passes.join(ends, on="partner", how="left", maintain_order="left")
     is_replay = pl.col("direction") == RECOMPUTE
     fits = pl.col("replay_end_ns").is_between("combine_end_ns", "until_ns")
     end = pl.when(is_replay & fits).then("replay_end_ns")
-    return joined.with_columns(
+    return with_ends.with_columns(
         until_ns=pl.coalesce(end, "until_ns"), from_ns=pl.max_horizontal("from_ns", end.shift(1))
     ).drop("replay_end_ns")
 

@@ -213,14 +213,14 @@ def _classify_operations(trace: Trace, config: RunConfig) -> Operations:
 
     Columns are added to those of the trace, never gathered anew: the two share their memory.
     """
-    classified = classify(_add_hosts(trace), trace.names)
-    communication = _resolve_owners(classified, trace, config)
+    operations = classify(_add_hosts(trace), trace.names)
+    communication = _resolve_owners(operations, trace, config)
     # Categories have the same numbers with SendRecv among them, which is the last, as without.
     category = (
-        classified["category"].to_physical().scatter(communication["place"], communication["category"].to_physical())
+        operations["category"].to_physical().scatter(communication["place"], communication["category"].to_physical())
     )
-    columns = [_spread(communication[name], communication["place"], classified.height) for name in _OF_COMMUNICATOR]
-    whole = classified.with_columns(*columns, category=category.cat.to(CATEGORY))
+    columns = [_spread(communication[name], communication["place"], operations.height) for name in _OF_COMMUNICATOR]
+    whole = operations.with_columns(*columns, category=category.cat.to(CATEGORY))
     return share_constants(mark_unfused_attention(whole))
 
 
@@ -241,10 +241,12 @@ def _resolve_owners(operations: ClassifiedOperations, trace: Trace, config: RunC
     parts = operations.select(*key, "category").with_row_index("place").iter_slices(ROWS_AT_ONCE)
     computing = pl.concat(rows.filter(computes).unique(key) for rows in parts).unique(key)
     few = pl.concat([communicating, computing["place"]]).sort()
-    joined = join_communicators(operations.select(pl.all().gather(few)).with_columns(place=few), trace.nccl_calls)
+    with_communicators = join_communicators(
+        operations.select(pl.all().gather(few)).with_columns(place=few), trace.nccl_calls
+    )
     all_to_all = take_ranges(trace.ranges, ALL_TO_ALL_TEXTS)
-    exchanged = resolve_send_recv(joined, all_to_all, config)
-    return resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config)
+    with_exchanges = resolve_send_recv(with_communicators, all_to_all, config)
+    return resolve_collectives(with_exchanges, trace.ranges, collective_owners().owners, config)
 
 
 def _add_hosts(trace: Trace) -> LaunchedOperations:

@@ -81,9 +81,9 @@ def classify(operations: LaunchedOperations, names: Mapping[int, str]) -> Classi
 
 def _find_categories(operations: pl.DataFrame, key: list[str], kernels: pl.DataFrame) -> pl.DataFrame:
     """The columns that :func:`classify` adds. ``kernels``: those of each kind of kernel."""
-    joined = operations.join(kernels, on=key, how="left", nulls_equal=True, maintain_order="left")
+    with_kinds = operations.join(kernels, on=key, how="left", nulls_equal=True, maintain_order="left")
     of_kind = pl.when(pl.col("kind") == "kernel").then("category").otherwise(_category_without_name())
-    return joined.select(
+    return with_kinds.select(
         category=of_kind, phase="phase", anchor=pl.col("anchor").fill_null(value=False), unknown="unknown"
     )
 

@@ -346,18 +346,18 @@ def _keep_or_drop(rank_index: int, windows: Sequence[_Window], source: StepSourc
     rows = []
     for window in windows:
         if clean:
-            kept = not window.opens_at_edge and not window.closes_at_edge
+            is_kept = not window.opens_at_edge and not window.closes_at_edge
             only_one = "the only complete step: two were captured, and the first starts where the capture starts"
             reason = _describe_edge(window) or (only_one if len(windows) == 2 else "")
         elif len(windows) == 1:
-            kept, reason = True, "the only step in the capture: it may be cut off at either end"
+            is_kept, reason = True, "the only step in the capture: it may be cut off at either end"
         else:
             # Of two steps the first contains the profiler's start, which takes seconds and differs between ranks.
-            kept = not window.opens_at_edge
+            is_kept = not window.opens_at_edge
             end = "it ends with an optimizer update" if source is StepSource.OPTIMIZER else "its range was closed"
             spared = f"kept although it ends near the end of the capture: only two steps were captured, and {end}"
-            reason = spared if kept else _describe_edge(window)
-        rows.append((rank_index, window.index, window.start_ns, window.end_ns, kept, reason))
+            reason = spared if is_kept else _describe_edge(window)
+        rows.append((rank_index, window.index, window.start_ns, window.end_ns, is_kept, reason))
     return pl.DataFrame(rows, schema=STEPS, orient="row")
 
 

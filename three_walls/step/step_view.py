@@ -218,8 +218,8 @@ def config_as_run(run: RunView, step: Measurement[StepView]) -> RunConfig:
     """
     if step.value is None or not step.value.owned_ns("attention_unfused") or step.value.owned_ns("attention"):
         return run.config
-    shown = {"attention_backend": ConfigValue("unfused", "kernels")}
-    return replace(run.config, values={**run.config.values, **shown})
+    attention = {"attention_backend": ConfigValue("unfused", "kernels")}
+    return replace(run.config, values={**run.config.values, **attention})
 
 
 def choose_step(

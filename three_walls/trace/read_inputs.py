@@ -48,7 +48,7 @@ class Inputs:
     traces: tuple[Trace, ...]
     log: TrainingLog | None
     snapshot: MemorySnapshot | None
-    stated: tuple[SourceSettings, ...]
+    explicit: tuple[SourceSettings, ...]
     """Settings of the sources other than the trace, highest precedence first."""
     config: RunConfig
     """The run's settings, merged from all sources."""
@@ -86,8 +86,8 @@ class Inputs:
 
     def without_log_settings(self, bridge_version: str | None) -> Inputs:
         """The same without the settings in the log: the lengths of its steps may show that it is of another run."""
-        stated = tuple(settings for settings in self.stated if settings.source in (USER, CONFIG_FILE))
-        return replace(self, stated=stated, config=_merge_settings(stated, self.with_kernels[0], bridge_version))
+        explicit = tuple(settings for settings in self.explicit if settings.source in (USER, CONFIG_FILE))
+        return replace(self, explicit=explicit, config=_merge_settings(explicit, self.with_kernels[0], bridge_version))
 
 
 def read_every_step(_: Sequence[Path], __: int) -> Mapping[Path, Mapping[Device, StepsToRead]]:
@@ -116,8 +116,8 @@ def read_inputs(
     traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, request.workers.jobs, choose_steps)
     first = next(trace for trace in traces if trace.ranks)
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
-    stated = (*user_config, *_settings_in(log, without_log))
-    config = _merge_settings(stated, first, request.bridge_version)
+    explicit = (*user_config, *_settings_in(log, without_log))
+    config = _merge_settings(explicit, first, request.bridge_version)
     unread = tuple(
         ReportWarning("report-not-exported", f"{report.name}: no nsys is on PATH to export this report; {reason}.")
         for report, reason in find_unread(paths)
@@ -128,7 +128,7 @@ def read_inputs(
         traces=tuple(traces),
         log=log,
         snapshot=snapshot,
-        stated=stated,
+        explicit=explicit,
         config=config,
         config_without_log=without_log,
         warnings=warnings,
@@ -168,8 +168,8 @@ def show_name_alone(message: str, path: Path) -> str:
     return message.replace(str(path), path.name).replace(str(path.absolute()), path.name)
 
 
-def _merge_settings(stated: Iterable[SourceSettings], first: Trace, bridge_version: str | None) -> RunConfig:
-    return merge_sources([*stated, first.launch, read_kernel_settings(first)], bridge_version)
+def _merge_settings(explicit: Iterable[SourceSettings], first: Trace, bridge_version: str | None) -> RunConfig:
+    return merge_sources([*explicit, first.launch, read_kernel_settings(first)], bridge_version)
 
 
 def read_kernel_settings(trace: Trace) -> SourceSettings:
@@ -179,7 +179,7 @@ def read_kernel_settings(trace: Trace) -> SourceSettings:
     for row in shown_settings():
         names = trace.names.values() if row.kernels else ()
         if any(row.kernels and row.kernels.search(name) for name in names) or any(
-            shown in text for text in texts for shown in row.ranges
+            needle in text for text in texts for needle in row.ranges
         ):
             settings.set(row.key, row.value)
     return settings.build()

@@ -347,9 +347,9 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> ExportRanges:
 
     def keep_wanted(rows: AnyTable) -> AnyTable:
         # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
-        kept = rows.filter(wanted.select(rows["text"]))
-        by_id = rows.filter(pl.col("text").is_null()).drop("text").join(text_of_id, on="text_id").select(kept.columns)
-        both = pl.concat([kept, by_id])
+        inline = rows.filter(wanted.select(rows["text"]))
+        by_id = rows.filter(pl.col("text").is_null()).drop("text").join(text_of_id, on="text_id").select(inline.columns)
+        both = pl.concat([inline, by_id])
         # Written anew: filtered texts would keep the memory of all that they were read with.
         return both.with_columns(text=_share_texts(wanted.shorten(both["text"] + "")))
 

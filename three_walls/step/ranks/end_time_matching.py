@@ -110,7 +110,10 @@ def _find_collectives(
     columns = ("rank_index", "call", "common_start_ns", "common_end_ns", "instance")
     distinct = _drop_indistinguishable(calls, spread)
     by_order = _matched_by_order(calls, matched, spread)
-    members_of = {order: frozenset(found) for order, found in by_order.group_by("instance").agg("rank_index").rows()}
+    members_of = {
+        order: frozenset(members_by_order)
+        for order, members_by_order in by_order.group_by("instance").agg("rank_index").rows()
+    }
     by_end = distinct.join(by_order.select("call", "instance"), on="call", how="left").sort(
         "class", "step", "common_end_ns", "common_start_ns", "call"
     )

@@ -31,12 +31,12 @@ def choose_ranks(
     attribution: Attribution,
     matched_ranks: MatchedRanks,
     late_ranks: Sequence[LateRank],
-    asked: Collection[int] = (),
+    rank_numbers: Collection[int],
 ) -> dict[int, str]:
     """The indices of the ranks to read in full, each with the reason; none without a kept step.
 
-    ``attribution``: see attribute_survey. ``late_ranks``: the latest first. ``asked``: numbers of ranks that the user
-    wants to see.
+    ``attribution``: see attribute_survey. ``late_ranks``: the latest first. ``rank_numbers``: of ranks that
+    the user wants to see.
     """
     medians = median_steps(attribution.steps)
     if not medians:
@@ -70,7 +70,7 @@ def choose_ranks(
         reasons.setdefault(next(reversed(compute_ns)), MOST)
     for index in _list_stages(matched_ranks, representative, medians):
         reasons.setdefault(index, STAGE)
-    for number in asked:
+    for number in rank_numbers:
         if number in index_of:
             reasons.setdefault(index_of[number], ASKED)
     return reasons

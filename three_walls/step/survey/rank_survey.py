@@ -143,8 +143,8 @@ class RankSurvey:
         )
 
         def renumber(frame: pl.DataFrame) -> pl.DataFrame:
-            joined = frame.join(numbers.drop("start_ns"), on=STEP, how="left", maintain_order="left")
-            return joined.with_columns(step="number").drop("number")
+            with_numbers = frame.join(numbers.drop("start_ns"), on=STEP, how="left", maintain_order="left")
+            return with_numbers.with_columns(step="number").drop("number")
 
         return replace(
             self,
@@ -293,8 +293,8 @@ def _condense(paced: PacedCalls) -> PacedCalls:
 def _empty_survey() -> RankSurvey:
     """The survey of no rank: every frame without rows."""
     empty = pl.DataFrame(schema={"rank_index": pl.Int64, "step": pl.Int64})
-    outline, paced = RankOutline(empty, empty), PacedCalls(empty, empty)
-    return RankSurvey((), (), empty, {}, empty, outline, empty, empty, empty, empty, empty, paced)
+    outline, paced_calls = RankOutline(empty, empty), PacedCalls(empty, empty)
+    return RankSurvey((), (), empty, {}, empty, outline, empty, empty, empty, empty, empty, paced_calls)
 
 
 def join_surveys(surveys: Sequence[RankSurvey]) -> RankSurvey:

@@ -30,9 +30,9 @@ from three_walls.trace.run_request import Workers
 
 
 def survey_run(
-    inputs: Inputs, step_range: str | None, progress: Progress, *, workers: Workers, asked: Collection[int]
+    inputs: Inputs, step_range: str | None, progress: Progress, *, workers: Workers, rank_numbers: Collection[int]
 ) -> AttributedRun:
-    """Surveys and attributes the run of ``inputs``. ``asked``: numbers of ranks to read in full.
+    """Surveys and attributes the run of ``inputs``. ``rank_numbers``: of ranks to read in full.
 
     Raises UnreadStepError where the steps of the first capture did not run where they were expected.
     """
@@ -49,7 +49,7 @@ def survey_run(
     late_ranks = find_late_ranks(
         matched_ranks, survey.steps, survey_attribution.kernel_spread, survey_attribution.slow_ranks
     )
-    chosen = choose_ranks(survey_attribution, matched_ranks, late_ranks, asked)
+    chosen = choose_ranks(survey_attribution, matched_ranks, late_ranks, rank_numbers)
     traces = read_in_full(first, captures, chosen, step_range, progress, workers.jobs)
     in_full = {rank.rank_index: chosen.get(rank.rank_index, "") for trace in traces for rank in trace.ranks}
     progress(f"attributing every nanosecond of {len(in_full):,} ranks")
