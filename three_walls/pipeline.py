@@ -177,7 +177,9 @@ def _measure(request: RunRequest, progress: Progress, ranks: Collection[int] = (
         if inputs.is_to_be_surveyed:
             from three_walls.step.survey.survey_run import survey_run  # most runs are not surveyed
 
-            return _begin_measuring(survey_run(inputs, step_range, progress, workers=workers, asked=ranks), progress)
+            return _begin_measuring(
+                survey_run(inputs, step_range, progress, workers=workers, rank_numbers=ranks), progress
+            )
         # From here on nothing refers to what was read: of a long capture most is not needed when the steps are known.
         inputs, timeline, matched_ranks = _find_steps(inputs, step_range, progress)
         progress("attributing every nanosecond")
@@ -194,7 +196,7 @@ def _measure(request: RunRequest, progress: Progress, ranks: Collection[int] = (
         measured = measure(read(choose))
     if measured.artifacts.find(log_mismatch).value:  # by its steps, if not by its settings, left out while reading
         inputs = measured.attributed.inputs
-        if inputs.without_log_settings(request.bridge_version).stated != inputs.stated:
+        if inputs.without_log_settings(request.bridge_version).explicit != inputs.explicit:
             measured = measure(read(choose).without_log_settings(request.bridge_version))
     return measured
 

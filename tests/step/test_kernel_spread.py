@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from three_walls.step.find_steps import STEPS
-from three_walls.step.kernel_spread import measure_kernel_spread, measure_step_spreads
+from three_walls.step.slow_ranks import measure_kernel_spread, measure_step_spreads
 
 US = 1_000
 STEP_OF_RANK_0 = pl.DataFrame([(0, 0, 0, 10_000 * US, True, "")], schema=STEPS, orient="row")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from three_walls.step.launches import find_launches
+from three_walls.step.build_timeline import find_launches
 from three_walls.trace import api_calls
 from three_walls.trace.api_calls import ApiCalls
 from three_walls.trace.schemas import API_CALLS, distinct_rows, share_constants

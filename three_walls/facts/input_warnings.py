@@ -95,7 +95,7 @@ def measured_warnings(
         *inputs.warnings,
         *_warn_of_traces(inputs.captures, timeline, run.capabilities),
         *(log_warnings.value or ()),
-        *_warn_of_settings(inputs.stated, inputs.config, inputs.ranks),
+        *_warn_of_settings(inputs.explicit, inputs.config, inputs.ranks),
         *matched_ranks.warnings,
         *_warn_of_slow_kernels(attribution, matched_ranks.rank_of),
         *(moe_ledger.value.warnings if moe_ledger.value else ()),

@@ -17,7 +17,7 @@ from three_walls.facts.recompute_facts import SELECTIVE, Recompute
 from three_walls.facts.token_exchange import ExchangeRates, TokenRates, measure_rates
 from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE, AttentionPasses
 from three_walls.layers.inferred_schedule import infer_schedule_nodes
-from three_walls.layers.layer_rules import BACKWARD_GEMMS, FORWARD_GEMMS
+from three_walls.layers.layer_order import BACKWARD_GEMMS, FORWARD_GEMMS
 from three_walls.layers.moe_passes import (
     COMBINE,
     DISPATCH,

@@ -66,10 +66,10 @@ def is_megatron_training(training_sign: Measurement[str], megatron_sign: Measure
 
 def _list_explicit_signs(inputs: Inputs) -> Iterator[str]:
     """Signs of Megatron in settings and logs, the most direct first."""
-    for settings in (*inputs.stated, inputs.with_kernels[0].launch):
+    for settings in (*inputs.explicit, inputs.with_kernels[0].launch):
         if settings.dialect in _NAMES and settings.is_certain:
             yield f"settings of {_NAMES[settings.dialect]}"
-    if any(settings.source == USER and settings.values for settings in inputs.stated):
+    if any(settings.source == USER and settings.values for settings in inputs.explicit):
         yield "settings given with --set"
     if inputs.log is not None and inputs.log.iterations:
         yield "iterations in the training log"

@@ -10,12 +10,15 @@ from typing import Annotated
 
 import polars as pl
 
-from three_walls.layers import layer_rules
 from three_walls.lib.declare import artifact
 from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
+
+MINIMUM_RECOMPUTE_RATIO = 1.25
+"""Attention forward passes per backward pass from which layers are taken to be replayed. The ratio is 2 if every layer
+is replayed and 1.25 if a quarter of them is."""
 
 PASSES = pl.Schema(
     {
@@ -84,7 +87,7 @@ def count_phases(passes: AttentionPasses) -> tuple[int, int]:
 
 def is_recomputing(forward: int, backward: int) -> bool:
     """Whether ``forward`` passes outnumber ``backward`` passes by so much that layers are replayed."""
-    return backward > 0 and forward >= layer_rules.MINIMUM_RECOMPUTE_RATIO * backward
+    return backward > 0 and forward >= MINIMUM_RECOMPUTE_RATIO * backward
 
 
 def _find_replays(phases: list[str]) -> set[int] | None:

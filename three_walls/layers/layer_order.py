@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from three_walls.layers import layer_rules
 from three_walls.layers.attention_passes import BACKWARD, FORWARD
 from three_walls.layers.moe_passes import (
     COMBINE,
@@ -35,6 +34,14 @@ MODULES = (ATTENTION, ROUTER, DISPATCH, EXPERTS, COMBINE, OUTSIDE)
 """``router`` begins with the norm before it; ``dispatch`` and ``combine`` contain the permutations of tokens."""
 
 EXPERT, PREPROCESS, ATTENTION_CORE, PROJECTION = "expert", "preprocess", "attention_core", "projection"
+
+FORWARD_GEMMS, BACKWARD_GEMMS = 2, 4
+"""GEMMs of shared experts in one pass through an MoE layer."""
+
+_CATEGORIES_BEFORE_DISPATCH = ("ep_control", "tensor_parallel", "all_gather", "copy_d2h_pinned", "copy_d2h_pageable")
+"""What prepares a dispatch: ranks exchange the counts of their tokens, and the host reads them."""
+_CATEGORIES_AFTER_LAYERS = ("optimizer", "pipeline_p2p", "copy_h2d_pinned", "copy_h2d_pageable", "all_reduce")
+"""What ends the last layer of a micro-batch where no norm follows it."""
 
 _NORM = "norm"
 _ATTENTION = ("attention", "attention_unfused")
@@ -97,7 +104,7 @@ def place_in_layers(launches: Launches, phase: str, shared: SharedExperts | None
     where they route or exchange tokens (recompute of the MoE layer alone).
     """
     places: list[Place | None] = [None] * len(launches)
-    marks = [place for place, found in enumerate(launches.phases) if found == phase]
+    marks = [place for place, other in enumerate(launches.phases) if other == phase]
     is_part = not marks
     if is_part and launches.first(0, len(launches), ROUTER, *EXCHANGES) is None:
         return places
@@ -119,9 +126,9 @@ def _bound_layers(launches: Launches, marks: list[int]) -> list[tuple[int, int]]
     begins = []
     for number, mark in enumerate(marks):
         earliest = 0 if number == 0 else ends[number - 1]
-        found = launches.places(earliest, mark, _NORM)
-        if found:
-            begins.append(found[-usual] if usual and usual <= len(found) else found[0])
+        norms_before = launches.places(earliest, mark, _NORM)
+        if norms_before:
+            begins.append(norms_before[-usual] if usual and usual <= len(norms_before) else norms_before[0])
         else:
             begins.append(mark if number == 0 else earliest)
     limits = [*begins[1:], len(launches)]
@@ -144,7 +151,7 @@ def _end_layer(launches: Launches, mark: int, limit: int) -> int:
         after = limit if norm is None else norm
         while after < limit and launches.categories[after] == _NORM:
             after += 1
-    ends = (_NORM, *layer_rules.CATEGORIES_AFTER_LAYERS)
+    ends = (_NORM, *_CATEGORIES_AFTER_LAYERS)
     for place in range(after, limit):
         if launches.categories[place] in ends:
             return place
@@ -223,10 +230,10 @@ def _split_router(
     in_shared = range(0)
     if shared is not None and shared.stream is None:
         gemms = launches.places(begin, routed if phase == FORWARD else end, *GEMM_CATEGORIES)
-        count = layer_rules.FORWARD_GEMMS if phase == FORWARD else layer_rules.BACKWARD_GEMMS
+        count = FORWARD_GEMMS if phase == FORWARD else BACKWARD_GEMMS
         if len(gemms) > count:
             in_shared = range(gemms[0], gemms[count - 1] + 1)
-    prepares = launches.first(routed, end, *layer_rules.CATEGORIES_BEFORE_DISPATCH) if phase == FORWARD else None
+    prepares = launches.first(routed, end, *_CATEGORIES_BEFORE_DISPATCH) if phase == FORWARD else None
     for place in range(begin, end):
         is_side = shared is not None and launches.streams[place] == shared.stream
         if is_side or place in in_shared:

@@ -122,11 +122,11 @@ def _place_between_attention(exchanges: pl.DataFrame, attention: pl.DataFrame, g
     gaps = attention.select(
         "start_ns", gap=pl.int_range(pl.len(), dtype=pl.Int64), previous="direction", previous_partner="partner"
     ).with_columns(next=pl.col("previous").shift(-1), next_partner=pl.col("previous_partner").shift(-1))
-    counted = gemms.select("start_ns").sort("start_ns").with_row_index("gemms_before", offset=1)
+    gemm_counts = gemms.select("start_ns").sort("start_ns").with_row_index("gemms_before", offset=1)
     return (
         exchanges.sort("start_ns", "end_ns")
         .join_asof(gaps.sort("start_ns"), on="start_ns", strategy="backward")
-        .join_asof(counted, on="start_ns", strategy="backward")
+        .join_asof(gemm_counts, on="start_ns", strategy="backward")
         .with_columns(pl.col("gemms_before").fill_null(0))
     )
 
@@ -196,11 +196,11 @@ def _bound_passes(exchanges: pl.DataFrame, attention: pl.DataFrame) -> pl.DataFr
 def _end_with_replays(passes: pl.DataFrame, replays: pl.DataFrame) -> pl.DataFrame:
     """``passes`` with replays ending where measured: no GEMM or norm separates a replay from its backward."""
     ends = replays.select("partner", replay_end_ns="end_ns").unique("partner", keep="first", maintain_order=True)
-    joined = passes.join(ends, on="partner", how="left", maintain_order="left")
+    with_ends = passes.join(ends, on="partner", how="left", maintain_order="left")
     is_replay = pl.col("direction") == RECOMPUTE
     fits = pl.col("replay_end_ns").is_between("combine_end_ns", "until_ns")
     end = pl.when(is_replay & fits).then("replay_end_ns")
-    return joined.with_columns(
+    return with_ends.with_columns(
         until_ns=pl.coalesce(end, "until_ns"), from_ns=pl.max_horizontal("from_ns", end.shift(1))
     ).drop("replay_end_ns")
 

@@ -184,13 +184,13 @@ def _number_parts(
     work: str, order: Sequence[int], matches: Sequence[Mapping[str, tuple[int, int]]]
 ) -> dict[int, FusedPart]:
     """The parts of ``matches``, by range."""
-    found = {}
+    part_of = {}
     for match in matches:
         for part, (first, last) in match.items():
             number = order[first]
             for index in order[first:last]:
-                found[index] = FusedPart(work, part, number, number)
-    return found
+                part_of[index] = FusedPart(work, part, number, number)
+    return part_of
 
 
 def _go_back(
@@ -208,15 +208,17 @@ def _go_back(
         number = operators.found[index].sequence
         assert number is not None
         made_by[number] = parts.get(walk.outermost[index])
-    found: dict[int, FusedPart] = {}
+    part_of: dict[int, FusedPart] = {}
     first_range: dict[int, int] = {}
     for index, node, replay in walk.nodes:
         number = operators.found[index].sequence
-        made = made_by.get(number) if number is not None and replay == stream[1] else None
-        if made is None:
+        forward_part = made_by.get(number) if number is not None and replay == stream[1] else None
+        if forward_part is None:
             continue
-        back = FusedPart(made.work, made.part, first_range.setdefault(made.number, node), made.number)
-        found[index] = back
+        back = FusedPart(
+            forward_part.work, forward_part.part, first_range.setdefault(forward_part.number, node), forward_part.number
+        )
+        part_of[index] = back
         if sums_gradients:
-            found[node] = back
-    return found
+            part_of[node] = back
+    return part_of

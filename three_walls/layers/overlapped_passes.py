@@ -103,7 +103,7 @@ def _place_in_nodes(operations: Operations, nodes: ScheduleNodes) -> Operations:
     launching = nodes.select(
         "capture_id", "process", "pass", "node", "direction", "is_delayed", node_ns="start_ns", until_ns="end_ns"
     )
-    joined = operations.sort("launch_start_ns").join_asof(
+    candidates = operations.sort("launch_start_ns").join_asof(
         launching.sort("node_ns"),
         left_on="launch_start_ns",
         right_on="node_ns",
@@ -112,15 +112,15 @@ def _place_in_nodes(operations: Operations, nodes: ScheduleNodes) -> Operations:
         check_sortedness=False,
     )
     is_inside = (pl.col("launch_start_ns") < pl.col("until_ns")).fill_null(value=False)
-    placed = joined.with_columns(
+    placed = candidates.with_columns(
         pl.when(is_inside).then(name).alias(name) for name in ("pass", "node", "direction", "is_delayed", "node_ns")
     )
     return placed.drop("until_ns")
 
 
-def _summarize_passes(placed: Operations) -> pl.DataFrame:
+def _summarize_passes(operations: Operations) -> pl.DataFrame:
     """pass, direction, is_moe, is_in_order of every pass that launched an operation of the step."""
-    nodes = placed.filter(pl.col("pass").is_not_null() & ~pl.col("is_delayed")).unique(["pass", "node", "node_ns"])
+    nodes = operations.filter(pl.col("pass").is_not_null() & ~pl.col("is_delayed")).unique(["pass", "node", "node_ns"])
     passes = (
         nodes.sort("node_ns")
         .group_by("pass", maintain_order=True)

@@ -20,7 +20,6 @@ import polars as pl
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.compute_gaps import ComputeGaps, explain_compute_gaps
 from three_walls.step.find_steps import STEP, list_median_steps
-from three_walls.step.kernel_spread import measure_kernel_spread, measure_step_spreads
 from three_walls.step.ownership import (
     IS_EXPOSED,
     label_idle,
@@ -32,7 +31,14 @@ from three_walls.step.ownership import (
 from three_walls.step.parts_of_run import Part, divide_run
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
-from three_walls.step.slow_ranks import LEAST_RANKS, find_slow_ranks, list_paced_calls, measure_paces
+from three_walls.step.slow_ranks import (
+    LEAST_RANKS,
+    find_slow_ranks,
+    list_paced_calls,
+    measure_kernel_spread,
+    measure_paces,
+    measure_step_spreads,
+)
 from three_walls.step.step_rows import Straggler, Wait
 from three_walls.step.step_tables import BudgetRows, ExposureRows, Slices, Steps, StepTimes, TransferRows
 from three_walls.step.stragglers import explain_stragglers, find_late_ranks
@@ -92,10 +98,10 @@ class AttributedRun:
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
     """Attributes the time of every step. ``timeline``: finished by match_ranks; ``traces``: for kernel names."""
     event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
-    shown = pl.col("step").is_in(list_median_steps(timeline.steps)["step"].unique().to_list())
+    is_shown = pl.col("step").is_in(list_median_steps(timeline.steps)["step"].unique().to_list())
     # Stragglers are found by what owned the time before the calls that ranks have in common, in any step.
-    sliced = pl.lit(value=True) if matched_ranks.arrivals.height else shown
-    parts = [attribute_part(part, shown, sliced) for part in divide_run(timeline, event_calls)]
+    is_sliced = pl.lit(value=True) if matched_ranks.arrivals.height else is_shown
+    parts = [attribute_part(part, is_shown, is_sliced) for part in divide_run(timeline, event_calls)]
     slices, exposed_slices, compute, budget, exposure, gap_sums, gap_stretches, spreads = (
         pl.concat(frames) for frames in zip(*parts, strict=True)
     )
@@ -103,12 +109,12 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     kernel_spread = measure_kernel_spread(spreads)
     slow_ranks: Mapping[int, float] = {}
     if len(matched_ranks.rank_of) >= LEAST_RANKS:
-        paced = list_paced_calls(timeline, traces)
-        slow_ranks = find_slow_ranks(measure_paces(paced, list(matched_ranks.rank_of), matched_ranks.pipeline))
+        paced_calls = list_paced_calls(timeline, traces)
+        slow_ranks = find_slow_ranks(measure_paces(paced_calls, list(matched_ranks.rank_of), matched_ranks.pipeline))
     return Attribution(
         steps=timeline.steps,
         compute=compute,
-        slices=slices.filter(shown),
+        slices=slices.filter(is_shown),
         budget=budget.sort(*STEP, "bucket"),
         exposure=exposure.sort(*STEP_AND_CLASS),
         transfer=transfer,
@@ -127,18 +133,18 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     )
 
 
-def attribute_part(part: Part, shown: pl.Expr, sliced: pl.Expr) -> tuple[AnyTable, ...]:
+def attribute_part(part: Part, is_shown: pl.Expr, is_sliced: pl.Expr) -> tuple[AnyTable, ...]:
     """What is measured of the steps of ``part``, each by itself.
 
-    The slices (of steps that are ``sliced``), those with exposed communication, the time with compute, the budget,
-    exposure, the sums and the stretches of gaps (of steps that are ``shown``), and the spread of repeated kernels.
+    The slices (of steps with ``is_sliced``), those with exposed communication, the time with compute, the budget,
+    exposure, the sums and the stretches of gaps (of steps with ``is_shown``), and the spread of repeated kernels.
     """
     timeline = part.timeline
     idle_causes = label_idle(timeline.operations, timeline.steps, timeline.synchronizing, timeline.overhead)
     slices = slice_steps(timeline.operations, idle_causes, timeline.steps)
-    gaps = explain_compute_gaps(part, slices, shown)
+    gaps = explain_compute_gaps(part, slices, is_shown)
     return (
-        slices.filter(sliced),
+        slices.filter(is_sliced),
         slices.filter(IS_EXPOSED),
         union_where(slices, COMPUTE_CATEGORIES),
         measure_budget(slices, timeline.steps),

@@ -2,6 +2,7 @@
 
 ``build_timeline`` is the list of what is worked out, in order:
 
+- ``find_launches``: the API call that launched each operation.
 - ``categories.py``: what each operation is, from its name.
 - ``communication_owners.py``: which kind of parallelism an NCCL kernel belongs to.
 - ``find_steps.py``: where the training steps begin and end, and which of them are kept.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import polars as pl
 
 from three_walls.lib.errors import UsageError
@@ -26,11 +28,11 @@ from three_walls.step.communication_owners import (
     take_ranges,
 )
 from three_walls.step.find_steps import TRAINING_STEP_TEXT, StepSource, find_steps
-from three_walls.step.launches import find_launches
 from three_walls.step.step_tables import (
     SCHEDULE_NODES,
     ClassifiedOperations,
     LaunchedOperations,
+    Launches,
     Operations,
     ScheduleNodes,
     Steps,
@@ -49,6 +51,7 @@ from three_walls.trace.schemas import (
     AnyTable,
     EventRecords,
     HostRanges,
+    Int64Array,
     ProfilerOverhead,
     StreamWaits,
     share_constants,
@@ -84,6 +87,9 @@ _MOST_NAMED, _LONGEST_NAMED, _LONGEST_READ = 6, 60, 1_000
 """Ranges that an error names, the characters that it shows of each, and those that are searched for private parts."""
 
 _OF_COMMUNICATOR = ("communicator", "message_bytes")
+
+_NEVER = 2**62
+_OF_LAUNCH = ("start_ns", "end_ns", "thread")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +149,8 @@ def _check_expression(step_range: str) -> None:
         pl.Series([""]).str.contains(step_range)
         return
     except pl.exceptions.ComputeError as error:
-        _, _, found = str(error).partition("\nerror: ")
-        reason = found.partition("\n")[0] or "too large when it is written out"
+        _, _, message = str(error).partition("\nerror: ")
+        reason = message.partition("\n")[0] or "too large when it is written out"
     for part, remedy in _REMEDIES.items():
         if part in reason:
             reason = f"{reason}; {remedy}"
@@ -183,15 +189,15 @@ def _check_steps_found(
     traces: Sequence[Trace], ranges: pl.DataFrame, sources: Mapping[int, StepSource], step_range: str
 ) -> None:
     """Raises UsageError where ``step_range`` names no range, or only ranges in which nothing was launched."""
-    found = ranges.filter(pl.col("text").str.contains(step_range))["text"]
-    if found.is_empty():
+    texts = ranges.filter(pl.col("text").str.contains(step_range))["text"]
+    if texts.is_empty():
         of_traces = (list_range_texts(trace.path, _MOST_NAMED) for trace in traces)
-        named = ", ".join(map(_quote_range, next(filter(None, of_traces), [])))  # the ranks of a run have the same
-        exist = f"there are {named}" if named else "the trace has none (capture with -t cuda,nvtx)"
+        examples = ", ".join(map(_quote_range, next(filter(None, of_traces), [])))  # the ranks of a run have the same
+        exist = f"there are {examples}" if examples else "the trace has none (capture with -t cuda,nvtx)"
         raise UsageError(f"--step-range: expected an NVTX range in which {step_range!r} is found; {exist}")
     if all(source in (StepSource.OPTIMIZER, StepSource.ONE_WINDOW) for source in sources.values()):
         raise UsageError(
-            f"--step-range: expected ranges in which kernels are launched, found none in {_quote_range(found[0])} and "
+            f"--step-range: expected ranges in which kernels are launched, found none in {_quote_range(texts[0])} and "
             f"the others in which {step_range!r} is found; name ranges around forward and backward passes"
         )
 
@@ -207,12 +213,14 @@ def _classify_operations(trace: Trace, config: RunConfig) -> Operations:
 
     Columns are added to those of the trace, never gathered anew: the two share their memory.
     """
-    classified = classify(_add_hosts(trace), trace.names)
-    owned = _resolve_owners(classified, trace, config)
+    operations = classify(_add_hosts(trace), trace.names)
+    communication = _resolve_owners(operations, trace, config)
     # Categories have the same numbers with SendRecv among them, which is the last, as without.
-    category = classified["category"].to_physical().scatter(owned["place"], owned["category"].to_physical())
-    found = [_spread(owned[name], owned["place"], classified.height) for name in _OF_COMMUNICATOR]
-    whole = classified.with_columns(*found, category=category.cat.to(CATEGORY))
+    category = (
+        operations["category"].to_physical().scatter(communication["place"], communication["category"].to_physical())
+    )
+    columns = [_spread(communication[name], communication["place"], operations.height) for name in _OF_COMMUNICATOR]
+    whole = operations.with_columns(*columns, category=category.cat.to(CATEGORY))
     return share_constants(mark_unfused_attention(whole))
 
 
@@ -233,17 +241,16 @@ def _resolve_owners(operations: ClassifiedOperations, trace: Trace, config: RunC
     parts = operations.select(*key, "category").with_row_index("place").iter_slices(ROWS_AT_ONCE)
     computing = pl.concat(rows.filter(computes).unique(key) for rows in parts).unique(key)
     few = pl.concat([communicating, computing["place"]]).sort()
-    joined = join_communicators(operations.select(pl.all().gather(few)).with_columns(place=few), trace.nccl_calls)
+    with_communicators = join_communicators(
+        operations.select(pl.all().gather(few)).with_columns(place=few), trace.nccl_calls
+    )
     all_to_all = take_ranges(trace.ranges, ALL_TO_ALL_TEXTS)
-    exchanged = resolve_send_recv(joined, all_to_all, config)
-    return resolve_collectives(exchanged, trace.ranges, collective_owners().owners, config)
+    with_exchanges = resolve_send_recv(with_communicators, all_to_all, config)
+    return resolve_collectives(with_exchanges, trace.ranges, collective_owners().owners, config)
 
 
 def _add_hosts(trace: Trace) -> LaunchedOperations:
-    """Adds the host's side to the operations: capture_id, process, launch_start_ns, launch_end_ns, launch_thread.
-
-    The launch columns are null where the API call was not recorded.
-    """
+    """Adds the host's side to the operations."""
     process_of_rank = {rank.rank_index: rank.process for rank in trace.ranks}
     processes = set(process_of_rank.values())
     process = (
@@ -265,3 +272,60 @@ def _list_schedule_nodes(ranges: HostRanges) -> ScheduleNodes:
         .match_to_schema(SCHEDULE_NODES, extra_columns="ignore")
         .sort("capture_id", "process", "start_ns", "end_ns", "node")
     )
+
+
+def find_launches(operations: AnyTable, api_calls: ApiCalls) -> Launches:
+    """The API call that launched each of ``operations`` (process, correlation), by the correlation id that both have.
+
+    These ids are unique within a process only: two ranks in one capture share them. All operations of a CUDA graph have
+    the id of the call that launched the graph. Of several calls with one id, the first launched; of those that start
+    together, the first of the export.
+    """
+    processes = operations["process"].unique().to_list()
+    launched = [_sort_by_call(operations, process) for process in processes]
+    launches = {name: np.full(operations.height, _NEVER, dtype=np.int64) for name in _OF_LAUNCH}
+    for process, (rows, ids) in zip(processes, launched, strict=True):
+        is_first = np.ones(len(ids), dtype=bool)
+        is_first[1:] = ids[1:] != ids[:-1]
+        if is_first.all():
+            _find_first_calls(ids, rows, api_calls, process, launches)
+            continue
+        _find_first_calls(ids[is_first], rows[is_first], api_calls, process, launches)
+        first_row = rows[is_first][np.cumsum(is_first) - 1]
+        for values in launches.values():
+            values[rows] = values[first_row]
+    del launched
+    is_missing = pl.Series(launches["start_ns"] == _NEVER)
+    # Each is let go as soon as it is copied: there may be millions of operations.
+    columns = [pl.Series(f"launch_{name}", launches.pop(name)) for name in _OF_LAUNCH]
+    return pl.DataFrame([column.set(is_missing, None) for column in columns] if is_missing.any() else columns)
+
+
+def _sort_by_call(operations: pl.DataFrame, process: int) -> tuple[Int64Array, Int64Array]:
+    """The rows of a ``process`` whose call is known, by its id, and these ids."""
+    is_known = operations.select((pl.col("process") == process) & pl.col("correlation").is_not_null()).to_series()
+    ids = operations["correlation"].filter(is_known).to_numpy()
+    order = np.argsort(ids, kind="stable")
+    return is_known.arg_true().to_numpy()[order], ids[order]
+
+
+def _find_first_calls(
+    ids: Int64Array, rows: Int64Array, api_calls: ApiCalls, process: int, launches: dict[str, Int64Array]
+) -> None:
+    """Notes in the ``rows`` of ``launches`` the first of the calls with each of ``ids``, which are sorted."""
+    for calls in api_calls.of_process(process):
+        numbered_calls = calls.drop_nulls("correlation")
+        if numbered_calls.is_empty():
+            continue
+        ids_of_calls, start_ns = numbered_calls["correlation"].to_numpy(), numbered_calls["start_ns"].to_numpy()
+        # Of calls with one id, the first comes first. Operations are looked for among the calls of a part, and not the
+        # other way round: they are fewer, and these calls are small enough for the processor's cache.
+        order = np.lexsort((start_ns, ids_of_calls))
+        ids_of_calls = ids_of_calls[order]
+        near = slice(np.searchsorted(ids, ids_of_calls[0]), np.searchsorted(ids, ids_of_calls[-1], "right"))
+        place = np.searchsorted(ids_of_calls, ids[near])
+        is_launch = ids_of_calls[place] == ids[near]
+        row, call = rows[near][is_launch], order[place[is_launch]]
+        is_earlier = start_ns[call] < launches["start_ns"][row]
+        for name, values in launches.items():
+            values[row[is_earlier]] = numbered_calls[name].to_numpy()[call[is_earlier]]

@@ -38,13 +38,7 @@ _PAGEABLE = 0
 
 
 def classify(operations: LaunchedOperations, names: Mapping[int, str]) -> ClassifiedOperations:
-    """Adds four columns to ``operations`` that state what each one is.
-
-    category  name of the bucket, or ``send_recv`` until the owner of that exchange is known
-    phase     ``forward`` or ``backward`` for the one kernel that is counted per attention pass, else null
-    anchor    whether the kernel marks the optimizer update
-    unknown   the kernel's short name where no pattern matched, else null
-    """
+    """Adds what each of ``operations`` is."""
     key = ["rank_index", "kind", "name_id", "short_name_id"]
     distinct = distinct_rows(operations.select(key)).filter(pl.col("kind") == "kernel")
     pairs = distinct.select("name_id", "short_name_id").unique().sort("name_id", "short_name_id").rows()
@@ -74,22 +68,22 @@ def classify(operations: LaunchedOperations, names: Mapping[int, str]) -> Classi
         .then(_category("elementwise"))
         .otherwise("without_experts")
     )
-    classified = kernels.with_columns(category=category).drop("selects_experts", "without_experts")
+    kinds = kernels.with_columns(category=category).drop("selects_experts", "without_experts")
     if distinct["rank_index"].n_unique() == 1:
         key.remove("rank_index")
-        classified = classified.drop("rank_index")
+        kinds = kinds.drop("rank_index")
     copied = ["copy_kind", "source_kind", "target_kind"]
-    needed = operations.select(*key, *copied)
+    key_columns = operations.select(*key, *copied)
     firsts = range(0, max(operations.height, 1), ROWS_AT_ONCE)  # a join takes much more memory than it adds
-    parts = [_find_categories(needed[first : first + ROWS_AT_ONCE], key, classified) for first in firsts]
+    parts = [_find_categories(key_columns[first : first + ROWS_AT_ONCE], key, kinds) for first in firsts]
     return operations.hstack(pl.concat(parts))
 
 
 def _find_categories(operations: pl.DataFrame, key: list[str], kernels: pl.DataFrame) -> pl.DataFrame:
     """The columns that :func:`classify` adds. ``kernels``: those of each kind of kernel."""
-    joined = operations.join(kernels, on=key, how="left", nulls_equal=True, maintain_order="left")
+    with_kinds = operations.join(kernels, on=key, how="left", nulls_equal=True, maintain_order="left")
     of_kind = pl.when(pl.col("kind") == "kernel").then("category").otherwise(_category_without_name())
-    return joined.select(
+    return with_kinds.select(
         category=of_kind, phase="phase", anchor=pl.col("anchor").fill_null(value=False), unknown="unknown"
     )
 

@@ -70,8 +70,8 @@ def take_ranges(ranges: HostRanges, texts: Sequence[str], distinct: pl.Series | 
     Hundreds of thousands of ranges have some dozens of texts: to search each of these once takes an eighth of the time.
     """
     each = ranges["text"].unique() if distinct is None else distinct
-    found = each.filter(each.str.contains_any(list(texts)))
-    return ranges.clear() if found.is_empty() else ranges.filter(pl.col("text").is_in(found.implode()))
+    matches = each.filter(each.str.contains_any(list(texts)))
+    return ranges.clear() if matches.is_empty() else ranges.filter(pl.col("text").is_in(matches.implode()))
 
 
 def join_communicators(operations: ClassifiedOperations, nccl_calls: NcclCalls) -> Operations:
@@ -84,9 +84,9 @@ def join_communicators(operations: ClassifiedOperations, nccl_calls: NcclCalls) 
         return operations.with_columns(
             communicator=pl.lit(None, dtype=pl.UInt64), message_bytes=pl.lit(None, dtype=pl.Int64)
         )
-    numbered = operations.with_row_index("row")
+    rows = operations.with_row_index("row")
     launches = (
-        numbered.filter(pl.col("category").cast(pl.String).is_in(NCCL_CATEGORIES))
+        rows.filter(pl.col("category").cast(pl.String).is_in(NCCL_CATEGORIES))
         .select("row", "launch_start_ns", thread="launch_thread")
         .drop_nulls()
         .sort("launch_start_ns")
@@ -94,8 +94,8 @@ def join_communicators(operations: ClassifiedOperations, nccl_calls: NcclCalls) 
     calls = _number_groups(nccl_calls)
     ungrouped = calls.filter(~_IS_GROUP_MARK & (pl.col("depth") == 0))
     outside_groups = _in_ranges(launches, ungrouped, ["communicator", "message_bytes"]).drop("thread")
-    found = pl.concat([outside_groups, _in_groups(launches, calls)])
-    return numbered.join(found, on="row", how="left", maintain_order="left").drop("row")
+    communicators = pl.concat([outside_groups, _in_groups(launches, calls)])
+    return rows.join(communicators, on="row", how="left", maintain_order="left").drop("row")
 
 
 def _number_groups(calls: pl.DataFrame) -> pl.DataFrame:
@@ -160,10 +160,10 @@ def resolve_send_recv(operations: Operations, ranges: HostRanges, config: RunCon
     in_range = operations.with_columns(inside=launched_inside(operations, _trusted_ranges(ranges, config)))
     # A range around one call settles all calls on the same communicator.
     on_same = pl.col("inside").any().over("rank_index", "communicator") & pl.col("communicator").is_not_null()
-    marked = in_range.with_columns(inside=pl.col("inside") | on_same)
-    elsewhere = _owner_outside_ranges(bool(marked.filter(is_exchange)["inside"].any()), config)
+    exchanges = in_range.with_columns(inside=pl.col("inside") | on_same)
+    elsewhere = _owner_outside_ranges(bool(exchanges.filter(is_exchange)["inside"].any()), config)
     owner = pl.when("inside").then(pl.lit("ep_all_to_all")).otherwise(elsewhere)
-    return marked.with_columns(
+    return exchanges.with_columns(
         category=pl.when(is_exchange).then(owner).otherwise(pl.col("category").cast(pl.String)).cast(CATEGORY)
     ).drop("inside")
 
@@ -222,10 +222,10 @@ def resolve_collectives(
     ``operations`` have a ``communicator``, null where it is not known; ``ranges`` are NVTX ranges.
     """
     by_range = operations.with_columns(owner=_owner_by_range(operations, ranges, owners))
-    owned = by_range.with_columns(owner=pl.coalesce("owner", _owner_by_communicator()))
+    with_owner = by_range.with_columns(owner=pl.coalesce("owner", _owner_by_communicator()))
     category = pl.col("category").cast(pl.String)
     resolved = pl.coalesce(_category_of_owner(config), _category_by_config(config), category)
-    return owned.with_columns(
+    return with_owner.with_columns(
         category=pl.when(category.is_in(BY_OPERATION)).then(resolved).otherwise(category).cast(CATEGORY)
     ).drop("owner")
 

@@ -33,7 +33,7 @@ import polars as pl
 
 from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
-from three_walls.step.find_steps import STEP
+from three_walls.step.find_steps import STEP, list_steps
 from three_walls.step.host_activity import THREAD, name_activities
 from three_walls.step.intervals import DURATION, find_next, intersect, sweep
 from three_walls.step.ownership import COMPUTE_MASK, ConservationError, find_time_without_compute
@@ -96,38 +96,37 @@ class ComputeGaps:
     """What ``sums`` sums, of the steps that are shown, sorted by rank, step and start."""
 
 
-def explain_compute_gaps(part: Part, slices: Slices, shown: pl.Expr) -> ComputeGaps:
+def explain_compute_gaps(part: Part, slices: Slices, is_shown: pl.Expr) -> ComputeGaps:
     """The time without compute by cause.
 
-    ``slices``: of the steps of ``part``. ``shown``: whether the stretches of a step are kept.
+    ``slices``: of the steps of ``part``. ``is_shown``: whether the stretches of a step are kept.
     Raises ConservationError unless the causes sum to each step's time without compute.
     """
     split, names = _split_gaps(part, slices)
     sums = split.group_by(*STEP, "number").agg(ns=DURATION.sum())
-    explained = (
+    causes = (
         _name_causes(sums, names)
         .group_by(*STEP, "cause", "detail")
         .agg(pl.col("ns").sum())
         .sort(*STEP, "cause", "detail")
     )
-    _check_sums(explained, slices, part.timeline.steps)
-    stretches = _name_causes(split.filter(shown), names).sort(*STEP, "start_ns", "end_ns")
-    return ComputeGaps(explained, stretches.select(*STEP, "start_ns", "end_ns", "cause", "detail"))
+    _check_sums(causes, slices, part.timeline.steps)
+    stretches = _name_causes(split.filter(is_shown), names).sort(*STEP, "start_ns", "end_ns")
+    return ComputeGaps(causes, stretches.select(*STEP, "start_ns", "end_ns", "cause", "detail"))
 
 
 def summarize_gap_causes(gaps: ComputeGaps, step_of: Mapping[int, int]) -> dict[int, tuple[GapCause, ...]]:
     """The causes of a step of each rank, longest first, by rank index. ``step_of``: the steps, by rank index."""
-    steps = pl.DataFrame(list(step_of.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
     rows = (
-        gaps.sums.join(steps, on=STEP, how="semi")
+        gaps.sums.join(list_steps(step_of), on=STEP, how="semi")
         .sort("rank_index", "ns", "cause", "detail", descending=[False, True, False, False])
         .select("rank_index", "cause", "ns", "detail")
         .rows()
     )
-    found: dict[int, list[GapCause]] = defaultdict(list)
+    causes_of: dict[int, list[GapCause]] = defaultdict(list)
     for rank_index, cause, ns, detail in rows:
-        found[rank_index].append(GapCause(cause, ns, detail))
-    return {rank_index: tuple(causes) for rank_index, causes in found.items()}
+        causes_of[rank_index].append(GapCause(cause, ns, detail))
+    return {rank_index: tuple(causes) for rank_index, causes in causes_of.items()}
 
 
 def _find_gaps(slices: Slices, operations: Operations) -> LateLaunches:
@@ -154,8 +153,8 @@ def _find_gaps(slices: Slices, operations: Operations) -> LateLaunches:
     gaps = find_time_without_compute(slices)
     # Of several that begin together, the one launched first ended the gap.
     next_row = find_next(computing, gaps, ["rank_index"], ["launch_ns", "op"])
-    ended_by = computing.drop("rank_index", "category", "start_ns", "end_ns").select(pl.all().gather(next_row))
-    return pl.concat([gaps, ended_by], how="horizontal").with_row_index("gap")
+    next_operations = computing.drop("rank_index", "category", "start_ns", "end_ns").select(pl.all().gather(next_row))
+    return pl.concat([gaps, next_operations], how="horizontal").with_row_index("gap")
 
 
 def _label_blocked(gaps: LateLaunches, operations: Operations, event_calls: EventCalls) -> pl.DataFrame:
@@ -166,10 +165,10 @@ def _label_blocked(gaps: LateLaunches, operations: Operations, event_calls: Even
     )
     blocking, stalled = find_blocking(gaps.drop_nulls("op"), others, edges)
     # An event cannot delay an operation that is not launched yet.
-    launched = stalled.join(gaps.select("gap", "launch_ns"), on="gap").with_columns(
+    stalled_launches = stalled.join(gaps.select("gap", "launch_ns"), on="gap").with_columns(
         start_ns=pl.max_horizontal("start_ns", "launch_ns")
     )
-    return pl.concat([_label(blocking, Cause.BLOCKING), _label(launched, Cause.STALLED)])
+    return pl.concat([_label(blocking, Cause.BLOCKING), _label(stalled_launches, Cause.STALLED)])
 
 
 def _label_starved(gaps: LateLaunches, operations: Operations, timeline: Timeline) -> pl.DataFrame:
@@ -182,9 +181,9 @@ def _label_starved(gaps: LateLaunches, operations: Operations, timeline: Timelin
     )
     threads = late.select("rank_index", *THREAD).unique()
     overhead = timeline.overhead.select(*THREAD, "start_ns", "end_ns").join(threads, on=THREAD)
-    delayed = intersect(overhead, late, ["rank_index", *THREAD], carry=["gap"])
+    delays = intersect(overhead, late, ["rank_index", *THREAD], carry=["gap"])
     activities = name_activities(late, timeline.api_calls, operations)
-    return pl.concat([_label(delayed.with_columns(detail=pl.lit("")), Cause.PROFILER), activities])
+    return pl.concat([_label(delays.with_columns(detail=pl.lit("")), Cause.PROFILER), activities])
 
 
 def _label(intervals: pl.DataFrame, cause: Cause) -> pl.DataFrame:
@@ -192,12 +191,12 @@ def _label(intervals: pl.DataFrame, cause: Cause) -> pl.DataFrame:
     return intervals.filter(DURATION > 0).with_columns(cause=pl.lit(str(cause))).select(*LABELLED)
 
 
-def _check_sums(explained: GapCauseSums, slices: Slices, steps: Steps) -> None:
+def _check_sums(causes: GapCauseSums, slices: Slices, steps: Steps) -> None:
     """Raises ConservationError unless the causes of each step sum to its time without compute."""
     without_compute = pl.when((pl.col("active") & COMPUTE_MASK) == 0).then(DURATION).otherwise(0)
     expected = slices.group_by(*STEP).agg(gaps_ns=without_compute.sum())
-    found = explained.group_by(*STEP).agg(explained_ns=pl.col("ns").sum())
-    both = steps.select(*STEP).join(expected, on=STEP, how="left").join(found, on=STEP, how="left")
+    sums = causes.group_by(*STEP).agg(explained_ns=pl.col("ns").sum())
+    both = steps.select(*STEP).join(expected, on=STEP, how="left").join(sums, on=STEP, how="left")
     wrong = both.filter(pl.col("explained_ns").fill_null(0) != pl.col("gaps_ns").fill_null(0))
     if wrong.height:
         raise ConservationError(f"causes do not sum to the time without compute: {wrong.row(0, named=True)}")
@@ -211,15 +210,13 @@ def _split_gaps(part: Part, slices: Slices) -> tuple[pl.DataFrame, pl.DataFrame]
     timeline = part.timeline
     operations = timeline.operations.with_row_index("op")
     gaps = _find_gaps(slices, operations)
-    labelled = pl.concat(
-        [_label_blocked(gaps, operations, part.event_calls), _label_starved(gaps, operations, timeline)]
-    )
-    in_steps = labelled.join(gaps.select("gap", *STEP), on="gap")
+    labels = pl.concat([_label_blocked(gaps, operations, part.event_calls), _label_starved(gaps, operations, timeline)])
+    in_steps = labels.join(gaps.select("gap", *STEP), on="gap")
     names = _number_details(in_steps)
     bases = _lay_bases(gaps)
     with_labels = in_steps.select("gap").unique()
-    numbered = in_steps.join(names, on=["rank_index", "cause", "detail"]).select(bases.columns)
-    mixed = pl.concat([numbered, bases.join(with_labels, on="gap", how="semi")])
+    numbered_labels = in_steps.join(names, on=["rank_index", "cause", "detail"]).select(bases.columns)
+    mixed = pl.concat([numbered_labels, bases.join(with_labels, on="gap", how="semi")])
     swept = (
         sweep(mixed, timeline.steps, "number", range(_NOT_DELAYED), ["rank_index"], carry=["step"])
         .filter(pl.col("active") != 0)
@@ -236,45 +233,45 @@ def _lay_bases(gaps: LateLaunches) -> pl.DataFrame:
     """
     start, end = pl.col("start_ns"), pl.col("end_ns")
     launch = pl.col("launch_ns").clip(start, end)
-    launched = pl.max_horizontal("launched_ns", "launch_ns").clip(start, end)
+    launch_end = pl.max_horizontal("launched_ns", "launch_ns").clip(start, end)
     after = pl.when("in_graph").then(_GRAPH_LATENCY).otherwise(_LATENCY)
     unknown = pl.when(pl.col("op").is_null()).then(_NO_NEXT).otherwise(_NOT_RECORDED)
     has_launch = pl.col("launch_ns").is_not_null()
     with_launch, without_launch = gaps.filter(has_launch), gaps.filter(~has_launch)
     parts = [
         (with_launch, start, launch, pl.lit(_NOTHING_VISIBLE)),
-        (with_launch, launch, launched, pl.lit(_IN_CALL)),
-        (with_launch, launched, end, after),
+        (with_launch, launch, launch_end, pl.lit(_IN_CALL)),
+        (with_launch, launch_end, end, after),
         (without_launch, start, end, unknown),
     ]
-    laid = [
+    bases = [
         frame.select("gap", *STEP, start_ns=begin, end_ns=until, number=number.cast(pl.Int64))
         for frame, begin, until, number in parts
     ]
-    return pl.concat(laid).filter(DURATION > 0)
+    return pl.concat(bases).filter(DURATION > 0)
 
 
-def _number_details(labelled: GapCauses) -> pl.DataFrame:
+def _number_details(causes: GapCauses) -> pl.DataFrame:
     """Numbers for the pairs of cause and detail of each rank: rank_index, cause, detail, number, shown.
 
     Causes of higher precedence come first, then details with more time. A sweep distinguishes few labels, so the
     details with least time share a number and are shown as ``other``.
     """
     by_time = (
-        labelled.group_by("rank_index", "cause", "detail")
+        causes.group_by("rank_index", "cause", "detail")
         .agg(ns=DURATION.sum())
         .sort("rank_index", "ns", "cause", "detail", descending=[False, True, False, False])
     )
     small = pl.int_range(pl.len()).over("rank_index") >= MOST_DETAILS
-    shown = by_time.with_columns(shown=pl.when(small).then(pl.lit(OTHER)).otherwise("detail"))
+    details = by_time.with_columns(shown=pl.when(small).then(pl.lit(OTHER)).otherwise("detail"))
     numbers = (
-        shown.group_by("rank_index", "cause", "shown")
+        details.group_by("rank_index", "cause", "shown")
         .agg(pl.col("ns").sum())
         .with_columns(place=pl.col("cause").replace_strict(_PRECEDENCE, return_dtype=pl.Int64))
         .sort("rank_index", "place", "ns", "shown", descending=[False, False, True, False])
         .with_columns(number=pl.int_range(pl.len(), dtype=pl.Int64).over("rank_index"))
     )
-    return shown.drop("ns").join(numbers.drop("ns", "place"), on=["rank_index", "cause", "shown"])
+    return details.drop("ns").join(numbers.drop("ns", "place"), on=["rank_index", "cause", "shown"])
 
 
 def _cap_latency(split: pl.DataFrame) -> pl.DataFrame:

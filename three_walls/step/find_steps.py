@@ -92,14 +92,14 @@ def find_steps(
     processes. ``step_range`` is the expression of the user for the ranges that are steps. ``to_read``: by rank index,
     the steps whose operations these are, where they are not those of the whole capture. Only these steps are found.
     """
-    marked = [
+    ranges_by_source = [
         (source, _ranges_of_processes(ranges, expression)) for source, expression in _list_expressions(step_range)
     ]
     windows_of: dict[int, list[_Window]] = {}
     sources: dict[int, StepSource] = {}
     first = 0
     for count, rank_index in operations.select(pl.col("rank_index").rle()).unnest("rank_index").rows():
-        windows, source = _find_windows(operations.slice(first, count), marked)
+        windows, source = _find_windows(operations.slice(first, count), ranges_by_source)
         if (read := to_read.get(rank_index)) is not None:
             if not read.are_marked:
                 windows, source = _list_known_windows(read), StepSource.OPTIMIZER
@@ -125,19 +125,19 @@ def list_marked_steps(ranges: HostRanges, step_range: str | None, first_ns: int)
     numbers of the ranges do not increase.
     """
     for source, expression in _list_expressions(step_range):
-        numbered = _number_ranges(ranges, expression).filter(pl.col("end_ns").is_not_null())
-        found = [(_NO_NUMBER if number is None else number, *span) for number, *span in _outermost(numbered)]
-        if found:
-            nexts = [*(start for _, start, _ in found[1:]), found[-1][2]]
+        numbered_ranges = _number_ranges(ranges, expression).filter(pl.col("end_ns").is_not_null())
+        spans = [(_NO_NUMBER if number is None else number, *span) for number, *span in _outermost(numbered_ranges)]
+        if spans:
+            nexts = [*(start for _, start, _ in spans[1:]), spans[-1][2]]
             windows = [
                 _Window(
                     number,
                     start,
                     max(_end_before(following, start, end), start + 1),
                     opens_at_edge=start <= first_ns and order == 0,
-                    closes_at_edge=order == len(found) - 1,
+                    closes_at_edge=order == len(spans) - 1,
                 )
-                for order, ((number, start, end), following) in enumerate(zip(found, nexts, strict=True))
+                for order, ((number, start, end), following) in enumerate(zip(spans, nexts, strict=True))
             ]
             steps = _keep_or_drop(0, windows, source)
             return steps if _have_increasing_numbers(windows) else steps.clear()
@@ -182,9 +182,9 @@ def _number_ranges(ranges: HostRanges, expression: str) -> HostRanges:
     """
     text = pl.col("text")
     texts = ranges.select(text.unique())
-    found = texts.with_columns(start=text.str.find(expression), match=text.str.extract(expression, 0))
+    matches = texts.with_columns(start=text.str.find(expression), match=text.str.extract(expression, 0))
     numbers: dict[str, int | None] = {}
-    for full, start_bytes, match in found.drop_nulls().rows():
+    for full, start_bytes, match in matches.drop_nulls().rows():
         start = len(full.encode()[:start_bytes].decode())
         numbers[full] = _nearest_number(full, start, start + len(match))
     columns = pl.Schema({"text": pl.String, "number": pl.Int64})
@@ -225,11 +225,16 @@ def median_steps(steps: Steps) -> dict[int, int]:
     return dict(list_median_steps(steps).rows())
 
 
+def list_steps(step_of: Mapping[int, int]) -> StepKeys:
+    """One step of each rank. ``step_of``: its number by rank index."""
+    return pl.DataFrame(list(step_of.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
+
+
 def _find_windows(
-    operations: Operations, marked: Sequence[tuple[StepSource, _RangesOfProcesses]]
+    operations: Operations, ranges_by_source: Sequence[tuple[StepSource, _RangesOfProcesses]]
 ) -> tuple[list[_Window], StepSource]:
     process = operations.select("capture_id", "process").row(0)
-    for source, ranges in marked:
+    for source, ranges in ranges_by_source:
         windows = _windows_from_ranges(operations, ranges[process]) if process in ranges else []
         if windows:
             return windows, source
@@ -341,18 +346,18 @@ def _keep_or_drop(rank_index: int, windows: Sequence[_Window], source: StepSourc
     rows = []
     for window in windows:
         if clean:
-            kept = not window.opens_at_edge and not window.closes_at_edge
+            is_kept = not window.opens_at_edge and not window.closes_at_edge
             only_one = "the only complete step: two were captured, and the first starts where the capture starts"
             reason = _describe_edge(window) or (only_one if len(windows) == 2 else "")
         elif len(windows) == 1:
-            kept, reason = True, "the only step in the capture: it may be cut off at either end"
+            is_kept, reason = True, "the only step in the capture: it may be cut off at either end"
         else:
             # Of two steps the first contains the profiler's start, which takes seconds and differs between ranks.
-            kept = not window.opens_at_edge
+            is_kept = not window.opens_at_edge
             end = "it ends with an optimizer update" if source is StepSource.OPTIMIZER else "its range was closed"
             spared = f"kept although it ends near the end of the capture: only two steps were captured, and {end}"
-            reason = spared if kept else _describe_edge(window)
-        rows.append((rank_index, window.index, window.start_ns, window.end_ns, kept, reason))
+            reason = spared if is_kept else _describe_edge(window)
+        rows.append((rank_index, window.index, window.start_ns, window.end_ns, is_kept, reason))
     return pl.DataFrame(rows, schema=STEPS, orient="row")
 
 

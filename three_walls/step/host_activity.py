@@ -85,7 +85,7 @@ def _name_releaser(waits: LateLaunches, operations: Operations) -> LateLaunches:
     ends = operations.select("rank_index", "category", "stream", released_ns="end_ns").sort(
         "released_ns", "stream", "category"
     )
-    found = waits.sort("returned_ns").join_asof(
+    releases = waits.sort("returned_ns").join_asof(
         ends,
         left_on="returned_ns",
         right_on="released_ns",
@@ -93,6 +93,6 @@ def _name_releaser(waits: LateLaunches, operations: Operations) -> LateLaunches:
         strategy="backward",
         check_sortedness=False,
     )
-    named = pl.format(" until {} on stream {}", pl.col("category").cast(pl.String), pl.col("stream"))
+    name = pl.format(" until {} on stream {}", pl.col("category").cast(pl.String), pl.col("stream"))
     earliest = pl.max_horizontal("begun_ns", pl.col("returned_ns") - attribution_thresholds.MAXIMUM_RETURN_NS)
-    return found.with_columns(released_by=pl.when(pl.col("released_ns") > earliest).then(named).otherwise(pl.lit("")))
+    return releases.with_columns(released_by=pl.when(pl.col("released_ns") > earliest).then(name).otherwise(pl.lit("")))

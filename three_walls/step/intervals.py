@@ -122,9 +122,9 @@ def find_next(intervals: Intervals, points: Intervals, by: Sequence[str], first:
     tied = np.flatnonzero(is_tied[:-1] | is_tied[1:])
     by_first = intervals.select(first)[order[tied]].with_columns(start=_as_column(start[tied]), row=order[tied])
     order[tied] = by_first.sort("start", *first, "row", nulls_last=True)["row"].to_numpy()
-    found = np.searchsorted(start, ends.end, "left")
-    row = np.append(order, -1)[found]
-    in_group = np.append(start, -1)[found] // line.length == ends.end // line.length
+    place = np.searchsorted(start, ends.end, "left")
+    row = np.append(order, -1)[place]
+    in_group = np.append(start, -1)[place] // line.length == ends.end // line.length
     return pl.Series(row, dtype=pl.Int64).set(pl.Series(~in_group), None)
 
 
@@ -179,14 +179,14 @@ def sweep(
     order = np.argsort(edges, kind="stable")  # what comes in sorted parts, this one merges
     edges, active = edges[order], np.cumsum(np.concatenate(change)[order])
     # Where several edges share a place the sum is incomplete until the last of them, and the slice is empty.
-    cut = np.flatnonzero(edges[1:] > edges[:-1])
-    window = np.searchsorted(bounds.start, edges[cut], "right") - 1
-    inside = (window >= 0) & (edges[cut] < bounds.end[window])
-    cut, window = cut[inside], window_rows[window[inside]]
+    cuts = np.flatnonzero(edges[1:] > edges[:-1])
+    window = np.searchsorted(bounds.start, edges[cuts], "right") - 1
+    inside = (window >= 0) & (edges[cuts] < bounds.end[window])
+    cuts, window = cuts[inside], window_rows[window[inside]]
     return windows.select(*by, *carry)[window].with_columns(
-        start_ns=_as_column(line.read(edges[cut])),
-        end_ns=_as_column(line.read(edges[cut + 1])),
-        active=_as_column(active[cut]),
+        start_ns=_as_column(line.read(edges[cuts])),
+        end_ns=_as_column(line.read(edges[cuts + 1])),
+        active=_as_column(active[cuts]),
     )
 
 
@@ -229,8 +229,8 @@ def _read_times(intervals: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
     """Starts and ends; an interval of which either is unknown is empty."""
     start, end = intervals["start_ns"], intervals["end_ns"]
     if start.null_count() or end.null_count():
-        known = start.fill_null(end).fill_null(0)
-        start, end = known, end.fill_null(known).zip_with(start.is_not_null(), known)
+        either = start.fill_null(end).fill_null(0)
+        start, end = either, end.fill_null(either).zip_with(start.is_not_null(), either)
     return start.to_numpy(), end.to_numpy()
 
 

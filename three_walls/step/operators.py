@@ -180,14 +180,14 @@ def nest_operators(ranges: ExportRanges) -> Operators:
     would otherwise be around each other, and each launch would visit all of them.
     """
     # What read_operator_text reads of each text, but all at once: text by text it took half of the time.
-    read = ranges.select(
+    texts = ranges.select(
         _NAME.alias("name"),
         _TEXT.str.extract(_SIZES.pattern).alias("sizes"),
         _TEXT.str.extract(_SEQUENCE.pattern).alias("sequence"),
     )
-    sizes_of = {text: None if text is None else _read_sizes(text) for text in read["sizes"].unique().to_list()}
-    sizes = [sizes_of[text] for text in read["sizes"].to_list()]
-    sequences = [None if text is None else int(text) for text in read["sequence"].to_list()]
+    sizes_of = {text: None if text is None else _read_sizes(text) for text in texts["sizes"].unique().to_list()}
+    sizes = [sizes_of[text] for text in texts["sizes"].to_list()]
+    sequences = [None if text is None else int(text) for text in texts["sequence"].to_list()]
     all_starts, ends = ranges["start_ns"].to_list(), ranges["end_ns"].fill_null(_STILL_OPEN).to_list()
     parents: list[int | None] = []
     starts: dict[int, list[int]] = {}
@@ -203,8 +203,8 @@ def nest_operators(ranges: ExportRanges) -> Operators:
             parents.append(stack[-1] if stack else None)
             if len(stack) < limits.MOST_NESTED_RANGES:
                 stack.append(index)
-    found = tuple(map(Operator, read["name"].to_list(), sizes, sequences, parents))
-    return Operators(found, starts, order, tuple(ends))
+    operators = tuple(map(Operator, texts["name"].to_list(), sizes, sequences, parents))
+    return Operators(operators, starts, order, tuple(ends))
 
 
 def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:

@@ -83,13 +83,13 @@ def label_idle(
     precedence of the buckets decides which owns an instant. Idle time without a label is ``idle_other``.
     """
     late = _find_late_launches(operations, steps)
-    blocked = intersect(late, merge_overlapping(synchronizing, THREAD), THREAD)
-    delayed = intersect(late, merge_overlapping(overhead, THREAD), THREAD)
-    labelled = [
+    synchronizations = intersect(late, merge_overlapping(synchronizing, THREAD), THREAD)
+    delays = intersect(late, merge_overlapping(overhead, THREAD), THREAD)
+    causes = [
         part.select(*STEP, "start_ns", "end_ns", label=pl.lit(label))
-        for part, label in ((late, "launch_starved"), (blocked, "host_blocked"), (delayed, "profiler"))
+        for part, label in ((late, "launch_starved"), (synchronizations, "host_blocked"), (delays, "profiler"))
     ]
-    return pl.concat(labelled)
+    return pl.concat(causes)
 
 
 def _find_late_launches(operations: Operations, steps: Steps) -> pl.DataFrame:
@@ -100,11 +100,11 @@ def _find_late_launches(operations: Operations, steps: Steps) -> pl.DataFrame:
     gaps = gaps_within(operations, steps.select(*STEP, "start_ns", "end_ns"), ["rank_index"])
     # Of several operations that start together, the one launched first ended the gap.
     next_row = find_next(operations, gaps, ["rank_index"], ["launch_start_ns", "launch_thread"])
-    ended_by = operations.select("capture_id", "launch_start_ns", thread="launch_thread").select(
+    next_operations = operations.select("capture_id", "launch_start_ns", thread="launch_thread").select(
         pl.all().gather(next_row)
     )
     return (
-        pl.concat([gaps, ended_by], how="horizontal")
+        pl.concat([gaps, next_operations], how="horizontal")
         .drop_nulls("launch_start_ns")
         .with_columns(end_ns=pl.min_horizontal("end_ns", "launch_start_ns"))
         .filter(DURATION > 0)
@@ -126,10 +126,10 @@ def measure_budget(slices: Slices, steps: Steps) -> BudgetRows:
         .agg(pl.col("ns").sum())
         .sort(*STEP, "bucket")
     )
-    owned = budget.group_by(*STEP).agg(owned_ns=pl.col("ns").sum())
+    sums = budget.group_by(*STEP).agg(owned_ns=pl.col("ns").sum())
     wrong = (
         steps.with_columns(length_ns=DURATION)
-        .join(owned, on=STEP, how="left")
+        .join(sums, on=STEP, how="left")
         .filter(pl.col("owned_ns").fill_null(0) != pl.col("length_ns"))
     )
     if wrong.height:
@@ -144,10 +144,10 @@ def measure_exposure(slices: Slices) -> ExposureRows:
     Classes may overlap, so their busy times do not add up. Raises ConservationError unless exposed + hidden = busy.
     """
     is_computing = (pl.col("active") & COMPUTE_MASK) != 0
-    measured = []
+    classes = []
     for name in COMMUNICATION_CATEGORIES:
         is_running = (pl.col("active") & mask_of([name], LABELS)) != 0
-        measured.append(
+        classes.append(
             slices.filter(is_running)
             .group_by(*STEP)
             .agg(
@@ -157,7 +157,7 @@ def measure_exposure(slices: Slices) -> ExposureRows:
             )
             .with_columns(pl.lit(name).alias("class"))
         )
-    exposure = pl.concat(measured).select(*STEP, "class", "busy_ns", "exposed_ns", "hidden_ns").sort(*STEP, "class")
+    exposure = pl.concat(classes).select(*STEP, "class", "busy_ns", "exposed_ns", "hidden_ns").sort(*STEP, "class")
     wrong = exposure.filter(pl.col("exposed_ns") + pl.col("hidden_ns") != pl.col("busy_ns"))
     if wrong.height:
         raise ConservationError(f"exposed and hidden do not sum to busy: {wrong.row(0, named=True)}")

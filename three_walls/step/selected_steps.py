@@ -30,8 +30,8 @@ class RankRows:
     def __init__(self, operations: pl.DataFrame) -> None:
         """``operations``: those of a rank among Timeline.operations."""
         self._start_ns, self._end_ns = operations["start_ns"], operations["end_ns"]
-        held = timeline_thresholds.FULL_QUEUE_OPERATIONS * operations["stream"].n_unique()
-        self._margin = min(LARGEST_MARGIN, 2 * held)
+        most_queued = timeline_thresholds.FULL_QUEUE_OPERATIONS * operations["stream"].n_unique()
+        self._margin = min(LARGEST_MARGIN, 2 * most_queued)
         ends_gap = pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0)
         computes = operations.select("category", "start_ns", "end_ns").select(ends_gap.arg_true())
         self._computing = computes.to_series().to_numpy()

@@ -14,14 +14,14 @@ from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.step import attribution_thresholds
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
-from three_walls.step.find_steps import STEP, median_steps
+from three_walls.step.find_steps import STEP, list_steps, median_steps
 from three_walls.step.joined_log import JoinedLog
-from three_walls.step.kernel_spread import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.step.operators import Operators, read_operators
 from three_walls.step.ownership import union_where
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.slow_ranks import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.step.step_rows import Straggler
-from three_walls.step.step_tables import Operations, ScheduleNodes, Slices, Steps
+from three_walls.step.step_tables import Operations, ScheduleNodes, Slices, StepKeys, Steps
 from three_walls.step.stragglers import SICK_CAUSES, StragglerCause
 from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.trace.capabilities import NONE_RECORDED, YES, common_capabilities
@@ -218,8 +218,8 @@ def config_as_run(run: RunView, step: Measurement[StepView]) -> RunConfig:
     """
     if step.value is None or not step.value.owned_ns("attention_unfused") or step.value.owned_ns("attention"):
         return run.config
-    shown = {"attention_backend": ConfigValue("unfused", "kernels")}
-    return replace(run.config, values={**run.config.values, **shown})
+    attention = {"attention_backend": ConfigValue("unfused", "kernels")}
+    return replace(run.config, values={**run.config.values, **attention})
 
 
 def choose_step(
@@ -249,16 +249,14 @@ def choose_step(
     of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
     budget = attribution.budget.filter(of_step).select("bucket", "ns").rows()
     transfer_ns, contended_ns = _transfer_at_pace(attribution, matched_ranks, rank_index, step)
-    chosen = StepView(
+    view = StepView(
         run=run,
         trace=trace,
         rank=rank,
         step=step,
         start_ns=int(start),
         end_ns=int(end),
-        operations=take_rank(timeline.operations, rank_index).filter(
-            (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
-        ),
+        operations=_take_between(timeline, rank_index, start, end),
         slices=attribution.slices.filter(of_step),
         budget_ns={str(bucket): int(ns) for bucket, ns in budget},
         transfer_ns=transfer_ns,
@@ -268,7 +266,13 @@ def choose_step(
         least_transfer=frozenset(attribution.transfer.filter(of_step & pl.col("is_least"))["class"].to_list()),
         contended_ns=contended_ns,
     )
-    return known(chosen)
+    return known(view)
+
+
+def _take_between(timeline: Timeline, rank_index: int, start_ns: int, end_ns: int) -> Operations:
+    """The operations of a rank that run at some time from ``start_ns`` to ``end_ns``."""
+    is_between = (pl.col("start_ns") < end_ns) & (pl.col("end_ns") > start_ns)
+    return take_rank(timeline.operations, rank_index).filter(is_between)
 
 
 def view_other_rank(step: StepView, trace: Trace, rank: Rank, timeline: Timeline) -> StepView | None:
@@ -281,9 +285,7 @@ def view_other_rank(step: StepView, trace: Trace, rank: Rank, timeline: Timeline
     if number is None:
         return None
     start, end = steps.filter(pl.col("step") == number).select("start_ns", "end_ns").row(0)
-    operations = take_rank(timeline.operations, rank.rank_index).filter(
-        (pl.col("start_ns") < end) & (pl.col("end_ns") > start)
-    )
+    operations = _take_between(timeline, rank.rank_index, start, end)
     return replace(
         step, trace=trace, rank=rank, step=number, start_ns=int(start), end_ns=int(end), operations=operations
     )
@@ -297,15 +299,15 @@ def find_sick(
     Late launches count as far as the profiler does not explain them: it slows launches, and not on every rank alike.
     ``profiler_excess_ns``: what it added to the step by the log; None without one.
     """
-    found = []
+    sick = []
     for straggler in stragglers:
         cost_ns, least = straggler.beyond_peers_ns, attribution_thresholds.MINIMUM_LATE_FRACTION
         if straggler.cause == StragglerCause.LAUNCH_STARVED:
             cost_ns = max(0, cost_ns - (profiler_excess_ns or 0))
             least = attribution_thresholds.MINIMUM_LATE_LAUNCHES_FRACTION if profiler_excess_ns is None else least
         if straggler.cause in SICK_CAUSES and cost_ns >= least * step_ns:
-            found.append((straggler, cost_ns))
-    return tuple(found)
+            sick.append((straggler, cost_ns))
+    return tuple(sick)
 
 
 def choose_rank(
@@ -326,28 +328,28 @@ def choose_rank(
     sick = sorted(late | slow_gpus)
     healthy = [index for index in medians if rank_of[index] not in sick]
     if not sick or not healthy:
-        chosen = _find_least_waiting(medians, medians, attribution, matched_ranks)
+        rank_index = _find_least_waiting(medians, medians, attribution, matched_ranks)
         if len(medians) == 1:
-            return chosen, "the only rank captured"
+            return rank_index, "the only rank captured"
         of_ranks = f"it waited least for peers of {len(medians)} ranks"
-        return chosen, of_ranks + (", all of which are late" if sick else "")
+        return rank_index, of_ranks + (", all of which are late" if sick else "")
     slow = {straggler.rank for straggler in stragglers if straggler.cause == StragglerCause.SLOW_COMPUTE}
-    named = f"rank {sick[0]} is" if len(sick) == 1 else f"ranks {', '.join(map(str, sick))} are"
-    are_sick = f"{named} {'slow' if late | slow_gpus == slow | slow_gpus else 'late'}"
+    which = f"rank {sick[0]} is" if len(sick) == 1 else f"ranks {', '.join(map(str, sick))} are"
+    are_sick = f"{which} {'slow' if late | slow_gpus == slow | slow_gpus else 'late'}"
     # Pipeline stages do different work: the peers of a slow rank are those of its stage.
     places = matched_ranks.pipeline.places if matched_ranks.pipeline else {}
     stages = {places[index][0] for index in medians if rank_of[index] in sick and index in places}
     peers = [index for index in healthy if index not in places or places[index][0] in stages]
     if not peers:
-        chosen = _find_least_waiting(healthy, medians, attribution, matched_ranks)
-        return chosen, f"it waited least for peers of {len(healthy)} healthy ranks, of other stages; {are_sick}"
+        rank_index = _find_least_waiting(healthy, medians, attribution, matched_ranks)
+        return rank_index, f"it waited least for peers of {len(healthy)} healthy ranks, of other stages; {are_sick}"
     compute_ns = _sum_compute(attribution, {index: medians[index] for index in peers})
     ordered = sorted(peers, key=lambda index: (compute_ns[index], rank_of[index], index))
-    chosen = ordered[(len(ordered) - 1) // 2]
+    rank_index = ordered[(len(ordered) - 1) // 2]
     where = " of its stage" if len(peers) < len(healthy) else ""
     if len(ordered) == 1:
-        return chosen, f"the only healthy rank{where}; {are_sick}"
-    return chosen, f"the median of {len(ordered)} healthy ranks{where}; {are_sick}"
+        return rank_index, f"the only healthy rank{where}; {are_sick}"
+    return rank_index, f"the median of {len(ordered)} healthy ranks{where}; {are_sick}"
 
 
 def find_shared_gpus(kernel_spread: Mapping[int, float]) -> list[int]:
@@ -367,7 +369,7 @@ def _find_least_waiting(
     """Of ``ranks``, the index of the one that waits least for its peers in its median step."""
     rank_of = matched_ranks.rank_of
     step_of = {index: medians[index] for index in ranks}
-    steps = _list_steps(step_of)
+    steps = list_steps(step_of)
     exposed_ns = _sum_by_rank(attribution.exposure, steps, "exposed_ns")
     transferred_ns = _sum_by_rank(attribution.transfer, steps, "transfer_exposed_ns")
     waits = {index: exposed_ns.get(index, 0) - transferred_ns.get(index, 0) for index in step_of}
@@ -376,14 +378,10 @@ def _find_least_waiting(
 
 def _sum_compute(attribution: Attribution, step_of: Mapping[int, int]) -> dict[int, int]:
     """How long some compute kernel runs in the steps ``step_of`` (by rank index), by rank index."""
-    return dict.fromkeys(step_of, 0) | _sum_by_rank(attribution.compute, _list_steps(step_of), "ns")
+    return dict.fromkeys(step_of, 0) | _sum_by_rank(attribution.compute, list_steps(step_of), "ns")
 
 
-def _list_steps(step_of: Mapping[int, int]) -> pl.DataFrame:
-    return pl.DataFrame(list(step_of.items()), schema={"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
-
-
-def _sum_by_rank(rows: pl.DataFrame, steps: pl.DataFrame, column: str) -> dict[int, int]:
+def _sum_by_rank(rows: StepKeys, steps: StepKeys, column: str) -> dict[int, int]:
     """The sums of ``column`` in ``steps`` (one of each rank), by rank index."""
     sums = rows.join(steps, on=STEP, how="semi").group_by("rank_index").agg(pl.col(column).sum())
     return {int(rank_index): int(total) for rank_index, total in sums.rows()}
@@ -399,20 +397,20 @@ def _transfer_at_pace(
     """
     of_step = (pl.col("rank_index") == rank_index) & (pl.col("step") == step)
     rows = attribution.transfer.filter(of_step).rows(named=True)
-    measured = {str(row["class"]): int(row["transfer_exposed_ns"]) for row in rows}
-    shared = [each.rank for each in attribution.stragglers if each.likely_reason == GpuSuspicion.SHARED_GPU]
-    shared_indices = [index for index, rank in matched_ranks.rank_of.items() if rank in shared]
-    instances = matched_ranks.arrivals.filter(pl.col("rank_index").is_in(shared_indices))["instance"].unique()
-    touched = set(
+    transfer_ns = {str(row["class"]): int(row["transfer_exposed_ns"]) for row in rows}
+    shared_gpus = [each.rank for each in attribution.stragglers if each.likely_reason == GpuSuspicion.SHARED_GPU]
+    indices_of_shared = [index for index, rank in matched_ranks.rank_of.items() if rank in shared_gpus]
+    instances = matched_ranks.arrivals.filter(pl.col("rank_index").is_in(indices_of_shared))["instance"].unique()
+    classes = set(
         matched_ranks.arrivals.filter(of_step & pl.col("instance").is_in(instances.implode()))["class"].to_list()
     )
-    if not touched or rank_index in shared_indices:
-        return measured, 0
-    stretch = max(attribution.kernel_spread[index] for index in shared_indices)
-    at_pace = dict(measured)
+    if not classes or rank_index in indices_of_shared:
+        return transfer_ns, 0
+    stretch = max(attribution.kernel_spread[index] for index in indices_of_shared)
+    at_pace = dict(transfer_ns)
     for row in rows:
         name, repeated_ns = str(row["class"]), row["repeated_exposed_ns"]
-        if name in touched and repeated_ns is not None:
-            once_ns = max(0, measured[name] - repeated_ns)
-            at_pace[name] = min(measured[name], int(row["fastest_exposed_ns"]) + round(once_ns / stretch))
-    return at_pace, sum(measured.values()) - sum(at_pace.values())
+        if name in classes and repeated_ns is not None:
+            once_ns = max(0, transfer_ns[name] - repeated_ns)
+            at_pace[name] = min(transfer_ns[name], int(row["fastest_exposed_ns"]) + round(once_ns / stretch))
+    return at_pace, sum(transfer_ns.values()) - sum(at_pace.values())

@@ -18,12 +18,11 @@ from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
-from three_walls.step.kernel_spread import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.step.ownership import OWNER
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.ranks.pipeline_pairs import EXCHANGE
 from three_walls.step.ranks.rank_groups import PAIRWISE, Pipeline
-from three_walls.step.slow_ranks import leave_out, name_kernels
+from three_walls.step.slow_ranks import GpuSuspicion, PeerMedians, leave_out, name_kernels, suspect_gpu
 from three_walls.step.step_rows import Straggler
 from three_walls.step.step_tables import Arrivals, Operations, Slices, Steps
 from three_walls.tables.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
@@ -232,12 +231,12 @@ def _find_cause(
     Compares the late rank with the others in ``segments``: the stretches before the calls at which it arrived last.
     ``exchanges``: see _find_pipeline_waits.
     """
-    owned = pl.concat([_own_segments(segments, slices), _waits_in_segments(segments, exchanges)])
+    times = pl.concat([_own_segments(segments, slices), _waits_in_segments(segments, exchanges)])
     # Segments of several streams cover the same time: what they hold is counted once.
     late_segments = segments.filter(pl.col("rank_index") == late.rank_index)
     united_ns = merge_overlapping(late_segments, ["rank_index"]).select(DURATION.sum()).item()
     once = united_ns / max(late_segments.select(DURATION.sum()).item(), 1)
-    excess = {owner: round(ns * once) for owner, ns in _excess_by_owner(owned, late).items()}
+    excess = {owner: round(ns * once) for owner, ns in _excess_by_owner(times, late).items()}
     # Where exchanges are resolved only waiting in them counts: a slow link is not a late stage.
     exchanging_ns = excess.get(EXCHANGE, 0)
     late_stage_ns = exchanging_ns if exchanges.is_empty() else min(exchanging_ns, excess.get(_WAITED, 0))
@@ -304,10 +303,10 @@ def _find_segments(arrivals: Arrivals, steps: Steps) -> pl.DataFrame:
 
 def _own_segments(segments: pl.DataFrame, slices: Slices) -> pl.DataFrame:
     """The time of each segment by owner (bucket): instance, rank_index, owner, ns."""
-    owned = slices.select("rank_index", "start_ns", "end_ns", owner=OWNER)
+    owners = slices.select("rank_index", "start_ns", "end_ns", owner=OWNER)
     stretches = segments.select("instance", "rank_index", "start_ns", "end_ns")
     return (
-        intersect(stretches, owned, ["rank_index"], carry=["owner"])
+        intersect(stretches, owners, ["rank_index"], carry=["owner"])
         .group_by("instance", "rank_index", "owner")
         .agg(ns=DURATION.sum())
     )
@@ -324,11 +323,11 @@ def _waits_in_segments(segments: pl.DataFrame, exchanges: pl.DataFrame) -> pl.Da
     )
 
 
-def _excess_by_owner(owned: pl.DataFrame, late: LateRank) -> dict[str, int]:
+def _excess_by_owner(times: pl.DataFrame, late: LateRank) -> dict[str, int]:
     """By owner: the late rank's time minus the median of its peers' times, summed over segments, per step."""
-    members = owned.select("instance", "rank_index").unique()
-    grid = members.join(owned.select("instance", "owner").unique(), on="instance")
-    full = grid.join(owned, on=["instance", "rank_index", "owner"], how="left").with_columns(pl.col("ns").fill_null(0))
+    members = times.select("instance", "rank_index").unique()
+    grid = members.join(times.select("instance", "owner").unique(), on="instance")
+    full = grid.join(times, on=["instance", "rank_index", "owner"], how="left").with_columns(pl.col("ns").fill_null(0))
     is_late = pl.col("rank_index") == late.rank_index
     excess = (
         full.group_by("instance", "owner")
@@ -342,15 +341,15 @@ def _excess_by_owner(owned: pl.DataFrame, late: LateRank) -> dict[str, int]:
 def _describe_awaited_stage(segments: pl.DataFrame, exchanges: pl.DataFrame, rank_index: int) -> str:
     """The rank that this one waited for most before it was late itself."""
     before = merge_overlapping(segments.filter(pl.col("rank_index") == rank_index), ["rank_index"])
-    awaited = (
+    ranks = (
         intersect(exchanges.drop_nulls("awaited"), before, ["rank_index"])
         .group_by("awaited")
         .agg(ns=DURATION.sum())
         .sort(["ns", "awaited"], descending=[True, False])
     )
-    if awaited.is_empty():
+    if ranks.is_empty():
         return "an earlier stage is late"
-    return f"it waited there for rank {awaited['awaited'][0]}, of another stage"
+    return f"it waited there for rank {ranks['awaited'][0]}, of another stage"
 
 
 def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tuple[StragglerCause, str]:
@@ -420,16 +419,16 @@ def _kernels_in_segments(segments: pl.DataFrame, operations: Operations, traces:
     is_computing = (pl.col("kind") == "kernel") & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
     kernels = operations.select("kind", *columns).filter(is_computing).drop("kind")
     # Segments of a stream do not overlap, but those of different streams may: a kernel can lie in a segment of each.
-    found = [
+    parts = [
         intersect(kernels, stretches.drop("stream", "step"), ["rank_index"], carry=["instance", "between_ep"])
         for _, stretches in segments.group_by("stream", maintain_order=True)
     ]
-    if not found:
-        found = [kernels.clear().with_columns(instance=pl.lit(0, dtype=pl.Int64), between_ep=pl.lit(value=False))]
+    if not parts:
+        parts = [kernels.clear().with_columns(instance=pl.lit(0, dtype=pl.Int64), between_ep=pl.lit(value=False))]
     grid = pl.concat_str("grid_x", "grid_y", "grid_z", separator="x", ignore_nulls=True)
     attends = pl.col("category").is_in(list(ATTENTION)).any().over("instance")
     return (
-        pl.concat(found)
+        pl.concat(parts)
         .with_columns(of_experts=pl.col("between_ep") & ~attends)
         .join(name_kernels(traces), on=["capture_id", "name_id"], how="left")
         .group_by("instance", "rank_index", "of_experts", "kernel", grid=grid)

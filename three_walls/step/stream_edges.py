@@ -118,12 +118,12 @@ def find_edges(operations: StreamOperations, calls: EventCalls) -> StreamEdges:
     ``operations`` have a unique ``op``. The waiting operation is the next one launched on its stream after the wait.
     Where ``resolved`` is false, ``producer`` is the latest that it can have waited for; null if none is known.
     """
-    paired = _pair(_join_delayed(calls.waits, operations), calls.records)
-    listed = paired.filter(pl.col("record_ns").is_not_null())
+    pairs = _pair(_join_delayed(calls.waits, operations), calls.records)
+    with_record = pairs.filter(pl.col("record_ns").is_not_null())
     return pl.concat(
         [
-            _find_producers(listed, operations).with_columns(resolved=pl.lit(value=True)),
-            _eliminate(paired.filter(pl.col("record_ns").is_null()), calls.unlisted, operations),
+            _find_producers(with_record, operations).with_columns(resolved=pl.lit(value=True)),
+            _eliminate(pairs.filter(pl.col("record_ns").is_null()), calls.unlisted, operations),
         ]
     )
 
@@ -136,33 +136,33 @@ def _distinguish(some: pl.DataFrame, others: pl.DataFrame) -> list[str]:
     return ["correlation"] if is_one_process else list(CALL)
 
 
-def _list_calls(api_calls: ApiCalls, kind: str) -> pl.DataFrame:
-    """The calls of a kind: capture_id, process, correlation, thread, at_ns."""
+def _list_calls(api_calls: ApiCalls, kind: str) -> EventCallTimes:
+    """The calls of a kind."""
     calls = api_calls.named(lambda name: kind_of(name) == kind).frame(*CALL, "thread", "start_ns")
     return calls.rename({"start_ns": "at_ns"})
 
 
-def _join_calls(rows: StreamWaits, calls: pl.DataFrame) -> StreamWaits:
+def _join_calls(rows: StreamWaits, calls: EventCallTimes) -> StreamWaits:
     """``rows`` (waits or records) with when and by which thread ``calls`` made them; others are left out."""
     key = _distinguish(rows, calls)
-    added = calls.drop([name for name in rows.columns if name not in key], strict=False)
-    called = rows.with_row_index("row").join(added, on=key, maintain_order="left")
-    if (called["row"].diff() == 0).any():  # several calls of one id
-        called = called.sort("row", "at_ns", "thread").unique("row", keep="first", maintain_order=True)
-    return share_constants(called)
+    columns = calls.drop([name for name in rows.columns if name not in key], strict=False)
+    with_calls = rows.with_row_index("row").join(columns, on=key, maintain_order="left")
+    if (with_calls["row"].diff() == 0).any():  # several calls of one id
+        with_calls = with_calls.sort("row", "at_ns", "thread").unique("row", keep="first", maintain_order=True)
+    return share_constants(with_calls)
 
 
-def _join_delayed(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def _join_delayed(waits: CalledWaits, operations: StreamOperations) -> pl.DataFrame:
     """Adds the operation that each of ``waits`` delays: op, op_start_ns, rank_index."""
-    launched = operations.drop_nulls("launch_start_ns").select(
+    launches = operations.drop_nulls("launch_start_ns").select(
         *PROCESS, "stream", "op", "rank_index", op_start_ns="start_ns", launch_ns="launch_start_ns"
     )
-    ordered = launched.sort("launch_ns", "op_start_ns")
-    found = _join_nearest(waits, ordered, "at_ns", "launch_ns", [*PROCESS, "stream"], "forward")
-    return found.drop("launch_ns").drop_nulls("op")
+    ordered = launches.sort("launch_ns", "op_start_ns")
+    nearest = _join_nearest(waits, ordered, "at_ns", "launch_ns", [*PROCESS, "stream"], "forward")
+    return nearest.drop("launch_ns").drop_nulls("op")
 
 
-def _pair(waits: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
+def _pair(waits: CalledWaits, records: CalledRecords) -> pl.DataFrame:
     """Adds ``record_ns`` and ``record_stream`` of the record that each of ``waits`` refers to; null if not listed."""
     by_sync = records.drop_nulls("event_sync").select(*PROCESS, "event_sync", record_ns="at_ns", record_stream="stream")
     with_sync = waits.drop_nulls("event_sync").join(
@@ -178,14 +178,14 @@ def _pair(waits: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([with_sync, without.select(with_sync.columns)])
 
 
-def _find_producers(pairs: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def _find_producers(pairs: pl.DataFrame, operations: StreamOperations) -> pl.DataFrame:
     """The producer of each wait with a listed record: the last operation launched on its stream before the record."""
-    launched = operations.drop_nulls("launch_start_ns").select(
+    launches = operations.drop_nulls("launch_start_ns").select(
         *PROCESS, record_stream="stream", launch_ns="launch_start_ns", producer="op", producer_end_ns="end_ns"
     )
-    ordered = launched.sort("launch_ns", "producer_end_ns")
-    found = _join_nearest(pairs, ordered, "record_ns", "launch_ns", [*PROCESS, "record_stream"], "backward")
-    return found.drop_nulls("producer").select("op", "producer", "producer_end_ns", producer_stream="record_stream")
+    ordered = launches.sort("launch_ns", "producer_end_ns")
+    nearest = _join_nearest(pairs, ordered, "record_ns", "launch_ns", [*PROCESS, "record_stream"], "backward")
+    return nearest.drop_nulls("producer").select("op", "producer", "producer_end_ns", producer_stream="record_stream")
 
 
 def _join_nearest(
@@ -208,7 +208,7 @@ def _join_nearest(
     )
 
 
-def _eliminate(waits: pl.DataFrame, unlisted: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def _eliminate(waits: CalledWaits, unlisted: EventCallTimes, operations: StreamOperations) -> pl.DataFrame:
     """The latest candidate for the producer of each wait; ``resolved`` if the stream went on at once when it ended."""
     candidates = _candidates(_bound_record(waits, unlisted), operations)
     latest = (
@@ -230,7 +230,7 @@ def _eliminate(waits: pl.DataFrame, unlisted: pl.DataFrame, operations: pl.DataF
     )
 
 
-def _bound_record(waits: pl.DataFrame, unlisted: pl.DataFrame) -> pl.DataFrame:
+def _bound_record(waits: CalledWaits, unlisted: EventCallTimes) -> pl.DataFrame:
     """Adds ``bound_ns`` to ``waits``: the latest time at which the record can have been called.
 
     That is the last unlisted record of the waiting thread before the wait, if there is one; else the wait itself.
@@ -240,25 +240,25 @@ def _bound_record(waits: pl.DataFrame, unlisted: pl.DataFrame) -> pl.DataFrame:
     return bounded.with_columns(bound_ns=pl.coalesce("bound_ns", "at_ns"))
 
 
-def _candidates(waits: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def _candidates(waits: CalledWaits, operations: StreamOperations) -> pl.DataFrame:
     """Per wait the candidate of each other stream: row (of the wait), producer_stream, producer, producer_end_ns.
 
     It is the last operation that was launched before the record and ended before the waiting operation began.
     """
-    ended = operations.drop_nulls("launch_start_ns").select(
+    producers = operations.drop_nulls("launch_start_ns").select(
         "rank_index", producer_stream="stream", launch_ns="launch_start_ns", producer="op", producer_end_ns="end_ns"
     )
-    streams = ended.select("rank_index", "producer_stream").unique()
+    streams = producers.select("rank_index", "producer_stream").unique()
     pairs = (
         waits.select("row", "rank_index", "stream", "bound_ns", "op_start_ns")
         .join(streams, on="rank_index")
         .filter(pl.col("stream") != pl.col("producer_stream"))
     )
     by = ["rank_index", "producer_stream"]
-    found = ["row", "producer_stream", "producer", "producer_end_ns"]
-    in_order, by_end = ended.sort("launch_ns", "producer_end_ns"), ended.sort("producer_end_ns")
-    launched_before = _join_nearest(pairs, in_order, "bound_ns", "launch_ns", by, "backward").select(found)
-    ended_before = _join_nearest(pairs, by_end, "op_start_ns", "producer_end_ns", by, "backward").select(found)
+    columns = ["row", "producer_stream", "producer", "producer_end_ns"]
+    in_order, by_end = producers.sort("launch_ns", "producer_end_ns"), producers.sort("producer_end_ns")
+    launched_before = _join_nearest(pairs, in_order, "bound_ns", "launch_ns", by, "backward").select(columns)
+    ended_before = _join_nearest(pairs, by_end, "op_start_ns", "producer_end_ns", by, "backward").select(columns)
     # A stream runs in order of launch: the earlier of the two meets both conditions.
     both = launched_before.drop_nulls().join(ended_before.drop_nulls(), on=["row", "producer_stream"], suffix="_ended")
     is_first = pl.col("producer_end_ns") <= pl.col("producer_end_ns_ended")
@@ -280,17 +280,17 @@ def find_blocking(
     bounds = gaps.select("gap", gap_start_ns="start_ns", gap_end_ns="end_ns")
     ends_of_gaps = edges.join(gaps.select("op", "rank_index", "gap"), on="op").join(bounds, on="gap")
     # First what the stream itself ran in the gap, then from event to event what other streams ran.
-    found = [_running(gaps.select(*_NEED), operations)]
-    followed = [ends_of_gaps]
+    running = [_running(gaps.select(*_NEED), operations)]
+    all_edges = [ends_of_gaps]
     for _ in range(attribution_thresholds.FOLLOWED_EVENTS):
-        waiting = edges.join(found[-1].select("op", "rank_index", "gap").unique(), on="op").join(bounds, on="gap")
-        followed.append(waiting)
-        needs = _needs(pl.concat([ends_of_gaps, waiting]) if len(found) == 1 else waiting)
+        waiting = edges.join(running[-1].select("op", "rank_index", "gap").unique(), on="op").join(bounds, on="gap")
+        all_edges.append(waiting)
+        needs = _needs(pl.concat([ends_of_gaps, waiting]) if len(running) == 1 else waiting)
         if needs.is_empty():
             break
-        found.append(_running(needs, operations))
-    blocking = pl.concat(found).select("gap", "start_ns", "end_ns", detail=_describe())
-    return blocking, _stalled(pl.concat(followed), operations)
+        running.append(_running(needs, operations))
+    blocking = pl.concat(running).select("gap", "start_ns", "end_ns", detail=_describe())
+    return blocking, _stalled(pl.concat(all_edges), operations)
 
 
 def _running(needs: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:

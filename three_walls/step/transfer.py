@@ -60,16 +60,18 @@ def measure_transfer(
     """
     exposed_stretches = merge_overlapping(exposed_slices, STEP)
     resolved = matched_ranks.class_splits.filter("resolved").select(STEP_AND_CLASS)
-    transferring = _list_transfers(timeline, matched_ranks, resolved)
-    measured = _expose(transferring, exposed_stretches, "measured_ns")
-    repeated = transferring.filter(pl.col("ready_ns").is_not_null())
-    at_pace = repeated.with_columns(start_ns=pl.max_horizontal("start_ns", pl.col("end_ns") - pl.col("ready_ns")))
+    transfers = _list_transfers(timeline, matched_ranks, resolved)
+    exposed_transfers = _expose(transfers, exposed_stretches, "measured_ns")
+    repeated_transfers = transfers.filter(pl.col("ready_ns").is_not_null())
+    at_pace = repeated_transfers.with_columns(
+        start_ns=pl.max_horizontal("start_ns", pl.col("end_ns") - pl.col("ready_ns"))
+    )
     return (
         _estimate(timeline, exposed_stretches)
         .join(exposure.select(*STEP_AND_CLASS, "exposed_ns"), on=STEP_AND_CLASS, how="full", coalesce=True)
         .join(resolved.with_columns(is_resolved=pl.lit(value=True)), on=STEP_AND_CLASS, how="left")
-        .join(measured, on=STEP_AND_CLASS, how="left")
-        .join(_expose(repeated, exposed_stretches, "repeated_exposed_ns"), on=STEP_AND_CLASS, how="left")
+        .join(exposed_transfers, on=STEP_AND_CLASS, how="left")
+        .join(_expose(repeated_transfers, exposed_stretches, "repeated_exposed_ns"), on=STEP_AND_CLASS, how="left")
         .join(_expose(at_pace, exposed_stretches, "fastest_exposed_ns"), on=STEP_AND_CLASS, how="left")
         .select(
             *STEP_AND_CLASS,

@@ -43,14 +43,14 @@ def list_waits(
 
 def _find_awaited(arrivals: Arrivals) -> pl.DataFrame:
     """The rank that caused most of the waiting of a class: rank_index, step, class, awaited (its rank index)."""
-    waited_for = (
+    waits = (
         arrivals.filter((pl.col("last") != pl.col("rank_index")) | pl.col("last").is_null())
         .group_by([*STEP_AND_CLASS, "last"])
         .agg(pl.col("wait_ns").sum())
         .with_columns(fraction=pl.col("wait_ns") / pl.col("wait_ns").sum().over(STEP_AND_CLASS))
     )
     is_most = pl.col("fraction") > attribution_thresholds.MINIMUM_BLAME_FRACTION
-    return waited_for.filter(pl.col("last").is_not_null() & is_most).select(*STEP_AND_CLASS, awaited="last")
+    return waits.filter(pl.col("last").is_not_null() & is_most).select(*STEP_AND_CLASS, awaited="last")
 
 
 def _list_reasons(matched_ranks: MatchedRanks) -> dict[tuple[str, int], str]:

@@ -87,9 +87,9 @@ class ApiCalls:
     @classmethod
     def join(cls, calls: Iterable[ApiCalls]) -> ApiCalls:
         """The calls of several captures."""
-        joined = list(calls)
-        names = {capture_id: texts for each in joined for capture_id, texts in (each.names or {}).items()}
-        return cls(tuple(part for each in joined for part in each.parts), names)
+        all_calls = list(calls)
+        names = {capture_id: texts for each in all_calls for capture_id, texts in (each.names or {}).items()}
+        return cls(tuple(part for each in all_calls for part in each.parts), names)
 
     @property
     def height(self) -> int:
@@ -114,8 +114,8 @@ class ApiCalls:
 
     def with_names(self, names: Mapping[int, str]) -> ApiCalls:
         """The calls of a single capture with what the ids of its names stand for."""
-        used = {name_id: names.get(name_id, "") for name_id in sorted(self.name_ids)}
-        return replace(self, names={part.capture_id: used for part in self.parts[:1]})
+        texts = {name_id: names.get(name_id, "") for name_id in sorted(self.name_ids)}
+        return replace(self, names={part.capture_id: texts for part in self.parts[:1]})
 
     def of_captures(self, capture_ids: Collection[int]) -> ApiCalls:
         """The calls of some captures."""
@@ -140,25 +140,25 @@ class ApiCalls:
 
     def named(self, is_wanted: Callable[[str], bool]) -> ApiCalls:
         """The calls whose name is wanted. Calls without a name are not."""
-        wanted = {
+        ids_of = {
             capture_id: {name_id for name_id, name in names.items() if is_wanted(name)}
             for capture_id, names in (self.names or {}).items()
         }
         parts = []
         for part in self.parts:
-            found = wanted.get(part.capture_id, set()) & part.name_ids
-            if found:
+            name_ids = ids_of.get(part.capture_id, set()) & part.name_ids
+            if name_ids:
                 least = part.least["name_id"]
-                parts.append(part.take(part.packed["name_id"].is_in([name_id - least for name_id in sorted(found)])))
+                parts.append(part.take(part.packed["name_id"].is_in([name_id - least for name_id in sorted(name_ids)])))
         return replace(self, parts=tuple(parts))
 
     def frame(self, *columns: str) -> AnyTable:
         """All calls: ``columns`` of schemas.API_CALLS and ``capture_id``, by default all of these."""
-        wanted = columns or _COLUMNS
+        names = columns or _COLUMNS
         if not self.parts:
-            return pl.DataFrame(schema=_RECORDED).select(wanted)
+            return pl.DataFrame(schema=_RECORDED).select(names)
         of_captures = groupby(self.parts, lambda part: part.capture_id)
-        return pl.concat([self._unpack_capture(capture_id, parts, wanted) for capture_id, parts in of_captures])
+        return pl.concat([self._unpack_capture(capture_id, parts, names) for capture_id, parts in of_captures])
 
     def of_process(self, process: int) -> Iterator[AnyTable]:
         """The calls of a process part by part: start_ns, end_ns, thread, correlation and name_id."""
@@ -168,11 +168,11 @@ class ApiCalls:
                 yield calls if len(part.processes) == 1 else calls.filter(process_of("thread") == process)
 
     def _unpack_capture(self, capture_id: int, parts: Iterable[_Part], columns: Sequence[str]) -> pl.DataFrame:
-        needed = [name for name in columns if name in ("start_ns", "end_ns", "thread", "correlation")]
-        needed += ["thread"] if "process" in columns and "thread" not in columns else []
-        needed += ["name_id"] if "name" in columns else []
+        stored = [name for name in columns if name in ("start_ns", "end_ns", "thread", "correlation")]
+        stored += ["thread"] if "process" in columns and "thread" not in columns else []
+        stored += ["name_id"] if "name" in columns else []
         # In one piece: a join of frames in many takes ten times their memory.
-        calls = pl.concat([part.unpack(needed) for part in parts], rechunk=True)
+        calls = pl.concat([part.unpack(stored) for part in parts], rechunk=True)
         if "name" in columns:
             calls = calls.with_columns(self._name(capture_id, calls.select("name_id")))
         return calls.with_columns(

@@ -60,9 +60,9 @@ def read_gpu(export: NsysExport) -> Gpu | None:
     table = "TARGET_INFO_GPU"
     if not export.has(table, "name"):
         return None
-    recorded = export.columns[table]
-    wanted = [column if column in recorded else "NULL" for column in ("computeMajor", "computeMinor", "totalMemory")]
-    rows = export.rows(f"SELECT CAST(name AS TEXT), {', '.join(wanted)} FROM {table}")
+    existing = export.columns[table]
+    columns = [column if column in existing else "NULL" for column in ("computeMajor", "computeMinor", "totalMemory")]
+    rows = export.rows(f"SELECT CAST(name AS TEXT), {', '.join(columns)} FROM {table}")
     models = {
         Gpu(
             name=name if is_safe_text(name) else UNNAMED_GPU,
@@ -96,12 +96,12 @@ def identify_ranks(
     """
     gpu = read_gpu(export)
     host = read_host(export)
-    known = global_rank(environment) if len(devices) == 1 else None
+    own_rank = global_rank(environment) if len(devices) == 1 else None
     return tuple(
         Rank(
             rank_index=first_rank_index + order,
-            rank=known if known is not None else first_rank_index + order,
-            rank_source="order" if known is None else "environment",
+            rank=own_rank if own_rank is not None else first_rank_index + order,
+            rank_source="order" if own_rank is None else "environment",
             process=process,
             device=device,
             host=host,
@@ -115,7 +115,7 @@ def identify_ranks(
 def global_rank(environment: Mapping[str, ConfigValue]) -> int | None:
     """The rank that the launcher gave the profiled process, or None."""
     for variable in RANK_VARIABLES:
-        found = environment.get(variable)
-        if found is not None and _RANK.fullmatch(str(found.value)):
-            return int(str(found.value))
+        setting = environment.get(variable)
+        if setting is not None and _RANK.fullmatch(str(setting.value)):
+            return int(str(setting.value))
     return None

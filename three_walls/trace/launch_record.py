@@ -25,9 +25,9 @@ def launch_words(export: NsysExport) -> list[str]:
     """The words of the command line that the profiler launched; empty if not recorded."""
     words: dict[int, str] = {}
     for name, value in export.pairs("META_DATA_CAPTURE"):
-        found = _ARGUMENT.fullmatch(name)
-        if found:
-            words[int(found.group(1))] = value
+        argument = _ARGUMENT.fullmatch(name)
+        if argument:
+            words[int(argument.group(1))] = value
         elif name in _COMMAND:
             words[-1] = value
     return [words[order] for order in sorted(words)]
@@ -75,8 +75,8 @@ def secret_names(rows: Iterable[str]) -> tuple[str, ...]:
     """
     pairs = (row.partition("=") for row in rows)
     names = {name for name, _, value in pairs if unquote(value)}  # each is set for many processes
-    found = filter(allowed_variables().looks_secret, names)
-    return tuple(sorted({name if is_variable(name) else UNNAMED_VARIABLE for name in found}))
+    secrets = filter(allowed_variables().looks_secret, names)
+    return tuple(sorted({name if is_variable(name) else UNNAMED_VARIABLE for name in secrets}))
 
 
 def unquote(value: str) -> str:

@@ -108,21 +108,19 @@ def reduce_payload(blob: object, layouts: Layouts) -> bytes | None:
 
 def _ranges(export: NsysExport, condition: str, only: tuple[str, ...] = ()) -> list[tuple[int, int, int, str, object]]:
     """Ranges that have ended, as (thread, start, end, text, payload); with ``only``, those with these texts."""
-    text, joined = "e.text" if "text" in export.columns[NVTX] else "NULL", ""
+    text, join = "e.text" if "text" in export.columns[NVTX] else "NULL", ""
     if "textId" in export.columns[NVTX] and export.has("StringIds", "id", "value"):
-        text, joined = f"coalesce({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
+        text, join = f"coalesce({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
     where = f"e.eventType IN {NVTX_RANGE_TYPES} AND {condition}"
     if only:
         where += f" AND {text} IN {only}"
-    found = []
+    ranges = []
     columns = f'e.globalTid, e.start, e."end", CAST({text} AS TEXT), e.binaryData'
-    for thread, start_ns, end_ns, name, payload in export.rows(
-        f"SELECT {columns} FROM {NVTX} e {joined} WHERE {where}"
-    ):
+    for thread, start_ns, end_ns, name, payload in export.rows(f"SELECT {columns} FROM {NVTX} e {join} WHERE {where}"):
         are_numbers = isinstance(thread, int) and isinstance(start_ns, int) and isinstance(end_ns, int)
         if are_numbers and -limits.LATEST_TIME_NS <= start_ns <= end_ns <= limits.LATEST_TIME_NS:
-            found.append((thread, start_ns, end_ns, name or "", payload))
-    return found
+            ranges.append((thread, start_ns, end_ns, name or "", payload))
+    return ranges
 
 
 def _bytes_of(blob: object) -> bytes:
@@ -165,10 +163,8 @@ def read_layouts(export: NsysExport) -> Layouts:
 
     Every process registers its own schemas; where two processes disagree on one, it is not used.
     """
-    wanted = ("domainId", "schemaId")
-    if not export.has(SCHEMAS, *wanted, "payloadSize") or not export.has(
-        ENTRIES, *wanted, "idx", "type", "name", "offset"
-    ):
+    keys = ("domainId", "schemaId")
+    if not export.has(SCHEMAS, *keys, "payloadSize") or not export.has(ENTRIES, *keys, "idx", "type", "name", "offset"):
         return {}
     sizes: dict[tuple[int, int], set[int]] = {}
     for domain, schema, size in export.rows(f"SELECT DISTINCT domainId, schemaId, payloadSize FROM {SCHEMAS}"):
@@ -181,8 +177,10 @@ def read_layouts(export: NsysExport) -> Layouts:
             field = _Field(_FIELDS[name], offset or 0, _FORMATS[kind])
             fields.setdefault((domain, schema), {}).setdefault(field.name, set()).add(field)
     layouts = {}
-    for key, found in fields.items():
-        is_unique = len(sizes.get(key, ())) == 1 and all(len(variants) == 1 for variants in found.values())
-        if "communicator" in found and is_unique:
-            layouts[key] = _Layout(sizes[key].pop(), tuple(variants.pop() for _, variants in sorted(found.items())))
+    for key, variants_of in fields.items():
+        is_unique = len(sizes.get(key, ())) == 1 and all(len(variants) == 1 for variants in variants_of.values())
+        if "communicator" in variants_of and is_unique:
+            layouts[key] = _Layout(
+                sizes[key].pop(), tuple(variants.pop() for _, variants in sorted(variants_of.items()))
+            )
     return layouts

@@ -267,29 +267,29 @@ class NsysExport:
 
         No other texts are read, because StringIds also holds the environment of every process on the machine.
         """
-        wanted = sorted(set(ids))
-        if not wanted or not self.has("StringIds", "id", "value"):
+        numbers = sorted(set(ids))
+        if not numbers or not self.has("StringIds", "id", "value"):
             return {}
-        found: dict[int, str] = {}
-        for first in range(0, len(wanted), 500):  # SQLite's oldest limit on parameters is 999
-            batch = wanted[first : first + 500]
+        texts: dict[int, str] = {}
+        for first in range(0, len(numbers), 500):  # SQLite's oldest limit on parameters is 999
+            batch = numbers[first : first + 500]
             marks = ",".join("?" * len(batch))
             rows = self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", batch)
-            found.update((number, text) for number, text in rows if isinstance(text, str))
-        return found
+            texts.update((number, text) for number, text in rows if isinstance(text, str))
+        return texts
 
     def strings_where(self, select: Callable[[pl.Series], pl.Series]) -> dict[int, str]:
         """The texts of StringIds that are wanted, by id. ``select``: from some texts to whether each is wanted."""
         if not self.has("StringIds", "id", "value"):
             return {}
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         with self._errors_explained():
             cursor = self._execute("SELECT id, value FROM StringIds")
             while rows := cursor.fetchmany(_TEXTS_AT_ONCE):
                 batch = [row for row in rows if isinstance(row[0], int) and isinstance(row[1], str)]
                 are_wanted = select(pl.Series([text for _, text in batch], dtype=pl.String))
-                found.update(row for row, is_wanted in zip(batch, are_wanted, strict=True) if is_wanted)
-        return found
+                texts.update(row for row, is_wanted in zip(batch, are_wanted, strict=True) if is_wanted)
+        return texts
 
 
 def _types(columns: Mapping[str, str], text: tuple[str, ...]) -> dict[str, type[pl.DataType]]:

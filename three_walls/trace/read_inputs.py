@@ -48,7 +48,7 @@ class Inputs:
     traces: tuple[Trace, ...]
     log: TrainingLog | None
     snapshot: MemorySnapshot | None
-    stated: tuple[SourceSettings, ...]
+    explicit: tuple[SourceSettings, ...]
     """Settings of the sources other than the trace, highest precedence first."""
     config: RunConfig
     """The run's settings, merged from all sources."""
@@ -86,8 +86,8 @@ class Inputs:
 
     def without_log_settings(self, bridge_version: str | None) -> Inputs:
         """The same without the settings in the log: the lengths of its steps may show that it is of another run."""
-        stated = tuple(settings for settings in self.stated if settings.source in (USER, CONFIG_FILE))
-        return replace(self, stated=stated, config=_merge_settings(stated, self.with_kernels[0], bridge_version))
+        explicit = tuple(settings for settings in self.explicit if settings.source in (USER, CONFIG_FILE))
+        return replace(self, explicit=explicit, config=_merge_settings(explicit, self.with_kernels[0], bridge_version))
 
 
 def read_every_step(_: Sequence[Path], __: int) -> Mapping[Path, Mapping[Device, StepsToRead]]:
@@ -109,26 +109,26 @@ def read_inputs(
     Raises InputError for a file that cannot be read, UsageError for a setting that cannot be, and NothingToAnalyzeError
     where no trace has kernels.
     """
-    given = list(request.traces)
-    trace_paths = find_traces(given, request.exports, progress)
+    paths = list(request.traces)
+    trace_paths = find_traces(paths, request.exports, progress)
     user_config = _read_user_config(request)
     log, snapshot = _read_log(request.logs, progress), _read_snapshot(request.memory_snapshot)
     traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, request.workers.jobs, choose_steps)
     first = next(trace for trace in traces if trace.ranks)
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
-    stated = (*user_config, *_settings_in(log, without_log))
-    config = _merge_settings(stated, first, request.bridge_version)
+    explicit = (*user_config, *_settings_in(log, without_log))
+    config = _merge_settings(explicit, first, request.bridge_version)
     unread = tuple(
         ReportWarning("report-not-exported", f"{report.name}: no nsys is on PATH to export this report; {reason}.")
-        for report, reason in find_unread(given)
+        for report, reason in find_unread(paths)
     )
     warnings = (*(warn_of_unreadable(path, reason) for path, reason in unreadable), *unread)
-    folders = {path if path.is_dir() else path.parent for path in given}
+    folders = {path if path.is_dir() else path.parent for path in paths}
     return Inputs(
         traces=tuple(traces),
         log=log,
         snapshot=snapshot,
-        stated=stated,
+        explicit=explicit,
         config=config,
         config_without_log=without_log,
         warnings=warnings,
@@ -168,8 +168,8 @@ def show_name_alone(message: str, path: Path) -> str:
     return message.replace(str(path), path.name).replace(str(path.absolute()), path.name)
 
 
-def _merge_settings(stated: Iterable[SourceSettings], first: Trace, bridge_version: str | None) -> RunConfig:
-    return merge_sources([*stated, first.launch, read_kernel_settings(first)], bridge_version)
+def _merge_settings(explicit: Iterable[SourceSettings], first: Trace, bridge_version: str | None) -> RunConfig:
+    return merge_sources([*explicit, first.launch, read_kernel_settings(first)], bridge_version)
 
 
 def read_kernel_settings(trace: Trace) -> SourceSettings:
@@ -179,17 +179,17 @@ def read_kernel_settings(trace: Trace) -> SourceSettings:
     for row in shown_settings():
         names = trace.names.values() if row.kernels else ()
         if any(row.kernels and row.kernels.search(name) for name in names) or any(
-            shown in text for text in texts for shown in row.ranges
+            needle in text for text in texts for needle in row.ranges
         ):
             settings.set(row.key, row.value)
     return settings.build()
 
 
 def _read_user_config(request: RunRequest) -> list[SourceSettings]:
-    found = [read_user_settings(request.settings)] if request.settings else []
+    sources = [read_user_settings(request.settings)] if request.settings else []
     if request.config is not None:
-        found.append(read_config_file(request.config))
-    return found
+        sources.append(read_config_file(request.config))
+    return sources
 
 
 def _settings_in(log: TrainingLog | None, config_without_log: RunConfig) -> list[SourceSettings]:
@@ -213,16 +213,16 @@ def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
     sizes += [
         (name, getattr(log.layout, name), config.values.get(name)) for name in log_thresholds.COMPARED_LAYOUT_SIZES
     ]
-    stated = [settings.values for settings in read_log_settings(log, None)]
+    values_of_log = [settings.values for settings in read_log_settings(log, None)]
     for name in (*log_thresholds.COMPARED_LAYOUT_SIZES, *log_thresholds.COMPARED_ARGUMENTS):
-        logged = next((values[name] for values in stated if name in values), None)
+        logged = next((values[name] for values in values_of_log if name in values), None)
         sizes.append((name, None if logged is None else logged.value, config.values.get(name)))
     sizes.append((BATCH_SIZE, _find_batch_size(log, config), config.values.get(BATCH_SIZE)))
-    for name, found, other in sizes:
-        is_known = found not in (None, "None") and other is not None and other.value is not None
-        if other is not None and is_known and str(found) != str(other.value):
+    for name, in_log, other in sizes:
+        is_known = in_log not in (None, "None") and other is not None and other.value is not None
+        if other is not None and is_known and str(in_log) != str(other.value):
             place = "config file" if other.source == CONFIG_FILE else "trace"
-            return f"{name} is {found} in the log and {other.value} in the {place}"
+            return f"{name} is {in_log} in the log and {other.value} in the {place}"
     return ""
 
 
@@ -267,20 +267,20 @@ def _read_traces(
     def begin(capture_id: int) -> None:
         progress(f"reading {paths[capture_id].name} ({capture_id + 1} of {len(paths)})")
 
-    found: list[Trace | InputError] = []
+    outcomes: list[Trace | InputError] = []
     if is_surveyed:
         for capture_id in range(len(paths)):
             begin(capture_id)
             first = read(capture_id)
             if isinstance(first, Trace) and first.ranks:
                 return [first], []  # the survey names what cannot be read
-            found.append(first)
+            outcomes.append(first)
     else:
-        found = read_each(read, range(len(paths)), jobs, begin)
+        outcomes = read_each(read, range(len(paths)), jobs, begin)
     traces: list[Trace] = []
     errors: list[tuple[Path, InputError]] = []
     ranks_count = 0
-    for path, outcome in zip(paths, found, strict=True):
+    for path, outcome in zip(paths, outcomes, strict=True):
         if isinstance(outcome, InputError):
             errors.append((path, outcome))
         else:

@@ -221,8 +221,8 @@ def _read_kind(export: NsysExport, kind: str, only_process: Callable[[], int]) -
 def _complete(kind: str) -> list[pl.Expr]:
     """The columns that the table of a ``kind`` lacks, or in which a null has a meaning."""
     _, own_columns = _COLUMNS_OF_KIND[kind]
-    missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own_columns]
-    return [*missing, pl.col("device", "stream").fill_null(0), pl.lit(kind).alias("kind")]
+    absent = [pl.lit(None, dtype=pl.Int64).alias(name) for name in _ONLY_SOME_HAVE if name not in own_columns]
+    return [*absent, pl.col("device", "stream").fill_null(0), pl.lit(kind).alias("kind")]
 
 
 @cache
@@ -343,17 +343,17 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> ExportRanges:
     if not export.has(NVTX, "start", "end", "eventType", "globalTid") or not (has_text or has_text_id):
         return pl.DataFrame(schema=HOST_RANGES)
     texts = export.strings_where(wanted.select) if has_text_id else {}
-    named = pl.DataFrame([*texts.items()], {"text_id": pl.Int64, "text": pl.String}, orient="row")
+    text_of_id = pl.DataFrame([*texts.items()], {"text_id": pl.Int64, "text": pl.String}, orient="row")
 
     def keep_wanted(rows: AnyTable) -> AnyTable:
         # polars searches a text for all needles in one pass; SQLite would need one pass per needle.
-        kept = rows.filter(wanted.select(rows["text"]))
-        by_id = rows.filter(pl.col("text").is_null()).drop("text").join(named, on="text_id").select(kept.columns)
-        both = pl.concat([kept, by_id])
+        inline = rows.filter(wanted.select(rows["text"]))
+        by_id = rows.filter(pl.col("text").is_null()).drop("text").join(text_of_id, on="text_id").select(inline.columns)
+        both = pl.concat([inline, by_id])
         # Written anew: filtered texts would keep the memory of all that they were read with.
         return both.with_columns(text=_share_texts(wanted.shorten(both["text"] + "")))
 
-    found = export.frame(
+    frame = export.frame(
         NVTX,
         {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "text": "text", "text_id": "textId"},
         f"WHERE eventType IN {NVTX_RANGE_TYPES} AND start IS NOT NULL AND "
@@ -361,7 +361,7 @@ def read_ranges(export: NsysExport, wanted: WantedRanges) -> ExportRanges:
         text=("text",),
         reduce=keep_wanted,
     )
-    ranges = conform(found.with_columns(process=process_of("thread")), HOST_RANGES)
+    ranges = conform(frame.with_columns(process=process_of("thread")), HOST_RANGES)
     in_order = ranges.filter(_IS_TIMED).sort("process", "thread", "start_ns", "end_ns", "text")
     return share_constants(in_order.with_columns(text=_share_texts(in_order["text"])))
 
@@ -416,10 +416,10 @@ def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) 
         of_process = frame.filter(pl.col("process") == process)
         by_id = of_process.filter(pl.col("text").is_null())["text_id"]
         texts = export.strings(by_id.drop_nulls().unique().to_list())
-    named = of_process.with_columns(
+    with_texts = of_process.with_columns(
         text=pl.coalesce("text", pl.col("text_id").replace_strict(texts, default=None, return_dtype=pl.String))
     )
-    timed = conform(named, HOST_RANGES).drop_nulls(["text"]).filter(_IS_TIMED)
+    timed = conform(with_texts, HOST_RANGES).drop_nulls(["text"]).filter(_IS_TIMED)
     return timed.sort(
         "thread", "start_ns", pl.col("end_ns").fill_null(2**62), "text", descending=[False, False, True, False]
     )
@@ -434,11 +434,11 @@ def list_range_texts(path: Path, most: int) -> list[str]:
         if not export.has(NVTX, "start", "end", "eventType"):
             return []
         columns = export.columns[NVTX]
-        text, joined = ("e.text" if "text" in columns else "NULL"), ""
+        text, join = ("e.text" if "text" in columns else "NULL"), ""
         if "textId" in columns and export.has("StringIds", "id", "value"):
-            text, joined = f"COALESCE({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
+            text, join = f"COALESCE({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
         rows = export.rows(
-            f"SELECT {text} AS t, SUM(e.end - e.start) AS ns FROM {NVTX} e {joined} "
+            f"SELECT {text} AS t, SUM(e.end - e.start) AS ns FROM {NVTX} e {join} "
             f"WHERE e.eventType IN {NVTX_RANGE_TYPES} AND e.end IS NOT NULL GROUP BY t ORDER BY ns DESC, t LIMIT 1000"
         )
     texts: dict[str, str] = {}
@@ -450,10 +450,10 @@ def list_range_texts(path: Path, most: int) -> list[str]:
 
 def read_overhead(export: NsysExport) -> ExportOverhead:
     """Times in which the profiler held up a thread (schemas.OVERHEAD), sorted; empty if not recorded."""
-    found = [
+    frames = [
         export.frame(table, {"thread": "globalTid", "start_ns": "start", "end_ns": "end"}) for table in OVERHEAD_TABLES
     ]
-    frame = pl.concat(found).filter(HAS_ENDED & (pl.col("end_ns") > pl.col("start_ns")))
+    frame = pl.concat(frames).filter(HAS_ENDED & (pl.col("end_ns") > pl.col("start_ns")))
     return conform(frame, OVERHEAD).unique().sort("thread", "start_ns", "end_ns")
 
 

@@ -275,9 +275,9 @@ def _with_rank_indices(operations: pl.DataFrame, ranks: tuple[Rank, ...]) -> pl.
     devices = distinct_rows(operations.select(key))
     if len(ranks) == 1 and devices.rows() == [(ranks[0].process, ranks[0].device)]:
         return conform(operations.with_columns(rank_index=pl.lit(ranks[0].rank_index, dtype=pl.Int64)), OPERATIONS)
-    found = operations.select(key).join(rank_indices, on=key, how="left", maintain_order="left")["rank_index"]
-    with_ranks = operations.with_columns(found)
-    return conform(with_ranks.drop_nulls("rank_index") if found.null_count() else with_ranks, OPERATIONS)
+    column = operations.select(key).join(rank_indices, on=key, how="left", maintain_order="left")["rank_index"]
+    with_ranks = operations.with_columns(column)
+    return conform(with_ranks.drop_nulls("rank_index") if column.null_count() else with_ranks, OPERATIONS)
 
 
 def read_session_start(export: NsysExport) -> int | None:

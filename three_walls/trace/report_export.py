@@ -35,11 +35,11 @@ def find_nsys() -> str | None:
 
     Launch scripts also use a variable of this name as a switch (``NSYS=1``), which is no path and counts for nothing.
     """
-    named = _named[0] if _named else os.environ.get(NSYS_VARIABLE)
-    found = shutil.which(named or "nsys") or (shutil.which("nsys") if named and os.sep not in named else None)
-    if named and found is None and os.sep in named:
-        raise InputError(f"--nsys or ${NSYS_VARIABLE}: {named}: no such program")
-    return found
+    name = _named[0] if _named else os.environ.get(NSYS_VARIABLE)
+    program = shutil.which(name or "nsys") or (shutil.which("nsys") if name and os.sep not in name else None)
+    if name and program is None and os.sep in name:
+        raise InputError(f"--nsys or ${NSYS_VARIABLE}: {name}: no such program")
+    return program
 
 
 def export_report(nsys: str, report: Path, target: Path) -> None:

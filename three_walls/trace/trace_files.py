@@ -114,15 +114,15 @@ def _traces_in(directory: Path, exports: Path, progress: Callable[[str], None]) 
     """
     captures = _captures_in(directory)
     has_nsys = any(capture.report is not None for capture in captures.values()) and find_nsys() is not None
-    found = []
+    traces = []
     for name in sorted(captures):
         capture = captures[name]
         if capture.report is not None and has_nsys and capture.is_stale():
-            found.append(export_once(capture.report, exports, progress))
+            traces.append(export_once(capture.report, exports, progress))
         elif capture.export is not None:
-            found.append(capture.export)
-    if found:
-        return found
+            traces.append(capture.export)
+    if traces:
+        return traces
     reports = [capture.report for _, capture in sorted(captures.items()) if capture.report is not None]
     if reports:
         names = ", ".join(report.name for report in reports[:_MOST_NAMED]) + (", ..." if reports[_MOST_NAMED:] else "")
@@ -232,9 +232,9 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
         _check_is_finished(path)
         yield path
         return
-    kept = _kept.get()
-    if kept is not None and path in kept.copies:
-        yield kept.copies[path]
+    unpacked = _kept.get()
+    if unpacked is not None and path in unpacked.copies:
+        yield unpacked.copies[path]
         return
     with ExitStack() as in_use:
         directory = in_use.enter_context(working_directory(_UNPACKING_PREFIX, Path(tempfile.gettempdir())))
@@ -247,8 +247,8 @@ def plain_sqlite(path: Path) -> Iterator[Path]:
                 wait()
         else:
             unpack_sqlite(path, plain)
-        if kept is not None:
-            kept.keep(path, plain, in_use)
+        if unpacked is not None:
+            unpacked.keep(path, plain, in_use)
         yield plain
 
 
@@ -338,18 +338,18 @@ def _check_is_finished(path: Path) -> None:
                 )
 
 
-def _check_magic(plain: Path, given: Path) -> None:
+def _check_magic(plain: Path, path: Path) -> None:
     try:
         with plain.open("rb") as stream:
             head = stream.read(len(SQLITE_MAGIC))
     except OSError as error:
-        raise InputError(f"{given}: cannot be read ({error.strerror})") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     if head == SQLITE_MAGIC:
         return
-    if given.suffix == ".nsys-rep":
+    if path.suffix == ".nsys-rep":
         raise InputError(
-            f"{given}: expected a SQLite export, found an Nsight report; "
-            f"run: nsys export --type sqlite {quote_file(given.name)}"
+            f"{path}: expected a SQLite export, found an Nsight report; "
+            f"run: nsys export --type sqlite {quote_file(path.name)}"
         )
-    found = "an empty file" if not head else "something else"
-    raise InputError(f"{given}: expected a SQLite export of Nsight Systems (nsys export --type sqlite), found {found}")
+    content = "an empty file" if not head else "something else"
+    raise InputError(f"{path}: expected a SQLite export of Nsight Systems (nsys export --type sqlite), found {content}")

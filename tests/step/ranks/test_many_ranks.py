@@ -17,8 +17,8 @@ from tests.lockstep import Behaviour, simulate
 from three_walls import analyze
 from three_walls.step.compute_gaps import ComputeGaps, summarize_gap_causes
 from three_walls.step.find_steps import STEPS
-from three_walls.step.kernel_spread import PeerMedians
 from three_walls.step.ranks.end_time_matching import _Call, _Spread, _take_collectives
+from three_walls.step.slow_ranks import PeerMedians
 from three_walls.step.stragglers import _list_late_ranks
 from three_walls.trace.api_calls import ApiCalls
 

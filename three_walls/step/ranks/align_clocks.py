@@ -159,16 +159,18 @@ def _fit(ends: pl.DataFrame, reference: int, *, with_drift: bool) -> pl.DataFram
     while True:
         per_rank = ends.select("rank_index", "capture_id").unique().join(clocks, on="capture_id")
         aligned = _on_common_clock(ends.drop("capture_id"), per_rank)
-        known = aligned.drop_nulls("common_end_ns").group_by("instance").agg(target_ns=pl.col("common_end_ns").median())
+        targets = (
+            aligned.drop_nulls("common_end_ns").group_by("instance").agg(target_ns=pl.col("common_end_ns").median())
+        )
         differences = (
             ends.join(clocks, on="capture_id", how="anti")
-            .join(known, on="instance")
+            .join(targets, on="instance")
             .with_columns(difference_ns=pl.col("target_ns") - pl.col("end_ns"))
         )
-        found = _clock_per_capture(differences, with_drift=with_drift)
-        if found.is_empty():
+        new_clocks = _clock_per_capture(differences, with_drift=with_drift)
+        if new_clocks.is_empty():
             return clocks
-        clocks = pl.concat([clocks, found])
+        clocks = pl.concat([clocks, new_clocks])
 
 
 def _clock_per_capture(differences: pl.DataFrame, *, with_drift: bool) -> pl.DataFrame:

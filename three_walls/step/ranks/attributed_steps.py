@@ -18,7 +18,7 @@ from three_walls.step.intervals import DURATION
 from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.selected_steps import select_steps
-from three_walls.step.step_tables import Steps
+from three_walls.step.step_tables import StepKeys, Steps
 from three_walls.trace.schemas import Int64Array
 from three_walls.trace.spans import StepsToRead
 
@@ -87,11 +87,11 @@ def choose_numbers(steps: Steps, operations: int) -> frozenset[int] | None:
     return frozenset(common["step"].gather(_choose_places(common["longest_ns"].to_numpy(), count)).to_list())
 
 
-def _list_common(steps: pl.DataFrame) -> pl.DataFrame:
+def _list_common(steps: Steps) -> pl.DataFrame:
     """The steps that are kept of all ranks, in order, each with its length on the rank where it is longest."""
-    kept = steps.filter("kept")
-    of_all_ranks = pl.len() == kept["rank_index"].n_unique()
-    lengths = kept.group_by("step").agg(longest_ns=DURATION.max(), is_common=of_all_ranks)
+    kept_steps = steps.filter("kept")
+    of_all_ranks = pl.len() == kept_steps["rank_index"].n_unique()
+    lengths = kept_steps.group_by("step").agg(longest_ns=DURATION.max(), is_common=of_all_ranks)
     return lengths.filter("is_common").sort("step")
 
 
@@ -105,9 +105,9 @@ def check_are_kept(steps: Steps, to_read: Mapping[int, StepsToRead]) -> None:
     Steps run in order, so those to attribute are whole if the others that were read, some of which follow, are there.
     """
     for rank_index, read in to_read.items():
-        found = steps.filter(pl.col("rank_index") == rank_index)
-        is_there = read.read <= set(found["step"].to_list())
-        if not is_there or not read.attributed <= set(found.filter("kept")["step"].to_list()):
+        of_rank = steps.filter(pl.col("rank_index") == rank_index)
+        is_there = read.read <= set(of_rank["step"].to_list())
+        if not is_there or not read.attributed <= set(of_rank.filter("kept")["step"].to_list()):
             raise UnreadStepError
 
 
@@ -133,5 +133,5 @@ def _choose_places(length_ns: Int64Array, count: int) -> Int64Array:
     return choose(min(range(-room, room + 1), key=lambda shift: (miss_ns(shift), abs(shift), shift)))
 
 
-def _restrict(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _restrict(rows: StepKeys, steps: Steps) -> pl.DataFrame:
     return rows.join(steps.select(STEP), on=STEP, how="semi", maintain_order="left")

@@ -45,8 +45,8 @@ def number_steps(steps: Steps, sources: Mapping[int, StepSource], clocks: Sequen
     is_one_capture = len({clock.capture_id for clock in clocks}) == 1
     session_start_ns = {clock.rank_index: 0 if is_one_capture else clock.session_start_ns for clock in clocks}
     hosts = {"" if is_one_capture else clock.host for clock in clocks}
-    counted = {rank_index for rank_index, source in sources.items() if source in COUNTED_SOURCES}
-    if len(hosts) != 1 or None in hosts or counted != set(session_start_ns) or None in session_start_ns.values():
+    countable = {rank_index for rank_index, source in sources.items() if source in COUNTED_SOURCES}
+    if len(hosts) != 1 or None in hosts or countable != set(session_start_ns) or None in session_start_ns.values():
         return steps
     by_rank = steps.sort("rank_index", "start_ns").group_by(["rank_index"], maintain_order=True)
     ends = {
@@ -119,25 +119,25 @@ def _warn_of_skew(skew_ns: int, arrivals: Arrivals, affected: Steps) -> ReportWa
     # Ranks often made different numbers of calls in these steps; then nothing is matched and no wait is known.
     calls = arrivals.join(affected.select(*STEP), on=STEP, how="semi")
     longest = calls.select(pl.col("wait_ns").max()).item() if calls.height else None
-    waited = f", and a collective there waits up to {in_ms(longest, '.0f')}" if longest else ""
-    kept = affected["kept"].any()
-    state = "some of them are kept, but they do not compare ranks" if kept else "none of them is kept"
+    wait = f", and a collective there waits up to {in_ms(longest, '.0f')}" if longest else ""
+    are_kept = affected["kept"].any()
+    state = "some of them are kept, but they do not compare ranks" if are_kept else "none of them is kept"
     begin = "1 step begins" if affected.height == 1 else f"{affected.height} steps begin"
     return ReportWarning(
         "capture-start-skew",
-        f"The ranks' captures begin {in_ms(skew_ns, '.0f')} apart{waited}. This comes from the start of the "
+        f"The ranks' captures begin {in_ms(skew_ns, '.0f')} apart{wait}. This comes from the start of the "
         f"profilers, not from the run. {begin} before the last capture does ({state}).",
     )
 
 
 def drop_skewed_steps(steps: Steps, skewed: StepKeys) -> Steps:
     """``steps`` with those in ``skewed`` no longer kept, unless that would leave a rank without a step."""
-    marked = steps.join(
+    all_steps = steps.join(
         skewed.with_columns(is_skewed=pl.lit(value=True)), on=STEP, how="left", maintain_order="left"
     ).with_columns(is_skewed=pl.col("is_skewed").fill_null(value=False) & pl.col("kept"))
     has_others = (pl.col("kept") & ~pl.col("is_skewed")).any().over("rank_index")
     reason = "began before the last rank's capture: its first collectives wait for that rank's profiler to start"
-    return marked.with_columns(
+    return all_steps.with_columns(
         kept=pl.col("kept") & ~(pl.col("is_skewed") & has_others),
         reason=pl.when("is_skewed").then(pl.lit(reason)).otherwise("reason"),
     ).drop("is_skewed")

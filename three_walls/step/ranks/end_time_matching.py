@@ -67,12 +67,14 @@ def match_by_end_time(matched: MatchedCalls, groups: Sequence[frozenset[int]], c
     if not clock.is_resolved or not groups:
         return matched
     sure_calls = matched.calls.filter("sure").select("call")
-    unsure = matched.communication.join(sure_calls, on="call", how="anti")
-    calls = clock.add_common_times(unsure.filter(pl.col("class").is_in(list(SIMULTANEOUS)))).drop_nulls("common_end_ns")
-    found = _find_collectives(calls, groups, _allowed_spread(clock), matched)
-    if found.is_empty():
+    other_calls = matched.communication.join(sure_calls, on="call", how="anti")
+    calls = clock.add_common_times(other_calls.filter(pl.col("class").is_in(list(SIMULTANEOUS)))).drop_nulls(
+        "common_end_ns"
+    )
+    collectives = _find_collectives(calls, groups, _allowed_spread(clock), matched)
+    if collectives.is_empty():
         return matched
-    rows = calls.join(found, on="call").with_columns(
+    rows = calls.join(collectives, on="call").with_columns(
         group=pl.lit(0, dtype=pl.Int64),
         role=pl.lit(0, dtype=pl.Int64),
         captured=pl.col("size"),
@@ -81,12 +83,12 @@ def match_by_end_time(matched: MatchedCalls, groups: Sequence[frozenset[int]], c
         kept=pl.col("kept").all().over("instance"),
     )
     # Where order had matched any of these calls with others, it was wrong: that match is dropped.
-    replaced = matched.calls.join(rows, on="call", how="semi").select("instance").unique()
-    remaining = matched.calls.join(replaced, on="instance", how="anti")
-    added = rows.sort("instance", "rank_index").select(matched.calls.columns)
+    wrong_instances = matched.calls.join(rows, on="call", how="semi").select("instance").unique()
+    remaining = matched.calls.join(wrong_instances, on="instance", how="anti")
+    new_rows = rows.sort("instance", "rank_index").select(matched.calls.columns)
     return MatchedCalls(
         matched.communication,
-        pl.concat([remaining, added.match_to_schema(matched.calls.schema, integer_cast="upcast")]),
+        pl.concat([remaining, new_rows.match_to_schema(matched.calls.schema, integer_cast="upcast")]),
         matched.unmatched,
     )
 
@@ -108,7 +110,10 @@ def _find_collectives(
     columns = ("rank_index", "call", "common_start_ns", "common_end_ns", "instance")
     distinct = _drop_indistinguishable(calls, spread)
     by_order = _matched_by_order(calls, matched, spread)
-    members_of = {order: frozenset(found) for order, found in by_order.group_by("instance").agg("rank_index").rows()}
+    members_of = {
+        order: frozenset(members_by_order)
+        for order, members_by_order in by_order.group_by("instance").agg("rank_index").rows()
+    }
     by_end = distinct.join(by_order.select("call", "instance"), on="call", how="left").sort(
         "class", "step", "common_end_ns", "common_start_ns", "call"
     )
@@ -131,9 +136,9 @@ def _drop_indistinguishable(calls: CommunicationCalls, spread: _Spread) -> Commu
     ordered = calls.sort(*key, "common_end_ns", "common_start_ns", "call")
     start, end = pl.col("common_start_ns"), pl.col("common_end_ns")
     is_like_next = (start.shift(-1).over(key) < end) & (end.shift(-1).over(key) - end <= spread.even_ns)
-    marked = ordered.with_columns(like_next=is_like_next.fill_null(value=False))
+    with_next = ordered.with_columns(like_next=is_like_next.fill_null(value=False))
     is_like_previous = pl.col("like_next").shift(1, fill_value=False).over(key)
-    return marked.filter(~(pl.col("like_next") | is_like_previous)).drop("like_next")
+    return with_next.filter(~(pl.col("like_next") | is_like_previous)).drop("like_next")
 
 
 def _matched_by_order(calls: CommunicationCalls, matched: MatchedCalls, spread: _Spread) -> pl.DataFrame:
@@ -168,15 +173,15 @@ def _take_collectives(
             and all(rank_index in queues and queues[rank_index][0].order_members == by_order for rank_index in by_order)
         ):
             members = by_order
-        taken = []
+        numbers = []
         for rank_index in sorted(members or {first}):
-            taken.append(queues[rank_index].popleft().number)
+            numbers.append(queues[rank_index].popleft().number)
             if queues[rank_index]:
                 heappush(earliest, (queues[rank_index][0].end_ns, rank_index))
             else:
                 del queues[rank_index]
         if members:
-            yield taken
+            yield numbers
 
 
 def _choose_group(queues: _Queues, groups: Sequence[frozenset[int]], spread: _Spread) -> frozenset[int] | None:

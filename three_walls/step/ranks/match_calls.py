@@ -153,17 +153,17 @@ def _number(
     by_class = calls.join(roles, on=["rank_index", "class", "stream"], how="left").join(
         members, on=["rank_index", "class"]
     )
-    named = pl.col("communicator").is_not_null()
-    seen = pl.col("rank_index").n_unique().over("communicator").cast(pl.Int64)
-    size = pl.when("sure").then("size").when(pl.lit(all_captured)).then(seen)
+    is_known = pl.col("communicator").is_not_null()
+    ranks = pl.col("rank_index").n_unique().over("communicator").cast(pl.Int64)
+    size = pl.when("sure").then("size").when(pl.lit(all_captured)).then(ranks)
     return (
         by_class.with_columns(
             # The sign distinguishes groups of communicators from the others.
-            group=pl.when(named).then(-pl.col("communicator").rank("dense").cast(pl.Int64)).otherwise("group"),
-            role=pl.when(named).then(0).otherwise("role"),
-            captured=pl.when(named).then(seen).otherwise("captured"),
-            size=pl.when(named).then(size).otherwise("size"),
-            sure=pl.col("sure") | named,
+            group=pl.when(is_known).then(-pl.col("communicator").rank("dense").cast(pl.Int64)).otherwise("group"),
+            role=pl.when(is_known).then(0).otherwise("role"),
+            captured=pl.when(is_known).then(ranks).otherwise("captured"),
+            size=pl.when(is_known).then(size).otherwise("size"),
+            sure=pl.col("sure") | is_known,
         )
         .with_columns(complete=(pl.col("captured") == pl.col("size")).fill_null(value=False))
         .sort("rank_index", "start_ns", "end_ns", "call")

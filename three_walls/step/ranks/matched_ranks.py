@@ -88,14 +88,14 @@ def match_ranks(
     pipeline = find_pipeline(ranks, config)
     all_captured = captures_everyone(ranks, config)
     by_order = match_calls(numbered, find_members(ranks, config), outline.roles, all_captured=all_captured)
-    paired = pair_by_order(by_order, pipeline)
-    clock = align_clocks(clocks, paired)
-    matched = match_by_end_time(pair_by_time(paired, pipeline, clock), list_groups(ranks, config), clock)
+    pairs = pair_by_order(by_order, pipeline)
+    clock = align_clocks(clocks, pairs)
+    matched = match_by_end_time(pair_by_time(pairs, pipeline, clock), list_groups(ranks, config), clock)
     arrivals = measure_arrivals(matched, clock)
     skew = find_capture_start_skew(every_step, outline.begins, arrivals, clock)
     # A call that one member made in a skewed step shows nothing about the others either.
-    touched = arrivals.join(skew.steps, on=["rank_index", "step"], how="semi").select("instance").unique()
-    untouched = arrivals.join(touched, on="instance", how="anti")
+    skewed_calls = arrivals.join(skew.steps, on=["rank_index", "step"], how="semi").select("instance").unique()
+    usable_arrivals = arrivals.join(skewed_calls, on="instance", how="anti")
     steps = drop_skewed_steps(every_step, skew.steps)
     matched_ranks = MatchedRanks(
         ranks=ranks,
@@ -103,8 +103,8 @@ def match_ranks(
         matched=matched,
         clock=clock,
         pipeline=pipeline,
-        arrivals=untouched,
-        class_splits=split_classes(matched, untouched),
+        arrivals=usable_arrivals,
+        class_splits=split_classes(matched, usable_arrivals),
         skewed=skew.steps,
         start_skew_ns=skew.skew_ns,
         warnings=skew.warnings,
@@ -116,11 +116,8 @@ def match_ranks(
 def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> Arrivals:
     """Adds to each row of ``matched.calls`` (a rank's call) its times on the common clock and who arrived when.
 
-    common_start_ns, common_end_ns   the call on the common clock
-    latest_ns, second_ns             arrival of the last member and of the second-to-last, on the common clock
-    last                             rank index of the last; null where the clock cannot separate it from the second
-    resolved                         all members are on one clock, and their times fit a single collective
-    wait_ns, transfer_ns             the split: by latest arrival if resolved, else by shortest participant
+    A call is resolved where all members are on one clock and their times fit a single collective. Waiting and transfer
+    are split by latest arrival if it is resolved, else by shortest participant.
     """
     calls = clock.add_common_times(matched.calls)
     arrival = pl.col("common_start_ns")

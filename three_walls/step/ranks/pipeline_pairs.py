@@ -99,11 +99,11 @@ def _list_exchange_calls(matched: MatchedCalls, pipeline: Pipeline | None) -> Co
 
 def _link_by_schedule(calls: CommunicationCalls, pipeline: Pipeline) -> CommunicationCalls:
     """Adds ``link`` to ``calls``: null where a stage has two neighbours and does not follow the schedule."""
-    numbered = calls.with_columns(
+    places = calls.with_columns(
         place=pl.col("call").cum_count().over("rank_index", "step").cast(pl.Int64),
         count=pl.len().over("rank_index", "step").cast(pl.Int64),
     )
-    middle = numbered.join(_schedules(pipeline), on=["stage", "count", "place"], how="left")
+    middle = places.join(_schedules(pipeline), on=["stage", "count", "place"], how="left")
     only = pl.when(pl.col("stage") == 0).then(0).when(pl.col("stage") == pipeline.stages - 1).then(pl.col("stage") - 1)
     return middle.with_columns(link=pl.coalesce(only.cast(pl.Int64), "link")).drop("place", "count")
 
@@ -117,8 +117,8 @@ def _schedules(pipeline: Pipeline) -> pl.DataFrame:
             links = [stage - 1 if neighbour == PREVIOUS else stage for neighbour in order]
             rows += [(stage, len(order), place, link) for place, link in enumerate(links, start=1)]
     schema = {"stage": pl.Int64, "count": pl.Int64, "place": pl.Int64, "link": pl.Int64}
-    found = pl.DataFrame(rows, schema=schema, orient="row")
-    return found.unique(["stage", "count", "place"], keep="first", maintain_order=True)
+    schedules = pl.DataFrame(rows, schema=schema, orient="row")
+    return schedules.unique(["stage", "count", "place"], keep="first", maintain_order=True)
 
 
 def _order_within_link(linked: CommunicationCalls) -> CommunicationCalls:

@@ -31,49 +31,49 @@ def choose_ranks(
     attribution: Attribution,
     matched_ranks: MatchedRanks,
     late_ranks: Sequence[LateRank],
-    asked: Collection[int] = (),
+    rank_numbers: Collection[int],
 ) -> dict[int, str]:
     """The indices of the ranks to read in full, each with the reason; none without a kept step.
 
-    ``attribution``: see attribute_survey. ``late_ranks``: the latest first. ``asked``: numbers of ranks that the user
-    wants to see.
+    ``attribution``: see attribute_survey. ``late_ranks``: the latest first. ``rank_numbers``: of ranks that
+    the user wants to see.
     """
     medians = median_steps(attribution.steps)
     if not medians:
         return {}
     rank_of = matched_ranks.rank_of
-    numbered = {rank.rank: rank.rank_index for rank in matched_ranks.ranks}
-    chosen: dict[int, str] = {}
+    index_of = {rank.rank: rank.rank_index for rank in matched_ranks.ranks}
+    reasons: dict[int, str] = {}
     # Which of the late ranks are late for a reason of their own is not known yet: none of them, or all.
-    suspected = [Straggler(rank_of[late.rank_index], late.late_ns, StragglerCause.UNKNOWN, "") for late in late_ranks]
+    suspects = [Straggler(rank_of[late.rank_index], late.late_ns, StragglerCause.UNKNOWN, "") for late in late_ranks]
     late_indices = {late.rank_index for late in late_ranks}
-    for sick in (suspected, ()):
+    for sick in (suspects, ()):
         index = choose_rank(medians, attribution, matched_ranks, sick)[0]
-        chosen.setdefault(index, LATE if index in late_indices else REPRESENTATIVE)
-    representative = next(iter(chosen))
+        reasons.setdefault(index, LATE if index in late_indices else REPRESENTATIVE)
+    representative = next(iter(reasons))
     slow = sorted(attribution.slow_ranks, key=lambda index: (-attribution.slow_ranks[index], rank_of[index]))
     unusual = late_indices | set(slow)
     for late in late_ranks[: survey_thresholds.MOST_LATE_RANKS_IN_FULL]:
-        chosen.setdefault(late.rank_index, LATE)
+        reasons.setdefault(late.rank_index, LATE)
     for late in late_ranks[: survey_thresholds.MOST_LATE_RANKS_IN_FULL]:
         for peer in _find_peers(late, matched_ranks, unusual):
-            chosen.setdefault(peer, PEER)
+            reasons.setdefault(peer, PEER)
     for index in slow[: survey_thresholds.MOST_LATE_RANKS_IN_FULL]:
-        chosen.setdefault(index, SLOW)
+        reasons.setdefault(index, SLOW)
     compute_ns = {
         index: ns
         for index, step, ns in attribution.compute.select(*STEP, "ns").sort("ns", *STEP).rows()
         if medians.get(index) == step
     }
     if compute_ns:
-        chosen.setdefault(next(iter(compute_ns)), LEAST)
-        chosen.setdefault(next(reversed(compute_ns)), MOST)
+        reasons.setdefault(next(iter(compute_ns)), LEAST)
+        reasons.setdefault(next(reversed(compute_ns)), MOST)
     for index in _list_stages(matched_ranks, representative, medians):
-        chosen.setdefault(index, STAGE)
-    for number in asked:
-        if number in numbered:
-            chosen.setdefault(numbered[number], ASKED)
-    return chosen
+        reasons.setdefault(index, STAGE)
+    for number in rank_numbers:
+        if number in index_of:
+            reasons.setdefault(index_of[number], ASKED)
+    return reasons
 
 
 def _find_peers(late: LateRank, matched_ranks: MatchedRanks, unusual: Collection[int]) -> list[int]:

@@ -25,7 +25,6 @@ from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.find_steps import NUMBERED_IN_ORDER, STEP, StepSource
 from three_walls.step.intervals import merge_overlapping
-from three_walls.step.kernel_spread import measure_step_spreads
 from three_walls.step.ownership import (
     IS_EXPOSED,
     label_idle,
@@ -37,7 +36,7 @@ from three_walls.step.ownership import (
 from three_walls.step.ranks.attributed_steps import UnreadStepError, check_are_kept, leave_out
 from three_walls.step.ranks.match_calls import RankOutline
 from three_walls.step.ranks.steps_to_read import outline_run, take_sampled
-from three_walls.step.slow_ranks import PacedCalls, list_paced_calls
+from three_walls.step.slow_ranks import PacedCalls, list_paced_calls, measure_step_spreads
 from three_walls.step.step_tables import BudgetRows, ExposureRows, StepIntervals, Steps, StepSpreads, StepTimes
 from three_walls.step.survey import survey_thresholds
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
@@ -144,8 +143,8 @@ class RankSurvey:
         )
 
         def renumber(frame: pl.DataFrame) -> pl.DataFrame:
-            joined = frame.join(numbers.drop("start_ns"), on=STEP, how="left", maintain_order="left")
-            return joined.with_columns(step="number").drop("number")
+            with_numbers = frame.join(numbers.drop("start_ns"), on=STEP, how="left", maintain_order="left")
+            return with_numbers.with_columns(step="number").drop("number")
 
         return replace(
             self,
@@ -189,8 +188,8 @@ def read_in_full(
 
     Raises InputError where one cannot be read any more. ``jobs``: in how many threads they are read.
     """
-    wanted, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
-    chosen = [
+    ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
+    to_read_in_full = [
         capture
         for capture in captures
         if any(rank.rank_index in ranks for rank in capture.ranks) and capture.capture_id != first.capture_id
@@ -198,13 +197,13 @@ def read_in_full(
 
     def read(capture: Capture) -> Trace:
         first_rank_index, to_read = capture.ranks[0].rank_index, capture.to_read
-        return read_trace(capture.path, capture.capture_id, first_rank_index, wanted, graph_launch, to_read=to_read)
+        return read_trace(capture.path, capture.capture_id, first_rank_index, ranges, graph_launch, to_read=to_read)
 
     def begin(place: int) -> None:
-        name = chosen[place].path.name
-        progress(f"reading {name} in full ({place + 1} of {len(chosen)} of {len(captures):,})")
+        name = to_read_in_full[place].path.name
+        progress(f"reading {name} in full ({place + 1} of {len(to_read_in_full)} of {len(captures):,})")
 
-    return [first, *read_each(read, chosen, jobs, begin)]
+    return [first, *read_each(read, to_read_in_full, jobs, begin)]
 
 
 def survey_captures(task: SurveyTask) -> RankSurvey:
@@ -212,7 +211,7 @@ def survey_captures(task: SurveyTask) -> RankSurvey:
 
     The only function that other processes run.
     """
-    wanted, graph_launch = wanted_ranges(task.step_range), union_of(load_api_patterns(), "graph_launch")
+    ranges, graph_launch = wanted_ranges(task.step_range), union_of(load_api_patterns(), "graph_launch")
     traces: list[Trace] = []
     lost = []
     for capture_id, path in task.captures:
@@ -221,7 +220,7 @@ def survey_captures(task: SurveyTask) -> RankSurvey:
             with keep_unpacked():  # for the two times that a long capture is read
                 to_read = {} if task.sample is None else take_sampled(path, task.sample, task.step_range)
                 trace = read_trace(
-                    path, capture_id, first_rank_index, wanted, graph_launch, with_events=False, to_read=to_read
+                    path, capture_id, first_rank_index, ranges, graph_launch, with_events=False, to_read=to_read
                 )
             traces.append(trace)
         except InputError as error:
@@ -272,14 +271,14 @@ def _summarize(traces: Sequence[Trace], lost: Sequence[LostCapture], task: Surve
     )
 
 
-def _drop_others(steps: pl.DataFrame, to_read: Mapping[int, StepsToRead], sample: SampledSteps) -> pl.DataFrame:
+def _drop_others(steps: Steps, to_read: Mapping[int, StepsToRead], sample: SampledSteps) -> Steps:
     """``steps`` in order, with those dropped that are not attributed of the ranks in ``to_read``."""
-    attributed = [(rank_index, step) for rank_index, read in to_read.items() for step in read.attributed]
-    columns = pl.DataFrame(attributed, {"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
-    marked = steps.join(columns.with_columns(is_in=pl.lit(value=True)), on=STEP, how="left", maintain_order="left")
+    keys = [(rank_index, step) for rank_index, read in to_read.items() for step in read.attributed]
+    columns = pl.DataFrame(keys, {"rank_index": pl.Int64, "step": pl.Int64}, orient="row")
+    with_marks = steps.join(columns.with_columns(is_in=pl.lit(value=True)), on=STEP, how="left", maintain_order="left")
     is_whole = ~pl.col("rank_index").is_in(sorted(to_read))
-    left = leave_out(marked, is_whole | pl.col("is_in").is_not_null(), sample.all_count, len(sample.numbers))
-    return left.drop("is_in").sort("rank_index", "start_ns", "step")
+    fewer = leave_out(with_marks, is_whole | pl.col("is_in").is_not_null(), sample.all_count, len(sample.numbers))
+    return fewer.drop("is_in").sort("rank_index", "start_ns", "step")
 
 
 def _condense(paced: PacedCalls) -> PacedCalls:
@@ -293,10 +292,9 @@ def _condense(paced: PacedCalls) -> PacedCalls:
 
 def _empty_survey() -> RankSurvey:
     """The survey of no rank: every frame without rows."""
-    step = {"rank_index": pl.Int64, "step": pl.Int64}
-    empty = pl.DataFrame(schema=step)
-    outline, paced = RankOutline(empty, empty), PacedCalls(empty, empty)
-    return RankSurvey((), (), empty, {}, empty, outline, empty, empty, empty, empty, empty, paced)
+    empty = pl.DataFrame(schema={"rank_index": pl.Int64, "step": pl.Int64})
+    outline, paced_calls = RankOutline(empty, empty), PacedCalls(empty, empty)
+    return RankSurvey((), (), empty, {}, empty, outline, empty, empty, empty, empty, empty, paced_calls)
 
 
 def join_surveys(surveys: Sequence[RankSurvey]) -> RankSurvey:
@@ -310,20 +308,20 @@ def join_surveys(surveys: Sequence[RankSurvey]) -> RankSurvey:
     )
     if not in_order:
         raise InputError(lost[0].reason if lost else "no capture was read")
-    shifted, first = [], 0
+    parts, first = [], 0
     for survey in in_order:
-        shifted.append(_shift(survey, first))
+        parts.append(_shift(survey, first))
         first += len(survey.ranks)
-    with_ranks = [survey for survey in shifted if survey.ranks]
+    with_ranks = [survey for survey in parts if survey.ranks]
 
     def join(select: Callable[[RankSurvey], pl.DataFrame]) -> pl.DataFrame:
         return pl.concat([select(survey) for survey in with_ranks]) if with_ranks else pl.DataFrame()
 
-    joined = RankSurvey(
-        captures=tuple(capture for survey in shifted for capture in survey.captures),
+    survey_of_all = RankSurvey(
+        captures=tuple(capture for survey in parts for capture in survey.captures),
         lost=tuple(lost),
         steps=join(lambda survey: survey.steps),
-        sources={index: source for survey in shifted for index, source in survey.sources.items()},
+        sources={index: source for survey in parts for index, source in survey.sources.items()},
         calls=join(lambda survey: survey.calls),
         outline=RankOutline(join(lambda survey: survey.outline.roles), join(lambda survey: survey.outline.begins)),
         exposed=join(lambda survey: survey.exposed),
@@ -333,7 +331,7 @@ def join_surveys(surveys: Sequence[RankSurvey]) -> RankSurvey:
         spreads=join(lambda survey: survey.spreads),
         paced=PacedCalls(join(lambda survey: survey.paced.calls), join(lambda survey: survey.paced.compute)),
     )
-    return _number_alike(joined)
+    return _number_alike(survey_of_all)
 
 
 def _shift(survey: RankSurvey, first: int) -> RankSurvey:

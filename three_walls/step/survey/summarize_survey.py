@@ -128,7 +128,7 @@ def _measure_spread(name: str, times: Iterable[tuple[int, int]]) -> RankSpread:
 
 def _list_groups(rows: Sequence[SurveyedRank]) -> tuple[RankGroup, ...]:
     """The hosts, then the pipeline stages, as far as there are several."""
-    found = []
+    all_groups = []
     for kind, names in (
         ("host", [row.host for row in rows]),
         ("stage", [None if row.stage is None else str(row.stage) for row in rows]),
@@ -151,5 +151,5 @@ def _list_groups(rows: Sequence[SurveyedRank]) -> tuple[RankGroup, ...]:
             for name, members in groups.items()
         ]
         if len(of_kind) > 1:
-            found += sorted(of_kind, key=lambda group: (-group.compute_ns, group.name))
-    return tuple(found)
+            all_groups += sorted(of_kind, key=lambda group: (-group.compute_ns, group.name))
+    return tuple(all_groups)
