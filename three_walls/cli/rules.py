@@ -35,21 +35,6 @@ _OWN = click.argument(
     callback=_own_directory,
 )
 
-_COMPARISONS = {
-    "equals": "is",
-    "not_equals": "is not",
-    "one_of": "is one of",
-    "none_of": "is none of",
-    "within": "contains nothing but",
-    "at_least": "is at least",
-    "at_most": "is at most",
-    "above": "is above",
-    "below": "is below",
-    "includes": "includes",
-    "excludes": "does not include",
-}
-"""Operators as verbs; ``is_set`` reads ``is set`` or ``is unset``."""
-
 
 @click.group("rules")
 def rules_command() -> None:

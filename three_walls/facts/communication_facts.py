@@ -27,7 +27,6 @@ _PART_OF_COLLECTIVES = Pool(
     part_of=("collective_transfer_exposed_ns", "collective_exposed_ns", "communication_recoverable_ns"),
     union="collective_busy_ns",
 )
-_OF_EP_TRANSFER = ("ep_exposed_ns", "communication_recoverable_ns")
 
 
 @dataclass(frozen=True, slots=True)
