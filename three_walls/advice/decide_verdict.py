@@ -252,8 +252,8 @@ def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mappi
             f"The GPU is idle for {in_percent(unexplained)} of the step although its next operation was launched, or "
             "the launch was not recorded (start-up, lazy loading, dependencies). Capture steady training steps."
         )
-    if lacking := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
-        return f"The walls cannot be compared, because these are unknown: {list_labels(lacking, facts)}."
+    if missing := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
+        return f"The walls cannot be compared, because these are unknown: {list_labels(missing, facts)}."
     return ""
 
 

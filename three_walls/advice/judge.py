@@ -39,9 +39,9 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
         if failing := that_are(Truth.FAILS, conditions, facts):
             near = explain(failing, facts) if outcome is Outcome.NOT_NEEDED and is_near(rule, failing, facts) else ""
             return replace(_finding(rule, outcome, explain(failing, facts)), near=near)
-    if not rule.any_program and (lacking := lacking_signs(facts)):
-        reason = "; ".join(describe_missing(name, facts) for name in lacking)
-        return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
+    if not rule.any_program and (missing := lacking_signs(facts)):
+        reason = "; ".join(describe_missing(name, facts) for name in missing)
+        return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=missing)
     if unknown := that_are(Truth.UNKNOWN, (*rule.applies_to, *rule.when), facts):
         return _unknown(rule, unknown, facts)
     if not rule.edits:
@@ -51,9 +51,9 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
             gain_ns=estimate(rule.gain, facts),
             confirm_first=_notes_to_confirm(rule, facts),
         )
-    if lacking := missing_targets(rule.edits, facts):
-        reason = f"The value to set is unknown: it depends on {list_labels(lacking, facts)}"
-        return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=lacking)
+    if missing := missing_targets(rule.edits, facts):
+        reason = f"The value to set is unknown: it depends on {list_labels(missing, facts)}"
+        return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=missing)
     return _judge_edits(rule, facts)
 
 
@@ -209,8 +209,8 @@ def _confirmation(requirement: Requirement, facts: FactSheet) -> str:
     if requirement.confirm:
         named = f" (unknown: {list_labels(_names(unknown), facts)})" if unknown else ""
         return f"Confirm that {requirement.confirm}{named}: {requirement.reason}"
-    wanted = " and that ".join(confirmation(condition, facts) for condition in unknown)
-    return f"Confirm that {wanted}: {requirement.reason}"
+    confirmations = " and that ".join(confirmation(condition, facts) for condition in unknown)
+    return f"Confirm that {confirmations}: {requirement.reason}"
 
 
 def _unknown(rule: Rule, conditions: Sequence[Clause], facts: FactSheet) -> Finding:

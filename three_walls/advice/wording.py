@@ -67,8 +67,8 @@ def confirmation(condition: Clause, facts: FactSheet) -> str:
     if isinstance(condition, Junction):
         return f" {condition.word} that ".join(confirmation(part, facts) for part in condition.parts)
     fact = facts.get(condition.name)
-    wanted = condition.value if condition.operator in ("==", "is") else None
-    if answer := _answer(fact, wanted):
+    value = condition.value if condition.operator in ("==", "is") else None
+    if answer := _answer(fact, value):
         return f"{_lower_first(answer, fact.label)} (unknown)"
     missing = "not recorded" if unit_of_setting(condition.name) else "unknown"
     predicate = _predicate(condition, fact.unit, _verb(fact))

@@ -277,8 +277,8 @@ class _Checker:
         is_object = state is _UNKNOWN or self.view.is_object(section)
         if not is_object:
             if override.prefix == "":
-                held = "has none" if state is None else f"is {show(state)}, which has no fields"
-                problem = f"Could not override '{override.path}': the recipe's {section} {held}; append one with ++"
+                content = "has none" if state is None else f"is {show(state)}, which has no fields"
+                problem = f"Could not override '{override.path}': the recipe's {section} {content}; append one with ++"
                 return _Failure(problem)
             return None
         if (section in self.complete or state == MAPPING) and place not in self.current:
@@ -434,11 +434,11 @@ class _Checker:
         if enum is not None:
             is_member = isinstance(arguments, tuple) and len(arguments) == 1 and arguments[0] in enum.members.values()
             is_expected = f"enum:{name}" in field.kinds and target == f"{enum.module}.{name}"
-            found = "" if is_member and is_expected else f"{name}{arguments}"
+            problem = "" if is_member and is_expected else f"{name}{arguments}"
         else:
             is_object = any(kind.startswith(("object:", "dtype", "callable", "any", "dict")) for kind in field.kinds)
-            found = "" if is_object else f"an object of {name}"
-        return f"{path} takes {describe_field(field)}, found {found}" if found else ""
+            problem = "" if is_object else f"an object of {name}"
+        return f"{path} takes {describe_field(field)}, found {problem}" if problem else ""
 
     # Bridge copies the fields of two sections over those of others before it validates.
 

@@ -89,16 +89,16 @@ def values_by_path(config: MergedConfig, schema: BridgeSchema) -> PathValues:
     """``config`` by Bridge path: a value that is known by its key counts at every place of the key."""
     paths: PathValues = dict(config.paths)
     known = config_of_paths(paths).values if paths else {}
-    stated: PathValues = {}
+    explicit: PathValues = {}
     for name, value in config.values.items():
         key = config_keys().keys.get(name)
         if key is None or key.bridge is None:
             paths[name] = value
         elif not (name in known and known[name] == value):
-            stated |= dict.fromkeys(_places_of(key, schema), value)
-    paths |= stated
-    if any(path.startswith(f"{MIXED_PRECISION}.") for path in stated):
-        _expand_precision(paths, stated, schema)
+            explicit |= dict.fromkeys(_places_of(key, schema), value)
+    paths |= explicit
+    if any(path.startswith(f"{MIXED_PRECISION}.") for path in explicit):
+        _expand_precision(paths, explicit, schema)
     for name in OBJECT_CLASSES:
         if paths.get(name, "") is None:  # there are no fields to read
             paths = {path: value for path, value in paths.items() if not path.startswith(f"{name}.")}
@@ -149,8 +149,8 @@ class OverriddenConfig:
         value = self._resolve(override.value)
         if not name and isinstance(value, dict):
             self._open(section)
-            for inner, found in value.items():
-                self._set(section, inner, found)
+            for inner, inner_value in value.items():
+                self._set(section, inner, inner_value)
         elif not name:
             self.paths[section] = value
             self._touched[section] = set()
@@ -165,9 +165,9 @@ class OverriddenConfig:
     def finish(self) -> PathValues:
         """The configuration once Bridge has read back what was merged."""
         paths = self.paths
-        for section, given in self._touched.items():
-            if paths.get(section) == MAPPING or "_target_" in given:
-                self._read_back(section, given)
+        for section, fields in self._touched.items():
+            if paths.get(section) == MAPPING or "_target_" in fields:
+                self._read_back(section, fields)
         for path, value in self._base.items():
             if isinstance(value, str) and value.startswith("torch.") and path in paths:
                 paths[path] = read_dtype(paths[path])
@@ -197,7 +197,7 @@ class OverriddenConfig:
         elif not (isinstance(value, dict) and self.holds_object(f"{section}.{name}")):  # which sets fields of it
             self.paths[f"{section}.{name}"] = value
 
-    def _read_back(self, section: str, given: set[str]) -> None:
+    def _read_back(self, section: str, set_fields: set[str]) -> None:
         """A mapping becomes an object of the class that it names, or sets fields of the object that was there."""
         paths, state = self.paths, self._base.get(section)
         was_object = isinstance(state, str) and bool(state)
@@ -205,7 +205,9 @@ class OverriddenConfig:
         target = str(paths.pop(f"{section}._target_", ""))
         name = target.rpartition(".")[2]
         known = self._schema.sections[section].fields if section in self._schema.sections else {}
-        values = {field for field in known if f"{section}.{field}" in paths} if was_object else given - {"_target_"}
+        values = (
+            {field for field in known if f"{section}.{field}" in paths} if was_object else set_fields - {"_target_"}
+        )
         is_class = target.startswith("megatron.") and name == OBJECT_CLASSES.get(section, name)
         is_made = is_class and values <= set(known) and _NEEDED.get(section, set()) <= values
         if is_made:
@@ -256,23 +258,23 @@ def freeze(value: Any) -> Any:
 
 def _values_of_keys(paths: Mapping[str, Any]) -> dict[str, Any]:
     """Values by config key: of a key that has several places, the first one that is set counts."""
-    found: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     for name, key in config_keys().keys.items():
         places = (*key.bridge.paths, *key.bridge.also_read) if key.bridge is not None else ()
-        given = [paths[path] for path in places if path in paths]
-        if given:
-            found[name] = next((value for value in given if value is not None), None)
-    return found
+        values = [paths[path] for path in places if path in paths]
+        if values:
+            by_key[name] = next((value for value in values if value is not None), None)
+    return by_key
 
 
-def _expand_precision(paths: PathValues, stated: Mapping[str, Any], schema: BridgeSchema) -> None:
+def _expand_precision(paths: PathValues, explicit: Mapping[str, Any], schema: BridgeSchema) -> None:
     """A named precision of which a field is stated to be another is an object."""
     name = paths.get(MIXED_PRECISION)
     recipe = precision_recipe(schema.release, name) if isinstance(name, str) else None
     if recipe is not None:
         paths[MIXED_PRECISION] = MIXED_PRECISION_CLASS
         paths |= {f"{MIXED_PRECISION}.{field}": freeze(value) for field, value in recipe.items()}
-        paths |= stated
+        paths |= explicit
 
 
 def complete_sections(config: MergedConfig, version: str) -> frozenset[str]:

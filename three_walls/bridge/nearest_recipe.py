@@ -106,7 +106,7 @@ def find_nearest_recipe(
 
     recipe = min(near, key=distance)
     differences, same_count, unknown_count = _compare_settings(recipe, config, facts, plan, wall)
-    found = KnownGoodRecipe(
+    nearest = KnownGoodRecipe(
         name=recipe.name,
         model=recipe.model.name,
         gpu=recipe.gpu,
@@ -118,7 +118,7 @@ def find_nearest_recipe(
         same_count=same_count,
         unknown_count=unknown_count,
     )
-    return found, ""
+    return nearest, ""
 
 
 def sizes_of(config: RunConfig) -> Mapping[str, int | None]:

@@ -51,10 +51,10 @@ class MegatronLmSpeller:
 
     def _has_already(self, key: ConfigKey, value: ConfigData) -> bool:
         """Whether the run has the value without a flag for it; a derived one may move with other edits."""
-        found = self.config.values.get(key.name)
-        if found is None or found.value != value or found.is_stated_by("command line"):
+        current = self.config.values.get(key.name)
+        if current is None or current.value != value or current.is_stated_by("command line"):
             return False
-        return found.is_stated or found.source == "Megatron-LM default"
+        return current.is_stated or current.source == "Megatron-LM default"
 
     def _spell_without_flag(self, key: ConfigKey, value: ConfigData) -> None:
         for flag, settings in config_keys().shorthands.items():
@@ -83,12 +83,12 @@ class MegatronLmSpeller:
                 self._write(" ".join([spelling.flag or "", *words]))
 
     def _spell_switch(self, key: ConfigKey, spelling: FlagSpelling, on: bool) -> None:
-        wanted, opposite = (spelling.flag, spelling.negated_flag) if on else (spelling.negated_flag, spelling.flag)
-        if wanted is not None:
-            self._write(wanted)
-        given = self.config.values.get(key.name)
-        is_given = given is not None and given.is_stated_by("command line")
-        if opposite is not None and (wanted is None or is_given):
+        flag, opposite = (spelling.flag, spelling.negated_flag) if on else (spelling.negated_flag, spelling.flag)
+        if flag is not None:
+            self._write(flag)
+        current = self.config.values.get(key.name)
+        is_given = current is not None and current.is_stated_by("command line")
+        if opposite is not None and (flag is None or is_given):
             aliases = spelling.aliases if spelling.flag is None or spelling.negated_flag is None else ()
             self._remove(key, (opposite, *aliases))
 

@@ -92,9 +92,11 @@ def _spell_megatron_lm(edits: Sequence[PlannedEdit], config: RunConfig, bridge_r
     others: dict[_Release, list[str]] = {number: [] for number in spellers}
     for edit in edits:
         of_edit = {number: speller.lines.get(edit.key, ()) for number, speller in spellers.items()}
-        taken = {number: of_edit[number] for number in possible}
-        lines += _common(taken)
-        if any(set(words) != set(_common(taken)) for words in taken.values()) or not any(taken.values()):
+        possible_lines = {number: of_edit[number] for number in possible}
+        lines += _common(possible_lines)
+        if any(set(words) != set(_common(possible_lines)) for words in possible_lines.values()) or not any(
+            possible_lines.values()
+        ):
             for number, words in of_edit.items():
                 others[number] += [line for line in words if line not in lines]
     return Overrides(
@@ -116,9 +118,9 @@ def _possible_cores(known: Sequence[_Release], config: RunConfig, bridge_release
         not_newer = [number for number in known if number <= release_number(version)]
         return [not_newer[-1] if not_newer else known[0]]
     possible = list(known)
-    for name, found in config.values.items() if config.dialect == "megatron_lm" else ():
+    for name, value in config.values.items() if config.dialect == "megatron_lm" else ():
         key = config_keys().keys.get(name)
-        if key is not None and key.megatron_lm is not None and found.is_stated_by("command line"):
+        if key is not None and key.megatron_lm is not None and value.is_stated_by("command line"):
             possible = [number for number in possible if key.megatron_lm.is_in(number)]
     return possible or list(known)
 
@@ -165,11 +167,11 @@ def _keep_valid(edits: Iterable[PlannedEdit], config: RunConfig) -> tuple[list[P
 def _with_writable_key(edit: PlannedEdit, config: RunConfig) -> PlannedEdit:
     """The edit under the name that the run uses: cuda_graph_scope excludes cuda_graph_modules, its newer name."""
     modules = config_keys().keys["cuda_graph_modules"]
-    given = config.values.get(modules.name)
+    current = config.values.get(modules.name)
     if (
         edit.key == "cuda_graph_scope"
-        and given is not None
-        and (given.is_stated_by("command line") or (given.is_stated and bool(given.value)))
+        and current is not None
+        and (current.is_stated_by("command line") or (current.is_stated and bool(current.value)))
         and is_allowed(modules, edit.to)
     ):
         return replace(edit, key=modules.name)

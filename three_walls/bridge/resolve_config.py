@@ -117,14 +117,14 @@ def resolve(paths: Mapping[str, Any], config: MergedConfig, version: str) -> Res
 
 def _copy_precision(state: Resolved) -> None:
     values, schema = state.values, state.schema
-    held = values.get(MIXED_PRECISION)
-    if isinstance(held, str) and held != MIXED_PRECISION_CLASS:
-        recipe = precision_recipe(state.version, held)
+    precision = values.get(MIXED_PRECISION)
+    if isinstance(precision, str) and precision != MIXED_PRECISION_CLASS:
+        recipe = precision_recipe(state.version, precision)
         if recipe is None:
             return  # a name that is not registered: the check of the value reports it
         values |= {f"{MIXED_PRECISION}.{name}": freeze(value) for name, value in recipe.items()}
         values[MIXED_PRECISION] = MIXED_PRECISION_CLASS
-    elif held != MIXED_PRECISION_CLASS:
+    elif precision != MIXED_PRECISION_CLASS:
         return
     # The two names of each are kept the same; the second one is set last.
     for name in ("fp8", "fp4"):
@@ -380,12 +380,12 @@ def _derive_activation(state: Resolved) -> None:
 
     What is no function equals none of those that constraints name.
     """
-    found = state.get("activation_func")
-    if isinstance(found, str):
-        name = found.strip("<>").removeprefix("built-in ").removeprefix("function ")
+    activation = state.get("activation_func")
+    if isinstance(activation, str):
+        name = activation.strip("<>").removeprefix("built-in ").removeprefix("function ")
         state.derived["activation"] = name.partition(" at ")[0].rpartition(".")[2]
-    elif found is not None:
-        state.derived["activation"] = str(found)
+    elif activation is not None:
+        state.derived["activation"] = str(activation)
 
 
 def _derive_switches(state: Resolved) -> None:
@@ -394,10 +394,10 @@ def _derive_switches(state: Resolved) -> None:
         ("distributed_optimizer", "use_distributed_optimizer", ("ddp", "optimizer")),
         ("megatron_fsdp", "use_megatron_fsdp", ("dist", "ddp")),
     ):
-        found = [values.get(f"{section}.{field}", UNKNOWN) for section in sections]
-        if any(value is not UNKNOWN and value for value in found):
+        switches = [values.get(f"{section}.{field}", UNKNOWN) for section in sections]
+        if any(value is not UNKNOWN and value for value in switches):
             state.derived[name] = True
-        elif UNKNOWN not in found:
+        elif UNKNOWN not in switches:
             state.derived[name] = False
     if state.derived.get("megatron_fsdp"):
         state.derived["distributed_optimizer"] = True
@@ -414,8 +414,8 @@ def _derive_evaluation(state: Resolved) -> None:
         copies = state.get("tensor_model_parallel_size") * state.get("pipeline_model_parallel_size") * context
         state.derived["eval_data_parallel_size"] = state.world_size // copies
     for name in ("global_batch_size", "micro_batch_size"):
-        found = state.get(f"validation.eval_{name}")
-        state.derived[f"eval_{name}"] = state.get(f"train.{name}") if found is None else found
+        value = state.get(f"validation.eval_{name}")
+        state.derived[f"eval_{name}"] = state.get(f"train.{name}") if value is None else value
 
 
 _STEPS = (

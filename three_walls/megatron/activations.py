@@ -144,11 +144,14 @@ def _mlp(shape: ModelShape, layout: CompleteLayout, config: RunConfig, layer: in
 
 
 def _stored(
-    kept: Sequence[LayerActivations], full: Sequence[LayerActivations], config: RunConfig, layout: CompleteLayout
+    after_recompute: Sequence[LayerActivations],
+    full: Sequence[LayerActivations],
+    config: RunConfig,
+    layout: CompleteLayout,
 ) -> int:
     """Bytes that a stage's layers keep for one micro-batch."""
     if config.get("recompute_granularity") != "full":
-        return sum(layer.total for layer in kept)
+        return sum(layer.total for layer in after_recompute)
     group = config.whole_number("recompute_num_layers") or 1
     if config.get("recompute_method") == "block":
         per_chunk = len(full) // layout.virtual or 1
@@ -157,13 +160,15 @@ def _stored(
     return sum(layer.layer_input for layer in full[::group])
 
 
-def _replayed_at_once(kept: Sequence[LayerActivations], full: Sequence[LayerActivations], config: RunConfig) -> int:
+def _replayed_at_once(
+    after_recompute: Sequence[LayerActivations], full: Sequence[LayerActivations], config: RunConfig
+) -> int:
     """What comes back while the last layer (or group of layers) is replayed."""
     if config.get("recompute_granularity") == "full":
         is_uniform = config.get("recompute_method") != "block"
         group = (config.whole_number("recompute_num_layers") or 1) if is_uniform else 1
         return sum(layer.total for layer in full[-group:])
-    return full[-1].attention - kept[-1].attention + full[-1].scores - kept[-1].scores
+    return full[-1].attention - after_recompute[-1].attention + full[-1].scores - after_recompute[-1].scores
 
 
 def _working_set(

@@ -171,17 +171,17 @@ def find_moe_layers(config: RunConfig, layers: int) -> Measurement[frozenset[int
     A configuration without ``moe_layer_freq`` has the default: all of them.
     """
     pattern = config.get("moe_layer_freq") if config.knows("moe_layer_freq") else 1
-    found = read_moe_pattern(pattern, layers)
-    return known_or_missing(found, f"moe_layer_freq {pattern} does not name the MoE layers")
+    moe_layers = read_moe_pattern(pattern, layers)
+    return known_or_missing(moe_layers, f"moe_layer_freq {pattern} does not name the MoE layers")
 
 
 def _read_pattern_text(text: str) -> tuple[int, ...]:
     flags: list[int] = []
     for term in text.replace(" ", "").strip("()").split("+"):
-        found = _PATTERN_TERM.fullmatch(term)
-        if not found or len(flags) > _MOST_LAYERS:
+        match = _PATTERN_TERM.fullmatch(term)
+        if not match or len(flags) > _MOST_LAYERS:
             return ()
-        flags += [int(flag) for flag in found.group(1).split(",")] * int(found.group(2) or 1)
+        flags += [int(flag) for flag in match.group(1).split(",")] * int(match.group(2) or 1)
     return tuple(flags)
 
 

@@ -243,14 +243,14 @@ def _quotient(world: int | None, sizes: tuple[int | None, ...]) -> int | None:
 
 
 def _stated(config: RunConfig, name: str) -> int | None:
-    found = config.sizes.get(name)
-    return None if found is None else as_size(found.value)
+    value = config.sizes.get(name)
+    return None if value is None else as_size(value.value)
 
 
 def _variable(config: RunConfig, *names: str) -> int | None:
     for name in names:
-        found = config.environment.get(name)
-        text = "" if found is None else str(found.value)
+        value = config.environment.get(name)
+        text = "" if value is None else str(value.value)
         if text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0:
             return int(text)
     return None

@@ -57,9 +57,9 @@ def _read_row(row: Any) -> list[Any]:
     if not isinstance(row, tuple):
         raise ValueError("pipeline_model_parallel_layout must be a list of lists")
     names = [str(name).strip().lower().removeprefix("layertype.") for name in row]
-    for found, name in zip(row, names, strict=True):
-        if not isinstance(found, str) or name not in _NAMES:
-            raise ValueError(f"{found} is not a valid LayerType")
+    for element, name in zip(row, names, strict=True):
+        if not isinstance(element, str) or name not in _NAMES:
+            raise ValueError(f"{element} is not a valid LayerType")
     return names
 
 

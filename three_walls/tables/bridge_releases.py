@@ -276,11 +276,11 @@ def check_release(bridge_version: str | None) -> None:
     is_release = re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version)
     if is_release and release_number(bridge_version) in map(release_number, known_releases()):
         return
-    found = f"found {bridge_version!r}"
+    problem = f"found {bridge_version!r}"
     if is_release:
-        found = f"no data of {bridge_version} is known; the nearest is {nearest_release(bridge_version)}"
+        problem = f"no data of {bridge_version} is known; the nearest is {nearest_release(bridge_version)}"
     raise UsageError(
-        f"--bridge-version: expected a release like {', '.join(known_releases()[:-1])}, or {MAIN}: {found}"
+        f"--bridge-version: expected a release like {', '.join(known_releases()[:-1])}, or {MAIN}: {problem}"
     )
 
 

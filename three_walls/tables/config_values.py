@@ -29,8 +29,8 @@ def read_words(type_name: str, words: Sequence[str]) -> ConfigData:
         if len(words) != 1:
             raise ValueError(f"expected one word, found {len(words)}")
         return _read_word(type_name, words[0])
-    found = tuple(_read_word(element, word) for word in words)
-    return found[0] if type_name.endswith("_or_list") and len(found) == 1 else found
+    values = tuple(_read_word(element, word) for word in words)
+    return values[0] if type_name.endswith("_or_list") and len(values) == 1 else values
 
 
 def fit(type_name: str, value: ConfigData) -> ConfigData:

@@ -70,11 +70,11 @@ class KnownFacts:
 
     def check(self, name: str, unit: str = "") -> str:
         """Why ``name`` cannot stand where a fact (in ``unit``) is expected; empty if it can."""
-        found = self.unit_of(name)
-        if found is None:
+        found_unit = self.unit_of(name)
+        if found_unit is None:
             hint = suggest(name, self.definitions) or "; three-walls facts lists the facts"
             return f"unknown fact {name}{hint}"
-        return f"expected a fact in {unit}, found {name} ({found})" if unit and found != unit else ""
+        return f"expected a fact in {unit}, found {name} ({found_unit})" if unit and found_unit != unit else ""
 
 
 def _read_conditions(value: Any, info: ValidationInfo) -> tuple[Clause, ...]:

@@ -96,10 +96,10 @@ class ReplayedDraft(Draft):
 
     def _take_fitting(self, names: Iterable[str]) -> bool:
         """Takes the cheapest of the rules that free memory; False where none can follow."""
-        found = [finding for name in names if (finding := self._allow(name, self.settled))]
-        if found:
-            self._append_fitting(min(found, key=self._rank))
-        return bool(found)
+        findings = [finding for name in names if (finding := self._allow(name, self.settled))]
+        if findings:
+            self._append_fitting(min(findings, key=self._rank))
+        return bool(findings)
 
     def _allow(self, name: str, facts: FactSheet) -> Finding | None:
         """The finding on ``facts``, with its own gain, if it can follow the entries so far; else None."""
@@ -147,17 +147,17 @@ class ReplayedDraft(Draft):
         finding = self._allow(name, self.settled)
         if finding is None:
             return None
-        found, _ = self.replays.find(self.rules[name], self.settled)
-        if not found or self.replays.step(self.taken).because_unknown:
+        transformations, _ = self.replays.find(self.rules[name], self.settled)
+        if not transformations or self.replays.step(self.taken).because_unknown:
             return None
-        likely_ns = self.replays.step(self.taken).likely_ns - self.replays.likely_ns((*self.taken, *found))
+        likely_ns = self.replays.step(self.taken).likely_ns - self.replays.likely_ns((*self.taken, *transformations))
         gain = Gain(None, likely_ns, likely_ns, REPLAYED)
         self.last_gain[name] = (likely_ns, len(self.steps))
         if is_small(gain, self.minimum_ns):
             small = describe_small(gain, self.minimum_ns)
             self.left_out[name] = f"The earlier entries save the remaining time. {small}" if self.steps else small
             return None
-        return replace(finding, gain_ns=gain), found
+        return replace(finding, gain_ns=gain), transformations
 
     def _bound(self, name: str) -> Finding | None:
         """The finding with the upper bound of its gain, if no replay gives its gain; else None."""
@@ -180,19 +180,19 @@ class ReplayedDraft(Draft):
 
     def _append_fitting(self, finding: Finding) -> None:
         """Adds an edit that frees memory. Where it can be replayed, the step after it holds its cost."""
-        gain, found = self.replays.gain_of(self.rules[finding.rule], self.settled, self.taken)
-        self.taken = (*self.taken, *found)
+        gain, transformations = self.replays.gain_of(self.rules[finding.rule], self.settled, self.taken)
+        self.taken = (*self.taken, *transformations)
         self._append_entry(finding, gain or finding.gain_ns, finding.gain_ns, self._step_after())
 
-    def _append_replayed(self, finding: Finding, found: Transformations) -> None:
+    def _append_replayed(self, finding: Finding, transformations: Transformations) -> None:
         before = self.replays.step(self.taken)
-        self.taken = (*self.taken, *found)
+        self.taken = (*self.taken, *transformations)
         after = self.replays.step(self.taken)
-        gain = describe_gain(self.rules[finding.rule].gain, found, before, after)
+        gain = describe_gain(self.rules[finding.rule].gain, transformations, before, after)
         assert before.likely_ns - after.likely_ns == gain.likely  # so the gains sum to what the plan saves
         alone = self.findings[finding.rule].gain_ns
         self._append_entry(finding, gain, alone if alone.basis == REPLAYED else gain, self._step_after())
-        self.settled = self.settled.with_values(_list_removed(found, self.settled))
+        self.settled = self.settled.with_values(_list_removed(transformations, self.settled))
         whole = replace(gain, high=gain.likely)
         # For the upper bounds that follow.
         self._change_facts(lambda facts: apply_gain(self.rules[finding.rule], whole, (), facts, Level.HIGH))
@@ -265,14 +265,14 @@ _NO_SIZE = Gain(None, None, None, REPLAYED)
 """Stands for a gain that is not replayed yet, so that no size decides."""
 
 
-def _list_removed(found: Transformations, facts: FactSheet) -> dict[str, int]:
+def _list_removed(transformations: Transformations, facts: FactSheet) -> dict[str, int]:
     """Times and fractions of the categories that leave the step whole, as unfused attention does: they are 0 then.
 
     An edit that depends on them (which module to recompute) must not be chosen for kernels that are gone.
     """
     gone = {
         f"{category}_ns"
-        for change in found
+        for change in transformations
         if change.action is Action.SCALE and change.time.likely == 0
         for category in change.select.categories
         if change.select == Selection(categories=change.select.categories)

@@ -48,9 +48,9 @@ class Replays:
     def error_fraction(self) -> float:
         return self.predictor.error_fraction
 
-    def step(self, taken: Transformations = ()) -> Prediction:
+    def step(self, earlier: Transformations = ()) -> Prediction:
         """The step after ``taken``, with the range of what that gains; the likely step where nothing changes."""
-        transformations = (*self.base, *taken)
+        transformations = (*self.base, *earlier)
         if not transformations:
             now = self.predictor.step_ns
             return replace(now, low_ns=now.likely_ns, high_ns=now.likely_ns)
@@ -62,20 +62,20 @@ class Replays:
         """The transformations of ``rule`` on this run, or none and why its gain cannot be predicted."""
         if not rule.gain.replay:
             return (), rule.gain.no_replay or NO_TRANSFORMATION
-        found, lacking = resolve(rule.gain.replay, facts)
-        if lacking:
-            return (), f"unknown: {list_labels(lacking, facts)}"
-        reasons = [self.explain(transformation) for transformation in found]
+        transformations, missing_names = resolve(rule.gain.replay, facts)
+        if missing_names:
+            return (), f"unknown: {list_labels(missing_names, facts)}"
+        reasons = [self.explain(transformation) for transformation in transformations]
         if all(reasons):  # also where none is left
             reason = reasons[0] if reasons else "none of its transformations applies to this run"
             symptoms = (facts.get(name) for condition in rule.when for name in list_names(condition))
             missing = next((fact.missing_reason for fact in symptoms if fact.missing_reason), "")
             return (), f"{reason}: {missing}" if missing else reason
-        return found, ""
+        return transformations, ""
 
-    def likely_ns(self, taken: Transformations) -> int:
+    def likely_ns(self, earlier: Transformations) -> int:
         """The likely step after ``taken``, from one replay."""
-        transformations = (*self.base, *taken)
+        transformations = (*self.base, *earlier)
         known = self.answers.get(transformations)
         return known.likely_ns if known else self.predictor.predict_likely_ns(transformations)
 
@@ -85,23 +85,25 @@ class Replays:
             self.explained[transformation] = self.predictor.explain(transformation)
         return self.explained[transformation]
 
-    def gain_of(self, rule: Rule, facts: FactSheet, taken: Transformations = ()) -> tuple[Gain | None, Transformations]:
+    def gain_of(
+        self, rule: Rule, facts: FactSheet, earlier: Transformations = ()
+    ) -> tuple[Gain | None, Transformations]:
         """What ``rule`` gains on the step that ``taken`` leaves, with its transformations; None if nobody can tell."""
-        found, _ = self.find(rule, facts)
-        if not found:
+        transformations, _ = self.find(rule, facts)
+        if not transformations:
             return None, ()
-        before, after = self.step(taken), self.step((*taken, *found))
+        before, after = self.step(earlier), self.step((*earlier, *transformations))
         if before.because_unknown or after.because_unknown:
             return None, ()
-        return describe_gain(rule.gain, found, before, after), found
+        return describe_gain(rule.gain, transformations, before, after), transformations
 
-    def why_unknown(self, rule: Rule, facts: FactSheet, taken: Transformations = ()) -> str:
+    def why_unknown(self, rule: Rule, facts: FactSheet, earlier: Transformations = ()) -> str:
         """Why the gain of ``rule`` is not predicted."""
-        found, reason = self.find(rule, facts)
-        return reason or self.step((*taken, *found)).because_unknown or self.step(taken).because_unknown
+        transformations, reason = self.find(rule, facts)
+        return reason or self.step((*earlier, *transformations)).because_unknown or self.step(earlier).because_unknown
 
 
-def describe_gain(model: GainModel, found: Transformations, before: Prediction, after: Prediction) -> Gain:
+def describe_gain(model: GainModel, transformations: Transformations, before: Prediction, after: Prediction) -> Gain:
     """The step before less the step after, at the ends of all parameters.
 
     Both steps hold the uncertainty of earlier edits, so the ends are compared with each other. An end where the edit
@@ -113,7 +115,9 @@ def describe_gain(model: GainModel, found: Transformations, before: Prediction, 
     likely_ns = before.likely_ns - after.likely_ns
     ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
     reasons = " ".join(
-        dict.fromkeys(f"{_sentence(part.reason)}{f' ({part.source})' if part.source else ''}." for part in found)
+        dict.fromkeys(
+            f"{_sentence(part.reason)}{f' ({part.source})' if part.source else ''}." for part in transformations
+        )
     )
     return Gain(
         low=min(ends),
@@ -137,8 +141,8 @@ def resolve(entries: Sequence[ReplayEntry], facts: FactSheet) -> tuple[Transform
 
     As with edits, of several for the same work whose conditions are not known the first one counts.
     """
-    found: list[Transformation] = []
-    lacking: list[str] = []
+    transformations: list[Transformation] = []
+    missing: list[str] = []
     uncertain: set[tuple[Action, SelectionEntry]] = set()
     for entry in entries:
         answer = evaluate_all(entry.only_if, facts)
@@ -147,9 +151,9 @@ def resolve(entries: Sequence[ReplayEntry], facts: FactSheet) -> tuple[Transform
             continue
         if answer is Truth.UNKNOWN:
             uncertain.add(work)
-        lacking += [name for name in entry.list_facts() if facts.number(name) is None]
-        found.append(entry.fill(facts))
-    return ((), tuple(dict.fromkeys(lacking))) if lacking else (tuple(found), ())
+        missing += [name for name in entry.list_facts() if facts.number(name) is None]
+        transformations.append(entry.fill(facts))
+    return ((), tuple(dict.fromkeys(missing))) if missing else (tuple(transformations), ())
 
 
 def _sentence(text: str) -> str:

@@ -76,9 +76,9 @@ def derive_cases(rule: Rule, cases: RuleCases) -> tuple[tuple[Case, ...], list[s
     derived: list[Case] = [*_missing_fact_cases(rule, search.bases)]
     gaps = []
     for mutant in mutants_of_conditions(rule):
-        found = search.distinguish(mutant)
-        if found:
-            derived.append(found)
+        derived_case = search.distinguish(mutant)
+        if derived_case:
+            derived.append(derived_case)
         elif not search.is_noticed(mutant):
             gaps.append(f"no case shows that {mutant.name} matters: write a case in which it alone decides")
     alternatives = (

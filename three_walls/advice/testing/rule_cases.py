@@ -128,8 +128,8 @@ class RuleCases:
     def facts_of(self, case: Case) -> FactSheet:
         """The facts on which ``case`` is judged."""
         values = {**self.workload, **case.given}
-        kept = {name: value for name, value in values.items() if name not in case.without}
-        return sheet_of(kept, self.known, case.environment_is_known)
+        present = {name: value for name, value in values.items() if name not in case.without}
+        return sheet_of(present, self.known, case.environment_is_known)
 
 
 def load_cases(path: Path, *, definitions: Iterable[FactDefinition]) -> RuleCases:

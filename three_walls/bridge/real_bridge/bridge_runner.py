@@ -178,10 +178,10 @@ def _plain(value: Any) -> Any:
 
 def _dump(config: Any) -> dict[str, Any]:
     """Every field that an override can reach, by path, with plain values."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for section, content in vars(config).items():
         if content is None or isinstance(content, (str, int)):
-            found[section] = content
+            values[section] = content
             continue
         if isinstance(content, dict):  # env_vars
             fields = content
@@ -190,9 +190,9 @@ def _dump(config: Any) -> dict[str, Any]:
             fields = {name: getattr(content, name, None) for name in names if not name.startswith("_")}
         else:
             continue
-        found[section] = type(content).__name__
-        found.update({f"{section}.{name}": _plain(value) for name, value in fields.items()})
-    return found
+        values[section] = type(content).__name__
+        values.update({f"{section}.{name}": _plain(value) for name, value in fields.items()})
+    return values
 
 
 def _describe(error: Exception) -> str:

@@ -56,8 +56,8 @@ def _find(words: tuple[str, ...], depth: int) -> LaunchedProgram:
         passed_on = _find(_find_passed_on(inner, words[at + 1 :]), depth + 1)
         if passed_on.script is not None:
             return passed_on
-        found = [_find(command, depth + 1) for command in _commands(inner)]
-        with_script = [program for program in found if program.script is not None]
+        programs = [_find(command, depth + 1) for command in _commands(inner)]
+        with_script = [program for program in programs if program.script is not None]
         return with_script[0] if with_script else LaunchedProgram(None, ())
     scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
     # On some systems torchrun is itself a Python file: .../torch/distributed/run.py [options] train.py

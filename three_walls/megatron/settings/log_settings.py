@@ -41,31 +41,31 @@ def read_log_settings(log: TrainingLog, progress_gpus: int | None = None) -> lis
     the number of ranks in the progress file. It comes last, because other runs may have written to that file.
     """
     version = dict(log.versions).get(BRIDGE_LIBRARY)
-    found = []
+    sources = []
     if log.argument_block:
-        found.append(read_argument_block(log.argument_block))
+        sources.append(read_argument_block(log.argument_block))
     if log.non_default_settings:
-        found.append(_read_summary_and_release(log.non_default_settings, version))
+        sources.append(_read_summary_and_release(log.non_default_settings, version))
     if log.config_objects:
-        found.append(_read_objects(log.config_objects))
+        sources.append(_read_objects(log.config_objects))
     if log.config_dump is not None:
-        found.append(_read_config_dump(log.config_dump))
+        sources.append(_read_config_dump(log.config_dump))
     if any(asdict(log.layout).values()):
-        found.append(_read_layout(log.layout))
+        sources.append(_read_layout(log.layout))
     if progress_gpus:
         world = {"world_size": ConfigValue(progress_gpus, LOG_PROGRESS)}
-        found.append(SourceSettings(LOG_PROGRESS, sizes=MappingProxyType(world)))
+        sources.append(SourceSettings(LOG_PROGRESS, sizes=MappingProxyType(world)))
     core = dict(log.versions).get(CORE_LIBRARY)
     if core is not None:
-        first, *others = found or [SourceSettings(LOG_LAYOUT)]
-        found = [replace(first, megatron_core_version=core), *others]
+        first, *others = sources or [SourceSettings(LOG_LAYOUT)]
+        sources = [replace(first, megatron_core_version=core), *others]
     if version is None:
-        return found
+        return sources
     return [
         replace(source, bridge_version=version, bridge_version_evidence="stated in the log")
         if source.dialect == "bridge"
         else source
-        for source in found
+        for source in sources
     ]
 
 
@@ -97,9 +97,9 @@ def _infer_core_release(arguments: Collection[str]) -> str | None:
     went with it; None where neither is there, as in a block that is not whole.
     """
     spellings = [key.megatron_lm for key in config_keys().keys.values() if key.megatron_lm is not None]
-    named = [found for found in spellings if found.flag is not None and _argument(found.flag) in arguments]
-    since = [found.since for found in named if found.since is not None]
-    until = [found.until for found in named if found.until is not None]
+    named = [spelling for spelling in spellings if spelling.flag is not None and _argument(spelling.flag) in arguments]
+    since = [spelling.since for spelling in named if spelling.since is not None]
+    until = [spelling.until for spelling in named if spelling.until is not None]
     return max(since, key=release_number) if since else min(until, key=release_number) if until else None
 
 
@@ -197,10 +197,10 @@ def _keys_by_argument() -> Mapping[str, tuple[tuple[ConfigKey, bool], ...]]:
     An argument has the name of its key or of its flag. Where releases have both, the one with the key's own name holds
     the value that Megatron-LM derived.
     """
-    found: dict[str, tuple[tuple[ConfigKey, bool], ...]] = {}
+    by_argument: dict[str, tuple[tuple[ConfigKey, bool], ...]] = {}
     keys = config_keys().keys
     for name, key_names in config_keys().argument_names.items():
-        found[name] = tuple((keys[key_name], False) for key_name in key_names)
+        by_argument[name] = tuple((keys[key_name], False) for key_name in key_names)
     for key in keys.values():
         spelling = key.megatron_lm
         if spelling is None:
@@ -208,10 +208,10 @@ def _keys_by_argument() -> Mapping[str, tuple[tuple[ConfigKey, bool], ...]]:
         for flag in flags_of(key):
             if flag != spelling.negated_flag or spelling.flag is None:
                 is_negated = spelling.flag is None
-                found.setdefault(_argument(flag), ((key, is_negated),))
+                by_argument.setdefault(_argument(flag), ((key, is_negated),))
     for key in keys.values():
-        found[key.name] = ((key, False),)
-    return MappingProxyType(found)
+        by_argument[key.name] = ((key, False),)
+    return MappingProxyType(by_argument)
 
 
 def _argument(flag: str) -> str:
@@ -221,11 +221,11 @@ def _argument(flag: str) -> str:
 @cache
 def _keys_by_place() -> Mapping[str, ConfigKey]:
     """Path in the summary -> key. A path is that of an override, or the place of the value in force."""
-    found = dict(keys_by_path())
+    by_path = dict(keys_by_path())
     for key in config_keys().keys.values():
         for path in key.bridge.in_force if key.bridge is not None else ():
-            found.setdefault(path, key)
-    return MappingProxyType(found)
+            by_path.setdefault(path, key)
+    return MappingProxyType(by_path)
 
 
 def _read_config_dump(text: str) -> SourceSettings:

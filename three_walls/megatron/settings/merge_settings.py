@@ -74,14 +74,14 @@ def _merge_values(
     merged: dict[str, ConfigValue] = {}
     conflicts = []
     for key in dict.fromkeys(key for source in sources for key in values_of(source)):
-        found = [values_of(source)[key] for source in sources if key in values_of(source)]
-        first = next((value for value in found if value.is_stated), found[0])
-        compared = [] if first.is_withheld else [value for value in found if not value.is_withheld]
+        values = [values_of(source)[key] for source in sources if key in values_of(source)]
+        first = next((value for value in values if value.is_stated), values[0])
+        compared = [] if first.is_withheld else [value for value in values if not value.is_withheld]
         agreeing = [value for value in compared if value is not first and is_same(value.value, first.value)]
         merged[key] = replace(first, confirmed_by=tuple(value.source for value in agreeing))
-        stated = [value for value in compared if value.is_stated]
-        if any(_contradicts(key, value, first) for value in stated):
-            conflicts.append(ConfigConflict(key, tuple(stated)))
+        explicit = [value for value in compared if value.is_stated]
+        if any(_contradicts(key, value, first) for value in explicit):
+            conflicts.append(ConfigConflict(key, tuple(explicit)))
     return merged, sorted(conflicts, key=lambda conflict: conflict.key)
 
 
@@ -158,7 +158,7 @@ def _derive(
     groups = values.get("group_query_attention", _UNSET)
     if dialect == "megatron_lm" and groups.value is False:  # then Megatron-LM ignores the number of groups
         values["num_query_groups"] = ConfigValue(None, groups.source)
-    known = {name: found.value for name, found in values.items() if not found.is_withheld and not _is_mistake(found)}
+    known = {name: value.value for name, value in values.items() if not value.is_withheld and not _is_mistake(value)}
     fixed = {name for name in values if name not in known or (name in settled and known[name] is not None)}
     settings = KnownSettings(known, fixed)
     if dialect == "megatron_lm":

@@ -92,8 +92,8 @@ class RunConfig:
 
     def get(self, key: str) -> ConfigData:
         """Value of ``key``; None where it is unset *or* unknown (:meth:`knows` distinguishes them)."""
-        found = self.values.get(key)
-        return None if found is None else found.value
+        value = self.values.get(key)
+        return None if value is None else value.value
 
     def knows(self, key: str) -> bool:
         """Whether ``key`` is known, be it known to be unset."""

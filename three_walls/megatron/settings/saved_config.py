@@ -86,9 +86,9 @@ def infer_release(paths: Collection[str]) -> tuple[str | None, str]:
     releases = bridge_releases()
     newest, markers = 0, list[str]()
     for index, release in enumerate(releases):
-        found = [path for path in release.came_with if path in paths]
-        if found:
-            newest, markers = index, found
+        markers_here = [path for path in release.came_with if path in paths]
+        if markers_here:
+            newest, markers = index, markers_here
     for release in releases[:newest]:
         gone = [path for path in release.last_with if path in paths]
         if gone:
@@ -110,15 +110,15 @@ def _known_paths() -> Iterator[str]:
 
 def _by_path(root: Mapping[str, Any]) -> dict[str, Any]:
     """``section.key`` -> value. Newer releases hold the transformer's settings one level deeper, in ``model``."""
-    found: dict[str, Any] = {}
+    by_path: dict[str, Any] = {}
     for section, entries in root.items():
         if isinstance(entries, dict):
-            found.update({f"{section}.{name}": value for name, value in entries.items()})
-    inner = found.get("model.transformer")
+            by_path.update({f"{section}.{name}": value for name, value in entries.items()})
+    inner = by_path.get("model.transformer")
     if isinstance(inner, dict):
         for name, value in inner.items():
-            found.setdefault(f"model.{name}", value)
-    return found
+            by_path.setdefault(f"model.{name}", value)
+    return by_path
 
 
 def _read_key(

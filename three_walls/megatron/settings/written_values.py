@@ -19,17 +19,17 @@ def read_overrides(word: str) -> list[Override]:
     """The settings of one Hydra override. ``x={_target_:...AttnBackend,_args_:[2]}`` is read as ``x=fused``."""
     overrides = read_override(word)
     values = {override.path: override.value for override in overrides}
-    found: list[Override] = []
+    settings: list[Override] = []
     for override in overrides:
         path = override.path.removesuffix(_TARGET).removesuffix(_ARGUMENTS)
         member = None
         if path != override.path:
             member = read_construction(values.get(path + _TARGET), values.get(path + _ARGUMENTS))
         if member is None:
-            found.append(override)
+            settings.append(override)
         elif override.path.endswith(_TARGET):
-            found.append(Override(override.prefix, path, member))
-    return found
+            settings.append(Override(override.prefix, path, member))
+    return settings
 
 
 def plain_value(key: ConfigKey, raw: Any) -> ConfigData:
