@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.layers.attention_passes import BACKWARD, FORWARD, AttentionPasses
-from three_walls.layers.moe_passes import EXCHANGES
 from three_walls.step.build_timeline import (
     ATTENTION,
     COMBINE_NODE,
@@ -29,7 +28,7 @@ from three_walls.step.build_timeline import (
     WEIGHT_GRADIENTS,
 )
 from three_walls.step.step_tables import SCHEDULE_NODES, Operations, ScheduleNodes
-from three_walls.tables.buckets import GEMM_CATEGORIES
+from three_walls.tables.buckets import GEMM_CATEGORIES, TOKEN_EXCHANGES
 
 F, B, X, OTHER = "F", "B", "X", "-"
 
@@ -102,7 +101,9 @@ def _order_launches(operations: pl.DataFrame, attention: pl.DataFrame) -> _Launc
     if len(streams) != 1 or operations.select("capture_id", "process").n_unique() != 1:
         return None
     phase = pl.when(pl.col("phase") == FORWARD).then(pl.lit(F)).when(pl.col("phase") == BACKWARD).then(pl.lit(B))
-    exchange = pl.when(pl.col("category").cast(pl.String).is_in(EXCHANGES)).then(pl.lit(X)).otherwise(pl.lit(OTHER))
+    exchange = (
+        pl.when(pl.col("category").cast(pl.String).is_in(TOKEN_EXCHANGES)).then(pl.lit(X)).otherwise(pl.lit(OTHER))
+    )
     kernels = operations.filter(pl.col("kind") == "kernel").sort("launch_start_ns", "start_ns", "end_ns")
     if kernels.is_empty() or kernels["launch_start_ns"].null_count():
         return None

@@ -17,17 +17,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from three_walls.layers.attention_passes import BACKWARD, FORWARD
-from three_walls.layers.moe_passes import (
-    COMBINE,
-    DISPATCH,
-    EXCHANGES,
-    EXPERT_GEMM,
-    PERMUTE,
-    ROUTER,
-    SHARED_EXPERT,
-    UNPERMUTE,
-)
-from three_walls.tables.buckets import GEMM_CATEGORIES
+from three_walls.layers.moe_passes import COMBINE, DISPATCH, EXPERT_GEMM, PERMUTE, ROUTER, SHARED_EXPERT, UNPERMUTE
+from three_walls.tables.buckets import GEMM_CATEGORIES, TOKEN_EXCHANGES
 
 ATTENTION, EXPERTS, OUTSIDE = "attention", "experts", "outside"
 MODULES = (ATTENTION, ROUTER, DISPATCH, EXPERTS, COMBINE, OUTSIDE)
@@ -106,7 +97,7 @@ def place_in_layers(launches: Launches, phase: str, shared: SharedExperts | None
     places: list[Place | None] = [None] * len(launches)
     marks = [place for place, other in enumerate(launches.phases) if other == phase]
     is_part = not marks
-    if is_part and launches.first(0, len(launches), ROUTER, *EXCHANGES) is None:
+    if is_part and launches.first(0, len(launches), ROUTER, *TOKEN_EXCHANGES) is None:
         return places
     bounds = [(0, len(launches))] if is_part else _bound_layers(launches, marks)
     for number, (begin, end) in enumerate(bounds):
@@ -137,7 +128,7 @@ def _bound_layers(launches: Launches, marks: list[int]) -> list[tuple[int, int]]
 
 def _end_layer(launches: Launches, mark: int, limit: int) -> int:
     """Where the layer with attention at ``mark`` ends: at the norm after its combine. ``limit``: the next attention."""
-    last_exchange = launches.last(mark, limit, *EXCHANGES)
+    last_exchange = launches.last(mark, limit, *TOKEN_EXCHANGES)
     first_router = launches.first(mark, limit, ROUTER)
     if last_exchange is not None:
         after = last_exchange + 1
@@ -170,7 +161,7 @@ def _split_layer(
     gemms = [
         place for place in launches.places(from_attention, end, *GEMM_CATEGORIES) if launches.streams[place] != side
     ]
-    routed = launches.first(from_attention, end, ROUTER, *EXCHANGES)
+    routed = launches.first(from_attention, end, ROUTER, *TOKEN_EXCHANGES)
     if routed is None:
         # A dense layer: the norm before its MLP ends the attention.
         norm = launches.first(from_attention, end, _NORM)
@@ -185,20 +176,20 @@ def _split_layer(
     yield from _split_router(launches, (router, dispatch), routed, phase, shared)
     for place in range(dispatch, end):
         category = launches.categories[place]
-        if side is not None and launches.streams[place] == side and category not in EXCHANGES:
+        if side is not None and launches.streams[place] == side and category not in TOKEN_EXCHANGES:
             yield place, ROUTER, SHARED_EXPERT
         elif place < experts:
-            yield place, DISPATCH, DISPATCH if category in EXCHANGES else PERMUTE
+            yield place, DISPATCH, DISPATCH if category in TOKEN_EXCHANGES else PERMUTE
         elif place < combine:
             yield place, EXPERTS, EXPERT_GEMM if category in GEMM_CATEGORIES else EXPERT
         else:
-            yield place, COMBINE, COMBINE if category in EXCHANGES else UNPERMUTE
+            yield place, COMBINE, COMBINE if category in TOKEN_EXCHANGES else UNPERMUTE
 
 
 def _find_experts(launches: Launches, bounds: tuple[int, int], gemms: list[int]) -> tuple[int, int, int]:
     """Where dispatch, experts and combine begin in a layer. ``bounds``: from the router's first kernel to the end."""
     routed, end = bounds
-    exchanges = launches.places(routed, end, *EXCHANGES)
+    exchanges = launches.places(routed, end, *TOKEN_EXCHANGES)
     gaps = [[gemm for gemm in gemms if before < gemm < after] for before, after in pairwise(exchanges)]
     most = max((len(gap) for gap in gaps), default=0)
     if most:
@@ -215,7 +206,7 @@ def _find_experts(launches: Launches, bounds: tuple[int, int], gemms: list[int])
     permuted = launches.last(routed, sent, PERMUTE, ROUTER, "ep_control", _NORM, *GEMM_CATEGORIES)
     is_permuted = permuted is not None and launches.categories[permuted] == PERMUTE
     dispatch = launches.begin_of_run(permuted, routed) if permuted is not None and is_permuted else sent
-    received = launches.last(max(first_exchange, dispatch), first_gemm, PERMUTE, *EXCHANGES)
+    received = launches.last(max(first_exchange, dispatch), first_gemm, PERMUTE, *TOKEN_EXCHANGES)
     experts = max(dispatch, first_gemm if received is None else received + 1)
     gathered = launches.first(last_gemm, last_exchange, PERMUTE)
     combine = last_exchange if gathered is None else gathered

@@ -17,17 +17,14 @@ import polars as pl
 from three_walls.layers.attention_passes import BACKWARD, FORWARD, RECOMPUTE, AttentionPasses, Replays
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.step_tables import Operations
-from three_walls.tables.buckets import GEMM_CATEGORIES
-
-EXCHANGES = ("ep_all_to_all", "ep_dispatch_combine")
-"""Categories of the operations that exchange tokens."""
+from three_walls.tables.buckets import GEMM_CATEGORIES, TOKEN_EXCHANGES
 
 DISPATCH, COMBINE = "dispatch", "combine"
 ROUTER, PERMUTE, EXPERT_GEMM, UNPERMUTE = "router", "permute", "expert_gemm", "unpermute"
 SHARED_EXPERT = "shared_expert"
 PARTS = (ROUTER, PERMUTE, DISPATCH, EXPERT_GEMM, COMBINE, UNPERMUTE, SHARED_EXPERT)
 
-LAYER_CATEGORIES = (*EXCHANGES, *GEMM_CATEGORIES, "norm", "router", "permute")
+LAYER_CATEGORIES = (*TOKEN_EXCHANGES, *GEMM_CATEGORIES, "norm", "router", "permute")
 """Categories of the operations that the passes and their parts are made of."""
 
 _BOUNDARIES = (*GEMM_CATEGORIES, "norm")
@@ -80,7 +77,7 @@ def find_passes_in_order(
     """
     if attention.is_empty() or attention["direction"].null_count():
         return LayerPasses(reason=NO_ATTENTION)
-    exchanges = operations.filter(pl.col("category").is_in(EXCHANGES)).select("start_ns", "end_ns")
+    exchanges = operations.filter(pl.col("category").is_in(TOKEN_EXCHANGES)).select("start_ns", "end_ns")
     if exchanges.is_empty():
         return LayerPasses(reason=NO_EXCHANGES)
     gemms = operations.filter(pl.col("category").is_in(GEMM_CATEGORIES))

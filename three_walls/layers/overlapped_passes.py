@@ -17,7 +17,6 @@ from three_walls.layers.attention_passes import BACKWARD, FORWARD
 from three_walls.layers.moe_passes import (
     COMBINE,
     DISPATCH,
-    EXCHANGES,
     EXPERT_GEMM,
     NO_EXCHANGES,
     PERMUTE,
@@ -27,7 +26,7 @@ from three_walls.layers.moe_passes import (
 )
 from three_walls.step.build_timeline import ATTENTION, COMBINE_NODE, DISPATCH_NODE, EXPERTS, WEIGHT_GRADIENTS
 from three_walls.step.step_tables import Operations, ScheduleNodes
-from three_walls.tables.buckets import GEMM_CATEGORIES
+from three_walls.tables.buckets import GEMM_CATEGORIES, TOKEN_EXCHANGES
 
 _MOE_ORDER = {
     FORWARD: [ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE],
@@ -49,7 +48,7 @@ def find_overlapped_passes(operations: Operations, nodes: ScheduleNodes) -> Laye
     placed = _place_in_nodes(operations, _number_passes(nodes))
     if placed["pass"].null_count() == placed.height:
         return None
-    is_exchange = pl.col("category").is_in(EXCHANGES)
+    is_exchange = pl.col("category").is_in(TOKEN_EXCHANGES)
     exchanges = placed.filter(is_exchange)
     if exchanges.is_empty():
         return LayerPasses(reason=NO_EXCHANGES)
@@ -143,7 +142,7 @@ def _part_of_operation() -> pl.Expr:
     the nearest GEMM or norm.
     """
     node, goes_forward = pl.col("node"), pl.col("direction") == FORWARD
-    is_exchange, permutes = pl.col("category").is_in(EXCHANGES), pl.col("category") == "permute"
+    is_exchange, permutes = pl.col("category").is_in(TOKEN_EXCHANGES), pl.col("category") == "permute"
     is_gemm = pl.col("category").is_in(GEMM_CATEGORIES)
     boundary_ns = pl.col("launch_start_ns").filter(is_gemm | (pl.col("category") == "norm"))
     gemm_ns = pl.col("launch_start_ns").filter(is_gemm & ~pl.col("is_delayed"))

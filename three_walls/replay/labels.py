@@ -23,14 +23,14 @@ from three_walls.layers.layer_order import (
     SharedExperts,
     place_in_layers,
 )
-from three_walls.layers.moe_passes import COMBINE, DISPATCH, EXCHANGES, EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
+from three_walls.layers.moe_passes import COMBINE, DISPATCH, EXPERT_GEMM, PERMUTE, ROUTER, UNPERMUTE
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import RankOperations, StepGraph
 from three_walls.step.operators import EVALUATES, Operators, read_operators
 from three_walls.step.step_tables import Operations
-from three_walls.tables.buckets import GEMM_CATEGORIES
+from three_walls.tables.buckets import GEMM_CATEGORIES, TOKEN_EXCHANGES
 from three_walls.tables.nvtx_ranges import WGRAD_ACCUMULATION, torch_operators
 from three_walls.trace.read_trace import Trace
 
@@ -208,7 +208,7 @@ class _View:
 
     def has_layer(self, places: Sequence[int]) -> bool:
         """Whether launches run attention, or exchange tokens."""
-        return any(self.phases[place] is not None or self.categories[place] in EXCHANGES for place in places)
+        return any(self.phases[place] is not None or self.categories[place] in TOKEN_EXCHANGES for place in places)
 
     def place(self, places: Sequence[int], phase: str, labels: _Labels, breaks: frozenset[int]) -> list[list[int]]:
         """Labels the launches at ``places`` with module and work; returns those of each pass through a layer."""

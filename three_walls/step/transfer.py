@@ -36,14 +36,14 @@ from three_walls.step.intervals import DURATION, intersect, merge_overlapping
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import ExposureRows, Operations, ReadyDurations, Slices, TransferRows
-from three_walls.tables.buckets import COMMUNICATION_CATEGORIES
+from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, TOKEN_EXCHANGES
 
 _KIND = ("rank_index", "category", "stream", "name_id", "small")
 """Identifies calls that are comparable in size. ``small``: see _mark_small."""
 
 _EXCHANGES = ("ep_all_to_all", "send_recv_ambiguous")
 
-_IS_TOKEN_EXCHANGE = pl.col("category").is_in(["ep_all_to_all", "ep_dispatch_combine"])
+_IS_TOKEN_EXCHANGE = pl.col("category").is_in(list(TOKEN_EXCHANGES))
 _SIZED_NS = pl.when(_IS_TOKEN_EXCHANGE).then(
     (pl.col("message_bytes") * pl.col("fastest_ns_per_byte")).round().cast(pl.Int64)
 )
