@@ -47,19 +47,6 @@ def test_the_meaning_of_a_time_with_a_share_of_the_step_begins_as_the_shares_doe
         assert DEFINITION_BY_NAME[share.numerator].meaning == f"Time per step {of_step}"
 
 
-POOLS = {name: each.pool for name, each in DEFINITION_BY_NAME.items() if each.pool is not None}
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_what_a_pool_is_part_of_are_times_and_contain_what_their_parts_are_part_of(pool: str) -> None:
-    parents = POOLS[pool].part_of
-    assert pool not in parents
-    for name in parents:
-        assert DEFINITION_BY_NAME[name].unit == "ns"
-        if name in POOLS:
-            assert set(POOLS[name].part_of) <= {pool, *parents}, name
-
-
 @pytest.mark.parametrize("name", DEFINITION_BY_NAME)
 def test_a_fraction_is_of_defined_facts(name: str) -> None:
     each = DEFINITION_BY_NAME[name]

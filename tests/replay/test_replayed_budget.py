@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.replay.small_graphs import GraphBuilder, lockstep_graph
-from three_walls.replay.predictor import find_point_times, measure_replayed_budget
+from three_walls.replay.predictor import ProfilerCost, StepReplay, find_point_times, measure_replayed_budget
 from three_walls.replay.step_graph import StepGraph, Work, replay
+from three_walls.replay.transformation import NOTHING, Action, Selection, Transformation
 
 
 def budget_of(graph: StepGraph, work: Work | None = None) -> dict[str, int]:
@@ -48,6 +49,25 @@ def test_an_operation_that_takes_no_time_any_more_owns_none() -> None:
     budget = budget_of(graph, replace(graph.work, duration_ns=np.array([50, 0])))
     assert "norm" not in budget
     assert sum(budget.values()) == replay(graph, replace(graph.work, duration_ns=np.array([50, 0]))).longest_ns
+
+
+def test_a_step_of_which_nothing_is_left_has_a_budget_of_nothing() -> None:
+    """With a host that takes no time, the memory is filled before the step begins: in the tail of the one before."""
+    builder = late_launch()
+    builder.operation(builder.call(10, 10), duration=20, category="memset")
+    graph = replace(builder.build(), tail_ns=30)
+    step = StepReplay(graph, np.zeros(len(graph.host_segment_ns)), 0, 0.0, ProfilerCost(1, 1, 1))
+    no_compute = Transformation(Action.SCALE, Selection(categories=("compute",)), time=NOTHING)
+    instant_host = Transformation(Action.HOST, host=NOTHING)
+    assert step.budget_after([no_compute]) == {"memset": 20, "launch_starved": 130}
+    assert step.budget_after([no_compute, instant_host]) == step.limits_after([no_compute, instant_host]) == {}
+
+
+def test_a_rank_that_is_done_before_its_step_begins_has_a_step_of_nothing() -> None:
+    graph = replace(late_launch().build(), rank_start_ns=np.array([500]))
+    assert replay(graph).step_ns.tolist() == [0]
+    assert budget_of(graph) == {}
+    assert replay(replace(graph, rank_start_ns=np.array([50]))).step_ns.tolist() == [185 - 50]
 
 
 def test_host_points_are_where_the_replay_puts_them() -> None:

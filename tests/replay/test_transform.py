@@ -177,6 +177,33 @@ def test_a_graph_launches_a_run_at_once_and_keeps_its_kernels(tmp_path: Path) ->
     assert step_us(graph, everything) == 4 * 5 + 3  # the kernels one after the other, 1 us apart
 
 
+GRAPHED_GEMMS = Transformation(Action.GRAPH, GEMMS, overhead_us=same(1))
+
+
+def test_copies_of_a_graphs_inputs_cost_launches_where_the_host_is_the_limit(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    fused = replace(GRAPHED_GEMMS, select=POINTWISE_KERNELS)
+    assert step_us(graph, fused) == 65 - 20
+    assert step_us(graph, replace(fused, added_kernels=same(2))) == 65 - 20 + 2 * 20
+
+
+def test_copies_of_a_graphs_inputs_take_device_time_where_that_is_the_limit(tmp_path: Path) -> None:
+    graph = device_bound(tmp_path)
+    fused = replace(GRAPHED_GEMMS, select=POINTWISE_KERNELS)
+    assert step_us(graph, fused) == 163
+    assert step_us(graph, replace(fused, added_kernels=same(2))) == 163 + 2 * 2.5
+    assert step_us(graph, replace(fused, added_time=same(0.25))) == 163 + 0.25 * (40 + 40)
+
+
+def test_inputs_are_copied_once_for_all_runs_of_one_pass(tmp_path: Path) -> None:
+    graph, copying = device_bound(tmp_path), replace(GRAPHED_GEMMS, added_kernels=same(2))
+    same_pass: dict[str, list[object]] = {"direction": ["forward"] * 4, "micro_batch": [0] * 4}
+    assert step_us(labelled(graph, layer=[0] * 4, **same_pass), copying) == 163 + 2 * 2.5
+    assert step_us(labelled(graph, layer=[0, 0, 1, 1], **same_pass), copying) == 163 + 2 * 2 * 2.5
+    assert step_us(labelled(graph, layer=[None] * 4, **same_pass), copying) == 163 + 2 * 2 * 2.5
+    assert step_us(graph, copying) == 163 + 2 * 2 * 2.5  # passes are not known: each run is a graph
+
+
 def test_what_synchronizes_stays_outside_of_graphs(tmp_path: Path) -> None:
     step = Step().run(110, 115, launched=105).run(130, 135, launched=125)
     step.call("cudaDeviceSynchronize_v3020", 128, 137).run(150, 155, launched=145).run(170, 175, launched=165)
@@ -257,6 +284,31 @@ def test_recompute_adds_forward_work_to_the_backward_pass(tmp_path: Path) -> Non
     assert step_us(graph, change) == 163 + 40
 
 
+CHECKPOINTED = Transformation(Action.REPEAT, GEMMS, same(0), same(0), added_host_us=same(7))
+
+
+def half_backward(graph: StepGraph, *layers: int | None) -> StepGraph:
+    """``graph`` of four operations, of which two are forward and two backward, of the ``layers`` of a micro-batch."""
+    directions: list[object] = ["forward", "forward", "backward", "backward"]
+    return labelled(graph, direction=directions, micro_batch=[0] * 4, layer=list(layers))
+
+
+def test_recompute_costs_the_host_for_every_layer_and_pass(tmp_path: Path) -> None:
+    one, two = half_backward(launch_bound(tmp_path), 0, 0, 0, 0), half_backward(launch_bound(tmp_path), 0, 1, 1, 0)
+    assert step_us(one, CHECKPOINTED) == 65 + 7
+    assert step_us(two, CHECKPOINTED) == 65 + 7  # the other layer repeats no GEMM
+    assert step_us(two, replace(CHECKPOINTED, select=Selection())) == 65 + 2 * 7
+    assert step_us(one, CHECKPOINTED, CHECKPOINTED) == 65 + 2 * 7  # two modules are two checkpoints
+
+
+def test_the_hosts_cost_of_recompute_is_hidden_where_the_device_is_the_limit(tmp_path: Path) -> None:
+    assert step_us(half_backward(device_bound(tmp_path), 0, 0, 0, 0), CHECKPOINTED) == 163
+
+
+def test_without_known_layers_recompute_costs_its_launches_alone(tmp_path: Path) -> None:
+    assert step_us(half_backward(launch_bound(tmp_path), None, None, None, None), CHECKPOINTED) == 65
+
+
 def test_recompute_repeats_the_time_that_concurrent_streams_cover(tmp_path: Path) -> None:
     step = Step()
     step.run(110, 150, launched=105, name=GEMM)
@@ -289,6 +341,24 @@ def test_the_host_may_take_longer_for_a_pass_of_more_samples(tmp_path: Path) -> 
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=0.5)) == 2 * 60 + 5
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=0.5, host=same(0.75))) == 2 * 45 + 5
     assert step_us(graph) == 60 + 5
+
+
+def test_every_doubling_of_the_micro_batch_compounds(tmp_path: Path) -> None:
+    step = Step()
+    for place in range(4):
+        step.run(110 + 41 * place, 150 + 41 * place, launched=105 + 5 * place)
+    busy = labelled(step.graph_between(tmp_path, 110, 400), micro_batch=[0, 1, 2, 3])
+    for factor, busy_us in ((1, 163), (2, 2 * 60 + 1), (4, 160 * 0.75**2)):
+        assert step_us(busy, Transformation(Action.MICRO_BATCH, factor=factor, time=same(0.75))) == busy_us
+    hosted = labelled(launch_bound(tmp_path), micro_batch=[0, 0, 1, 1])
+    for less, hosted_us in ((0.5, 2 * 60 * 0.75), (0.25, 4 * 60 * 0.75**2)):
+        assert step_us(hosted, Transformation(Action.MICRO_BATCH, factor=less, host=same(0.75))) == hosted_us + 5
+
+
+def test_three_times_the_micro_batch_lies_between_one_doubling_and_two(tmp_path: Path) -> None:
+    graph = labelled(device_bound(tmp_path), micro_batch=[0, 0, 1, 1])
+    change = Transformation(Action.MICRO_BATCH, factor=3, time=same(0.75))
+    assert step_us(graph, change) == pytest.approx(2 * 3 * 40 * 0.75 ** np.log2(3) + 1, abs=0.01)
 
 
 def test_twice_the_micro_batch_does_the_same_work_on_the_device(tmp_path: Path) -> None:

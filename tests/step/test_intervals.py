@@ -80,6 +80,13 @@ def test_the_sweep_covers_each_window_and_knows_what_is_active(rows: list[tuple[
                 assert active == mask_of(expected, LABELS)
 
 
+def test_of_windows_without_length_nothing_is_cut() -> None:
+    empty = windows().with_columns(end_ns="start_ns")
+    busy = frame([(0, "first", -5, 60)])
+    assert sweep(busy, empty, "label", LABELS, ["rank_index"]).is_empty()
+    assert sweep(busy, windows().clear(), "label", LABELS, ["rank_index"]).is_empty()
+
+
 def test_touching_intervals_become_one() -> None:
     rows = [(0, "first", 0, 10), (0, "first", 10, 20), (0, "first", 25, 30)]
     assert merge_overlapping(frame(rows), ["rank_index"]).rows() == [(0, 0, 20), (0, 25, 30)]

@@ -131,11 +131,30 @@ def ep_deduplicated_transfer_fraction(
 
     Not the same as: A time that any dispatcher reaches: none fills the link.
     """
+    return _compare_transfer(step, ep_link_bytes_per_s, ep_achieved_bytes_per_s, is_deduplicated=True)
+
+
+@fact("ratio", "token exchange time with copies per expert")
+def ep_copied_transfer_ratio(
+    step: StepView, ep_link_bytes_per_s: float, ep_achieved_bytes_per_s: Measurement[float]
+) -> Measurement[float]:
+    """Time of a token exchange at NVLink's full bandwidth in one direction with one copy of a token for each of its
+    experts on other ranks, over the time that it takes. For groups inside one NVLink domain, with balanced routing.
+
+    Not the same as: A time that an all-to-all reaches: none fills the link.
+    """
+    return _compare_transfer(step, ep_link_bytes_per_s, ep_achieved_bytes_per_s, is_deduplicated=False)
+
+
+def _compare_transfer(
+    step: StepView, link_bytes_per_s: float, achieved_bytes_per_s: Measurement[float], *, is_deduplicated: bool
+) -> Measurement[float]:
+    """A token exchange that fills NVLink with copies of one kind, over the one that was captured."""
     run = step.run
-    if run.gpu is None or ep_link_bytes_per_s != run.gpu.nvlink_bytes_per_s_one_way:
+    if run.gpu is None or link_bytes_per_s != run.gpu.nvlink_bytes_per_s_one_way:
         return missing("the expert-parallel group extends beyond one NVLink domain")
-    if ep_achieved_bytes_per_s.value is None:
-        return ep_achieved_bytes_per_s
+    if achieved_bytes_per_s.value is None:
+        return achieved_bytes_per_s
     dispatcher = run.config.get("moe_token_dispatcher_type")
     if dispatcher not in ("alltoall", "flex"):
         return missing(f"the copies that dispatcher {dispatcher} sends are not known")
@@ -146,8 +165,8 @@ def ep_deduplicated_transfer_fraction(
     if not top_k or experts < ranks or ranks < 2:
         return missing("tokens are exchanged with no other rank, or top-k and the number of experts are not known")
     now = _copies_to_others(dispatcher == "flex", top_k, experts, ranks)
-    remaining = _copies_to_others(True, top_k, experts, ranks) / now
-    return known(remaining * ep_achieved_bytes_per_s.value / ep_link_bytes_per_s)
+    remaining = _copies_to_others(is_deduplicated, top_k, experts, ranks) / now
+    return known(remaining * achieved_bytes_per_s.value / link_bytes_per_s)
 
 
 def exchange_bytes(config: RunConfig) -> Measurement[int]:

@@ -16,6 +16,7 @@ import polars as pl
 from three_walls.facts.fact_rows import Prediction
 from three_walls.replay import replay_thresholds
 from three_walls.replay.find_critical_path import CriticalNodes, find_critical_path
+from three_walls.replay.loader_waits import LoaderWaits, find_paced
 from three_walls.replay.step_graph import NONE, StepGraph, Times, Work, find_steady, replay
 from three_walls.replay.transform_graph import knows_passes, select_operations, transform
 from three_walls.replay.transformation import Action, Level, Levels, Transformation
@@ -60,6 +61,8 @@ class StepReplay:
     log_step_ns: int | None = None
     place: int = 0
     """Of the representative rank in the graph."""
+    loader: LoaderWaits | None = None
+    """The waiting for a data loader that sets the pace of the step; None where none does."""
     _known: dict[tuple[tuple[Transformation, ...], Level, float], int] = field(default_factory=dict, compare=False)
     _unprofiled: dict[float, tuple[Work, Times]] = field(default_factory=dict, compare=False)
 
@@ -154,9 +157,12 @@ class StepReplay:
     def _settle(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> tuple[Work, Times]:
         """The work of the steady step without the profiler after ``changes``, and its replay."""
         if cost not in self._unprofiled:
-            self._unprofiled[cost] = find_steady(self.graph, without_profiler(self.graph, self.added_ns, cost))
+            unprofiled = without_profiler(self.graph, self.added_ns, cost, self.loader)
+            self._unprofiled[cost] = find_steady(self.graph, unprofiled)
         if not changes:
-            return find_steady(self.graph, *self._unprofiled[cost])
+            if self.loader is None:
+                return find_steady(self.graph, *self._unprofiled[cost])
+            return find_paced(self.graph, self._unprofiled[cost][0], self.loader)
         work = transform(self.graph, self._unprofiled[cost][0], changes, level)
         if work.wait_ns.any():
             before_ns = self._step_after((), Level.LIKELY, cost) - self.tail_ns
@@ -166,16 +172,21 @@ class StepReplay:
                 Level.HIGH: replay_thresholds.MOST_SHRINKING_WAIT_FRACTION,
             }
             work = settle_waits(self.graph, work, before_ns, shrinking[level])
-        return find_steady(self.graph, work)
+        return find_steady(self.graph, work) if self.loader is None else find_paced(self.graph, work, self.loader)
 
 
 def _scale_host(factor: float) -> tuple[Transformation, ...]:
     return (Transformation(Action.HOST, host=Levels(factor, factor, factor)),)
 
 
-def without_profiler(graph: StepGraph, added_ns: Float64Array, cost: float) -> Work:
-    """The captured work less ``cost`` times what the profiler is taken to have added to every host segment."""
+def without_profiler(graph: StepGraph, added_ns: Float64Array, cost: float, loader: LoaderWaits | None = None) -> Work:
+    """The captured work less ``cost`` times what the profiler is taken to have added to every host segment.
+
+    It is without the waiting for batches of ``loader``, too.
+    """
     captured_ns, least_fraction = graph.host_segment_ns, replay_thresholds.LEAST_HOST_FRACTION
+    if loader is not None:
+        captured_ns = captured_ns - loader.wait_ns
     unprofiled_ns = np.rint(np.maximum(captured_ns * least_fraction, captured_ns - added_ns * cost))
     host_segment_ns = np.minimum(captured_ns, unprofiled_ns).astype(np.int64)
     return settle_waits(graph, replace(graph.work, host_segment_ns=host_segment_ns), int(graph.measured_ns.max()), 1.0)
@@ -195,7 +206,9 @@ def settle_waits(graph: StepGraph, work: Work, before_ns: int, share: float) -> 
     return work
 
 
-def fit_profiler_cost(graph: StepGraph, added_ns: Float64Array, tail_ns: int, log: LogSteps | None) -> ProfilerCost:
+def fit_profiler_cost(
+    graph: StepGraph, added_ns: Float64Array, tail_ns: int, log: LogSteps | None, loader: LoaderWaits | None = None
+) -> ProfilerCost:
     """The cost at which the replayed step is the log's; without a log the range that runs with logs have shown.
 
     The steps of a log differ, because the pace of the host does: the ends are where the replayed step is the log's
@@ -210,9 +223,9 @@ def fit_profiler_cost(graph: StepGraph, added_ns: Float64Array, tail_ns: int, lo
     if log is None:
         return usual
     costs = np.linspace(0, 2 * usual.most, replay_thresholds.PROFILER_COSTS_COUNT)
-    steps_ns = np.minimum.accumulate(
-        [find_steady(graph, without_profiler(graph, added_ns, cost))[1].longest_ns + tail_ns for cost in costs]
-    )
+    works = [without_profiler(graph, added_ns, cost, loader) for cost in costs]
+    steady = (find_paced(graph, work, loader) if loader else find_steady(graph, work) for work in works)
+    steps_ns = np.minimum.accumulate([times.longest_ns + tail_ns for _, times in steady])
     tolerance_ns = replay_thresholds.SAME_STEP_FRACTION * log.median_ns
 
     def find_cost(step_ns: int, usual_cost: float) -> float:

@@ -18,16 +18,17 @@ from three_walls.replay import replay_thresholds
 from three_walls.replay.build_graph import build_graphs
 from three_walls.replay.find_critical_path import summarize_critical_path
 from three_walls.replay.labels import label_operations
+from three_walls.replay.loader_waits import find_loader_waits
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
-from three_walls.replay.step_graph import StepGraph, replay
+from three_walls.replay.step_graph import RankOperations, StepGraph, replay
 from three_walls.replay.transformation import NoPredictor, Predictor
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.intervals import DURATION
-from three_walls.step.operators import read_range_times
+from three_walls.step.operators import read_named_ranges, read_range_times
 from three_walls.step.ranks.matched_ranks import MatchedRanks
-from three_walls.step.step_tables import Steps
+from three_walls.step.step_tables import NamedRanges, Steps
 from three_walls.step.step_view import StepView, find_shared_gpus
 from three_walls.trace.read_inputs import Inputs, Progress
 from three_walls.trace.read_trace import Trace
@@ -144,16 +145,18 @@ def run_replay(
     graph = replace(graph, operations=labelled)
     place = graph.ranks.index(step.rank_index)
     added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
+    loader = find_loader_waits(graph, [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))])
     tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
     log_step_ns = log_steps.value.median_ns if log_steps.value else None
-    cost = fit_profiler_cost(graph, added_ns, tail_ns, log_steps.value)
+    cost = fit_profiler_cost(graph, added_ns, tail_ns, log_steps.value, loader)
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
-    predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place)
+    predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place, loader)
     if reason:
         return replace(_without_replay(reason), predictor=predictor, error=known(error))
     without_log = predictor
     if log_step_ns is not None:
-        without_log = StepReplay(graph, added_ns, tail_ns, error, fit_profiler_cost(graph, added_ns, tail_ns, None))
+        usual = fit_profiler_cost(graph, added_ns, tail_ns, None, loader)
+        without_log = StepReplay(graph, added_ns, tail_ns, error, usual, place=place, loader=loader)
     numbers = dict(graph.operations.select("rank_index", "rank_number").unique().drop_nulls().iter_rows())
     path = summarize_critical_path(graph, predictor.critical_path(), numbers)
     return RunReplay(predictor, known(error), known(without_log.step_ns), known(path))
@@ -196,13 +199,23 @@ def _measure_error(graph: StepGraph) -> float:
     return float(np.abs(replay(graph).step_ns / graph.measured_ns - 1).max())
 
 
+def _read_ranges(graph: StepGraph, traces: Sequence[Trace], place: int) -> NamedRanges:
+    trace, process, operations = _find_rank(graph, traces, place)
+    return read_named_ranges(trace, process, operations)
+
+
+def _find_rank(graph: StepGraph, traces: Sequence[Trace], place: int) -> tuple[Trace, int, RankOperations]:
+    """The trace, the process and the operations of the rank at ``place`` in ``graph``."""
+    operations = graph.operations.filter(pl.col("rank") == place)
+    capture, process = operations.select("capture_id", "process").row(0)
+    return next(trace for trace in traces if trace.capture_id == capture), process, operations
+
+
 def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> Float64Array:
     calls = graph.calls.filter(pl.col("rank") == place)
     if calls.is_empty():  # a rank whose launches were not recorded
         return np.zeros(0)
-    operations = graph.operations.filter(pl.col("rank") == place)
-    capture, process = operations.select("capture_id", "process").row(0)
-    trace = next(trace for trace in traces if trace.capture_id == capture)
+    trace, process, operations = _find_rank(graph, traces, place)
     end = calls["end_ns"].max()
     assert isinstance(end, int)
     return measure_profiler_cost(calls, read_range_times(trace, process, operations, end))

@@ -66,6 +66,9 @@ STEADY_FRACTION = 0.002
 percent), and what threads and streams leave to the next step settles in two or three replays."""
 MOST_STEADY_REPLAYS = 4
 """Replays of a step as it follows itself. A step that is not steady by then alternates; its last replay counts."""
+MOST_PACED_REPLAYS = 6
+"""Tries to find how long a thread waits for its batches in a changed step: each is off by what the device still had to
+do while the thread waited. The last one counts."""
 WAIT_REPLAYS = 2
 """Replays in which the waiting for ranks that were not captured follows the step: each shrinks with the other. A third
 replay changes less than a percent."""

@@ -257,21 +257,24 @@ def replay(graph: StepGraph, work: Work | None = None) -> Times:
     start_ns = node_ns[graph.start_node]
     end_ns = np.maximum(node_ns[graph.end_node] + work.duration_ns, start_ns)
     rank = graph.operations["rank"].to_numpy()
-    last_ns = np.zeros(len(graph.ranks), dtype=np.int64)
+    last_ns = graph.rank_start_ns.copy()  # what ends before its step takes none of it
     np.maximum.at(last_ns, rank, end_ns)
     return Times(node_ns, start_ns, end_ns, last_ns - graph.rank_start_ns)
 
 
-def find_steady(graph: StepGraph, work: Work | None = None, times: Times | None = None) -> tuple[Work, Times]:
+def find_steady(
+    graph: StepGraph, work: Work | None = None, times: Times | None = None, host_ratio: float | None = None
+) -> tuple[Work, Times]:
     """``work`` with threads and streams that begin as a step like it leaves them, and its replay.
 
     A host that ran ahead of the device in the capture does not stay ahead once the device is faster. ``times``: those
-    of ``work``, if they are known.
+    of ``work``, if they are known. ``host_ratio``: what is left of the host's own work, without what it waits for.
     """
     work = work or graph.work
     times = times or replay(graph, work)
     carried = graph.carried
-    host_ratio = int(work.host_segment_ns.sum()) / max(1, int(graph.host_segment_ns.sum()))
+    if host_ratio is None:
+        host_ratio = int(work.host_segment_ns.sum()) / max(1, int(graph.host_segment_ns.sum()))
     is_thread = carried.last_point != NONE
     last_sync_node = graph.points.last_sync_node(carried.last_point)
     carried_at = np.full(graph.nodes_count, NONE, dtype=np.int64)

@@ -6,6 +6,7 @@ missing: a selection by such a label then selects nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -62,22 +63,39 @@ def _at(levels: Levels, level: Level) -> float:
 def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
     scaled = _scale_operations(graph, work, selected, _at(change.time, level), _at(change.host, level))
+    transfer_ns = work.duration_ns - work.wait_ns
+    return _add_kernels(graph, work, scaled, np.flatnonzero(selected), transfer_ns[selected], change, level)
+
+
+def _add_kernels(
+    graph: StepGraph,
+    work: Work,
+    changed: Work,
+    before: Int64Array,
+    took_ns: Float64Array | Int64Array,
+    change: Transformation,
+    level: Level,
+) -> Work:
+    """``changed``, which was ``work``, with new kernels before the operations ``before``.
+
+    ``took_ns``: the device time of which they take ``added_time``.
+    """
     kernels, share = _at(change.added_kernels, level), _at(change.added_time, level)
     if not kernels and not share:
-        return scaled
+        return changed
     least_ns = kernels * (replay_thresholds.LEAST_KERNEL_NS + replay_thresholds.LEAST_STREAM_GAP_NS)
-    added_ns = np.rint(np.maximum(share * (work.duration_ns - work.wait_ns), least_ns)).astype(np.int64)
-    host_segment_ns = scaled.host_segment_ns.copy()
+    duration_ns, host_segment_ns = changed.duration_ns.copy(), changed.host_segment_ns.copy()
+    duration_ns[before] += np.rint(np.maximum(share * took_ns, least_ns)).astype(np.int64)
     # A graph launches what is added to it, too.
-    launches = np.unique(graph.call_of[selected & (graph.call_of != NONE) & ~_is_in_graph(graph)])
-    # Before the launch, or right after it where the thread begins with it or resumes after a handoff.
-    places = np.where(graph.points.sync_node[2 * launches] == NONE, 2 * launches, 2 * launches + 1)
-    host_segment_ns[places] += round(kernels * _usual_launch_ns(graph, work))
-    return replace(
-        scaled,
-        host_segment_ns=host_segment_ns,
-        duration_ns=scaled.duration_ns + np.where(selected, added_ns, 0).astype(np.int64),
-    )
+    is_launched = (graph.call_of != NONE) & ~_is_in_graph(graph)
+    launches = np.unique(graph.call_of[before[is_launched[before]]])
+    host_segment_ns[_places_before(graph, launches)] += round(kernels * _usual_launch_ns(graph, work))
+    return replace(changed, host_segment_ns=host_segment_ns, duration_ns=duration_ns)
+
+
+def _places_before(graph: StepGraph, launches: Int64Array) -> Int64Array:
+    """The host segments before ``launches``, or those of the calls where the thread begins or resumes with them."""
+    return np.where(graph.points.sync_node[2 * launches] == NONE, 2 * launches, 2 * launches + 1)
 
 
 def _is_in_graph(graph: StepGraph) -> BoolArray:
@@ -312,12 +330,45 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     host_segment_ns = np.where(runs.within, 0, work.host_segment_ns)
     # The first launch of a run becomes the launch of the graph.
     host_segment_ns[2 * runs.first_calls + 1] = round(1000 * _at(change.overhead_us, level))
-    return replace(
+    launched = replace(
         work,
         host_segment_ns=host_segment_ns,
         duration_ns=_scale_chosen(work.duration_ns, selected, _at(change.time, level)),
         edges=edges,
     )
+    before, took_ns = _find_graphs(graph, work, runs)
+    return _add_kernels(graph, work, launched, before, took_ns, change, level)
+
+
+def _find_graphs(graph: StepGraph, work: Work, runs: _Runs) -> tuple[Int64Array, Float64Array]:
+    """The first operation of each graph that ``runs`` become, and the device time of what it launches.
+
+    The runs that begin in one pass through a layer are one graph: what cuts them in the capture may look like a wait
+    only. Where passes are not known, each run is one.
+    """
+    members = np.flatnonzero(runs.is_kept | runs.is_removed)
+    members = members[np.argsort(graph.call_of[members], kind="stable")]
+    run = runs.run[graph.call_of[members]]
+    numbers, first = np.unique(run, return_index=True)
+    passes = _number_passes(graph, "rank", "micro_batch", "layer", "direction")[members[first]]
+    _, first_run, of_run = np.unique(
+        np.where(passes == NONE, NONE - 1 - numbers, passes), return_index=True, return_inverse=True
+    )
+    took_ns = np.bincount(of_run[run], (work.duration_ns - work.wait_ns)[members], len(first_run))
+    return members[first[first_run]], np.asarray(took_ns, dtype=np.float64)
+
+
+def _number_passes(graph: StepGraph, *parts: str) -> Int64Array:
+    """Per operation the number of its pass: the columns ``parts`` tell passes apart. NONE where one is not known."""
+
+    def number() -> Int64Array:
+        if not set(parts) <= set(graph.operations.columns):
+            return np.full(graph.operations.height, NONE, dtype=np.int64)
+        is_known = pl.all_horizontal(pl.col(parts).is_not_null())
+        passes = pl.when(is_known).then(pl.struct(parts).rank("dense").cast(pl.Int64)).otherwise(NONE)
+        return graph.operations.select(passes).to_series().to_numpy()
+
+    return graph.once(parts, number)
 
 
 def _find_runs(
@@ -457,7 +508,11 @@ def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) 
 
 
 def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
-    """Backward work of each rank takes longer by its repeated forward work, on the device and on the host."""
+    """Backward work of each rank takes longer by its repeated forward work, on the device and on the host.
+
+    What repeating costs the host besides, ``added_host_us``, delays the first launch of each backward pass through a
+    layer of which something is repeated.
+    """
     operations = graph.operations
     if "direction" not in operations.columns:
         return work
@@ -475,11 +530,23 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         _stretch(duration_ns, repeated, longer, _at(change.time, level) * concurrency)
         on_rank = call_rank == number
         _stretch(host_segment_ns, forward_segments & on_rank, backward_segments & on_rank, _at(change.host, level))
+    delayed = _places_before(graph, _find_first_launches(graph, selected, backward))
+    np.add.at(host_segment_ns, delayed, 1000 * _at(change.added_host_us, level))
     return replace(
         work,
         host_segment_ns=np.rint(host_segment_ns).astype(np.int64),
         duration_ns=np.rint(duration_ns).astype(np.int64),
     )
+
+
+def _find_first_launches(graph: StepGraph, repeated: BoolArray, backward: BoolArray) -> Int64Array:
+    """The first calls of each ``backward`` pass through a layer of which something is ``repeated``."""
+    passes = _number_passes(graph, "rank", "micro_batch", "layer")
+    is_met = backward & (graph.call_of != NONE) & (passes != NONE) & np.isin(passes, passes[repeated])
+    launched = np.flatnonzero(is_met)
+    launched = launched[np.argsort(graph.calls["start_ns"].to_numpy()[graph.call_of[launched]], kind="stable")]
+    _, first = np.unique(passes[launched], return_index=True)
+    return graph.call_of[launched[first]]
 
 
 def _covered_fraction(operations: pl.DataFrame, chosen: BoolArray) -> float:
@@ -502,8 +569,8 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     """Passes of ``factor`` times as many samples, in as many fewer passes: the last ones are left out.
 
     The first passes of a pipeline's schedule are in the order of the schedule with fewer of them, and its dependencies
-    make a bubble of longer passes longer. ``host`` is what the host takes for a pass of so many samples, as a share of
-    what it took.
+    make a bubble of longer passes longer. ``time`` and ``host`` compound with every doubling or halving. ``host`` is
+    what the host takes for a pass of so many samples, as a share of what it took.
 
     A smaller micro-batch (``factor`` below 1) multiplies the host time instead. Every pass then stands for several,
     those of the bubble too: of ``m`` passes and ``p - 1`` that fill and drain the pipeline, ``m / factor + p - 1``
@@ -516,7 +583,8 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     number = _column_of(graph, "micro_batch")
     inside = number != NONE
     is_sent = select_operations(graph, Selection(categories=COMMUNICATION_CATEGORIES))
-    time, host = _at(change.time, level), _at(change.host, level)
+    doublings = abs(math.log2(factor))
+    time, host = _at(change.time, level) ** doublings, _at(change.host, level) ** doublings
     if factor < 1:
         passes, filling = number.max() + 1, _count_filling_passes(graph, number)
         ratio = (passes + factor * filling) / (passes + filling)

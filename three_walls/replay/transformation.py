@@ -31,7 +31,11 @@ class Action(StrEnum):
     FUSE = "fuse"
     """As scale, but each run of selected operations is launched by one call."""
     GRAPH = "graph"
-    """Each run of selected operations is launched by one call; the operations stay."""
+    """Each run of selected operations is launched by one call; the operations stay.
+
+    Before the runs of each pass through a layer ``added_kernels`` are launched, which copy its inputs to where the
+    graph reads them. They take ``added_time`` of what these runs took on the device.
+    """
     HIDE = "hide"
     """Communication holds no compute up: what waits for it in ``share`` of the passes starts without it."""
     HOST = "host"
@@ -41,7 +45,11 @@ class Action(StrEnum):
     REPEAT = "repeat"
     """Selected forward work is done ``time`` times more, before its backward pass (recompute)."""
     MICRO_BATCH = "micro_batch"
-    """``factor`` times as many samples in each pass, in as many fewer passes."""
+    """``factor`` times as many samples in each pass, in as many fewer passes.
+
+    ``time`` and ``host`` are those of one doubling, or of one halving where ``factor`` is below 1: four times as many
+    samples are two doublings.
+    """
     BALANCE = "balance"
     """Selected work takes on every rank the mean of what the captured ranks took, layer by layer and pass by pass.
 
@@ -136,9 +144,11 @@ class Transformation:
     action: Action
     select: Selection = Selection()
     time: Levels = ALL
-    """Of the time on the device, what remains. For ``repeat``: how much is added."""
+    """Of the time on the device, what remains. For ``repeat``: how much is added. For ``micro_batch``: of a pass of as
+    many times the samples, per doubling or halving."""
     host: Levels = ALL
-    """Of the host time of the launches (for ``host``: of all host time), what remains."""
+    """Of the host time of the launches (for ``host``: of all host time), what remains. For ``micro_batch``: of that of
+    a pass, per doubling or halving."""
     share: Levels = ALL
     """For ``hide``: the share of the passes that can be covered. For ``even_hosts``: of the difference, what goes."""
     slowdown: Levels = ALL
@@ -148,11 +158,15 @@ class Transformation:
     launches: int = 1
     """For ``fuse``: how many launches of each run remain."""
     added_time: Levels = NOTHING
-    """For ``scale``: device time of new kernels before each operation, as a share of what it took before."""
+    """For ``scale``: device time of new kernels before each operation, as a share of what it took before. For
+    ``graph``: before each graph, as a share of what its operations took."""
     added_kernels: Levels = NOTHING
-    """For ``scale``: how many new kernels are launched before each operation, each as the step usually launches one."""
+    """For ``scale`` and ``graph``: how many new kernels are launched before each operation or graph, each as the step
+    usually launches one."""
     overhead_us: Levels = NOTHING
     """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
+    added_host_us: Levels = NOTHING
+    """For ``repeat``: host time that repeating adds to each backward pass through a layer, besides the launches."""
     reason: str = ""
     """Where the parameters come from."""
     source: str = ""

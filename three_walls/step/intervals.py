@@ -181,7 +181,7 @@ def sweep(
     # Where several edges share a place the sum is incomplete until the last of them, and the slice is empty.
     cuts = np.flatnonzero(edges[1:] > edges[:-1])
     window = np.searchsorted(bounds.start, edges[cuts], "right") - 1
-    inside = (window >= 0) & (edges[cuts] < bounds.end[window])
+    inside = edges[cuts] < np.append(bounds.end, -1)[window]
     cuts, window = cuts[inside], window_rows[window[inside]]
     return windows.select(*by, *carry)[window].with_columns(
         start_ns=_as_column(line.read(edges[cuts])),

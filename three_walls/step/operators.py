@@ -29,6 +29,9 @@ from three_walls.trace.schemas import ExportRanges
 EVALUATES = "autograd::engine::evaluate_function: "
 """What the name of a range begins with in which autograd runs a node of the backward pass."""
 
+ASKS_FOR_BATCH = "enumerate(DataLoader)#"
+"""What the name of a range begins with in which a thread asks PyTorch's data loader for the next batch."""
+
 _END_OF_NAME = re.compile(r", (?:seq = \d|op_id = \d|sizes = \[)")
 _SEQUENCE = re.compile(r", seq = (\d{1,18})")
 _SIZES = re.compile(r", sizes = (\[[\]\[0-9, ]*\])")

@@ -1,0 +1,64 @@
+"""A data loader that is waited for sets the pace of the step; one that has its batch ready does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trace_builder import ADAM, GEMM, TraceBuilder
+from three_walls import analyze
+from three_walls.advice.decide_verdict import decide_verdict
+from three_walls.advice.format.conditions import KnownFacts
+from three_walls.advice.testing.rule_cases import sheet_of
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.report.report import LiveReport
+
+MS = 1_000_000
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>"
+ASKED = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__, op_id = 9"
+
+
+def run_with_wait(folder: Path, waited_ns: int) -> LiveReport:
+    """Steps of 10 ms: the thread clears gradients, asks for a batch, launches a GEMM and the optimizer, and waits."""
+    builder = TraceBuilder()
+    for order in range(6):
+        at = 10_000 + order * 10 * MS
+        builder.kernel(FILL, at, at + 20_000, launched=at - 5_000)
+        builder.nvtx(ASKED, at, at + waited_ns)
+        launched = at + waited_ns + 25_000
+        builder.kernel(GEMM, launched + 5_000, at + 8 * MS, launched=launched)
+        builder.kernel(ADAM, at + 8 * MS, at + 10 * MS - 20_000, launched=launched + 10_000)
+        builder.api("cudaDeviceSynchronize_v3020", launched + 20_000, at + 10 * MS - 15_000)
+    return analyze(builder.write(folder / "t.sqlite"))
+
+
+@pytest.mark.parametrize(("waited_ns", "is_paced"), [(4 * MS, True), (MS // 100, False)])
+def test_faster_gemms_shorten_a_step_unless_it_waits_for_its_data_loader(
+    tmp_path: Path, waited_ns: int, is_paced: bool
+) -> None:
+    report = run_with_wait(tmp_path, waited_ns)
+    assert report.facts.get("data_loader_wait_ns").value == waited_ns
+    assert report.facts.get("data_loader_sets_pace").value is is_paced
+    answer = report.replay.with_edits(scales={"gemms": 0.5})
+    assert answer.step is not None
+    assert answer.after is not None
+    saved_ns = answer.step.likely_ns - answer.after.likely_ns
+    assert abs(saved_ns) <= 0.002 * answer.step.likely_ns if is_paced else saved_ns >= MS
+    assert sum(answer.budget_after.values()) == answer.after.likely_ns
+
+
+def test_a_step_that_takes_longer_than_its_batches_is_as_long_as_its_work(tmp_path: Path) -> None:
+    answer = run_with_wait(tmp_path, 4 * MS).replay.with_edits(scales={"gemms": 4.0})
+    assert answer.step is not None
+    assert answer.after is not None
+    assert answer.after.likely_ns > 1.5 * answer.step.likely_ns
+
+
+def test_the_verdict_names_the_data_loader_that_sets_the_pace() -> None:
+    known = KnownFacts.of(DEFINITIONS)
+    values = {"training_sign": "a log", "megatron_sign": "a log", "step_ns": 10 * MS, "data_loader_wait_fraction": 0.4}
+    paced = decide_verdict(sheet_of({**values, "data_loader_sets_pace": True}, known))
+    assert paced.abstained
+    assert "waits for its data loader (40.0% of it)" in paced.reason
+    assert "data loader" not in decide_verdict(sheet_of({**values, "data_loader_sets_pace": False}, known)).reason
