@@ -11,17 +11,16 @@ import pytest
 import yaml
 
 from tests.paths import REPOSITORY
-from three_walls.advice.finding import NO_BASIS, UPPER_BOUND
 from three_walls.advice.format.conditions import KnownFacts, list_conditions
-from three_walls.advice.format.load_rules import cases_file, load_rules, rule_files
-from three_walls.advice.format.rule import Edit, FactTarget, GainModel, GainTerm, Rule
+from three_walls.advice.format.load_rules import cases_file, load_effects, load_rules, rule_files
+from three_walls.advice.format.rule import Edit, FactTarget, Rule, TimeShare
 from three_walls.advice.format.rule_fields import OneMinusFact
 from three_walls.advice.format.rule_sources import check_pointer, load_sources
 from three_walls.advice.judge import judge_with_size
 from three_walls.advice.judge_warnings import load_warnings
 from three_walls.advice.testing.derive_cases import derive_cases
 from three_walls.advice.testing.rule_cases import Case, load_cases
-from three_walls.facts.sheet import DEFINITION_BY_NAME, DEFINITIONS
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import ORDERED, Clause, Condition, Junction
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.resources import RULES_DIR, TABLES_DIR
@@ -76,7 +75,7 @@ def test_docs_say_what_why_and_how(rule: Rule) -> None:
 @each_rule
 def test_every_fact_is_defined(rule: Rule) -> None:
     names = [condition.name for condition in conditions_of(rule)]
-    names += [name for term in rule.gain.terms for name in term.facts]
+    names += [name for share in rule.gain.at_most for name in share.facts]
     names += [edit.to.fact for edit in rule.edits if isinstance(edit.to, FactTarget)]
     assert [name for name in names if unit_of(name) is None] == []
 
@@ -141,8 +140,9 @@ def known_keys() -> frozenset[str]:
 
 
 def test_the_index_of_rules_is_up_to_date() -> None:
-    warnings = load_warnings(RULES_DIR, definitions=DEFINITIONS)
-    assert INDEX.read_text(encoding="utf-8") == index_of(RULES, warnings), "run python -m tools.generate_rules_index"
+    effects, warnings = (load(RULES_DIR, definitions=DEFINITIONS) for load in (load_effects, load_warnings))
+    expected = index_of(RULES, effects, warnings)
+    assert INDEX.read_text(encoding="utf-8") == expected, "run python -m tools.generate_rules_index"
 
 
 def next_to(operand: int | float) -> tuple[int | float, ...]:
@@ -198,62 +198,35 @@ def test_some_case_notices_each_condition_that_is_left_out(rule: Rule) -> None:
         assert notices(with_condition(rule, condition, None)), str(condition)
 
 
-def moved(share: float) -> tuple[float, ...]:
-    """A share of a pool 2% larger and smaller; where it is nothing, a little."""
-    return (share * 1.02, share * 0.98) if share else (0.02,)
-
-
-def with_term(model: GainModel, old: GainTerm, new: GainTerm) -> GainModel:
-    return replace(model, terms=tuple(new if one is old else one for one in model.terms))
-
-
-def mutants_of_term(term: GainTerm) -> Iterator[tuple[str, GainTerm]]:
-    """``term`` with one of its ends moved. An upper bound has only one; if a fact gives it, the fact is left out."""
-    if isinstance(term.high, OneMinusFact):
-        yield "high not from its fact", replace(term, high=1.0)
-    else:
-        if not term.is_upper_bound:
-            term = replace(term, likely=(term.low + term.high) / 2 if term.likely is None else term.likely)
-        for high in moved(term.high):
-            yield f"high {high:g}", replace(term, high=high)
-        for likely in moved(term.likely) if term.likely is not None else ():
-            yield f"likely {likely:g}", replace(term, likely=likely)
-    for low in () if term.is_upper_bound else moved(term.low):
-        yield f"low {low:g}", replace(term, low=low)
+def mutants_of_share(share: TimeShare) -> tuple[TimeShare, ...]:
+    """``share`` 2% larger and smaller; where a fact gives it, without the fact."""
+    if isinstance(share.share, OneMinusFact):
+        return (replace(share, share=1.0),)
+    return replace(share, share=share.share * 1.02), replace(share, share=share.share * 0.98)
 
 
 @each_rule
-def test_some_case_notices_each_share_of_a_gain_that_moves(rule: Rule) -> None:
-    for term in rule.gain.terms:
-        for name, mutant in mutants_of_term(term):
-            assert notices(replace(rule, gain=with_term(rule.gain, term, mutant))), f"{term.pool} {name}"
+def test_some_case_notices_each_share_of_an_upper_bound_that_moves(rule: Rule) -> None:
+    for share in rule.gain.at_most:
+        for mutant in mutants_of_share(share):
+            at_most = tuple(mutant if one is share else one for one in rule.gain.at_most)
+            assert notices(replace(rule, gain=replace(rule.gain, at_most=at_most))), f"{share.time} {mutant.share}"
 
 
 @each_rule
-def test_some_case_notices_each_limit_of_a_gain_that_is_left_out(rule: Rule) -> None:
-    assert not rule.gain.hidden_under or notices(replace(rule, gain=replace(rule.gain, hidden_under="")))
-    assert not rule.gain.at_most or notices(replace(rule, gain=replace(rule.gain, at_most="")))
-
-
-@each_rule
-def test_some_case_notices_the_cost_of_freed_memory_that_moves(rule: Rule) -> None:
-    for cost in moved(rule.gain.cost_fraction) if rule.gain.cost_fraction is not None else ():
-        assert notices(replace(rule, gain=replace(rule.gain, cost_fraction=cost)))
+def test_some_case_notices_each_limit_of_an_upper_bound_that_is_left_out(rule: Rule) -> None:
+    for name in rule.gain.within:
+        within = tuple(other for other in rule.gain.within if other != name)
+        assert notices(replace(rule, gain=replace(rule.gain, within=within))), name
 
 
 @each_rule
 def test_some_case_leaves_out_an_upper_bound_that_is_too_small_to_measure(rule: Rule) -> None:
-    if rule.gain.basis != UPPER_BOUND or not rule.edits:
+    if not rule.gain.at_most or not rule.edits:
         return
-    endless = replace(rule, gain=replace(rule.gain, terms=(), basis=NO_BASIS, hidden_under="", at_most=""))
+    endless = replace(rule, gain=replace(rule.gain, at_most=(), within=()))
     silent = [facts for case, facts in cases_of(rule.id) if case.expect.outcome == "not_needed"]
     assert any(judge_with_size(endless, facts).outcome == "recommended" for facts in silent)
-
-
-@each_rule
-def test_every_pool_of_a_gain_knows_the_sums_it_is_part_of(rule: Rule) -> None:
-    for term in rule.gain.terms:
-        assert DEFINITION_BY_NAME[term.pool].pool, f"{term.pool} is declared without a Pool"
 
 
 @pytest.mark.parametrize("folder", ["rules", "tables", "docs", "three_walls"])

@@ -13,17 +13,17 @@ from trace_builder import TraceBuilder
 from tests.paths import REPOSITORY
 from three_walls import pipeline
 from three_walls.advice.answer_what_if import ReplayedRun
-from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.finding import PlanNote
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.cli import main
 from three_walls.cli.whatif import read_question
 from three_walls.facts.fact_rows import Prediction
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.fact import Fact, FactSheet
-from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.transformation import NoPredictor, Transformation
 
 MS = 1_000_000
-RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)
+RULE_BASE = load_rule_base(DEFINITIONS)
 
 
 class Predictor:
@@ -59,7 +59,8 @@ class Predictor:
 def predictor(monkeypatch: pytest.MonkeyPatch) -> Predictor:
     """The run of every trace is replayed by this one."""
     fake = Predictor()
-    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun(RULES, FactSheet.of(()), fake))
+    run = ReplayedRun(RULE_BASE.rules, RULE_BASE.effects, FactSheet.of(()), fake)
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: run)
     return fake
 
 
@@ -81,13 +82,15 @@ def test_it_prints_the_step_now_and_then_the_limit_and_the_budget(predictor: Pre
     assert len(predictor.asked) == 1
 
 
-def test_json_has_exactly_four_keys(predictor: Predictor) -> None:
+def test_json_has_exactly_six_keys(predictor: Predictor) -> None:
     document = json.loads(whatif("--scale", "nccl=0.5", "--drop", "softmax", "--json").output)
     assert document == {
         "step_ns": 100 * MS,
         "after_ns": {"low": 23 * MS, "likely": 25 * MS, "high": 27 * MS},
         "because_unknown": None,
         "budget_after": {"gemm": 12_500_000, "launch_starved": 12_500_000},
+        "refused": [],
+        "notes": [],
     }
     assert len(predictor.asked) == 2
 
@@ -109,8 +112,31 @@ def test_what_changes_nothing_is_said(predictor: Predictor) -> None:
     assert predictor.asked
 
 
+def test_a_value_that_is_given_twice_is_one_value() -> None:
+    question = read_question(
+        ("micro_batch_size=2", "train.micro_batch_size=2", "env_vars.NCCL_P2P_DISABLE=1"), (), (), None
+    )
+    assert question.settings == {"config.micro_batch_size": 2, "env.NCCL_P2P_DISABLE": "1"}
+
+
+@pytest.mark.usefixtures("predictor")
+def test_a_setting_whose_effect_is_not_known_is_answered_with_the_reason() -> None:
+    found = json.loads(whatif("--set", "seq_length=7", "--json").output)
+    assert found["because_unknown"] == "seq_length=7: no measurement shows what it changes in a step"
+
+
+def test_what_the_launcher_refuses_is_said_with_the_constraint(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = PlanNote("overlap_without_recompute", "overlap_moe_expert_parallel_comm needs recompute to be off.")
+    run = ReplayedRun((), RULE_BASE.effects, FactSheet.of(()), Predictor(), validate=lambda edits: (note,) * len(edits))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: run)
+    asked = ("--set", "recompute_granularity=full")
+    assert f"Refused: {note.text}" in whatif(*asked).output
+    assert json.loads(whatif(*asked, "--json").output)["refused"] == [{"constraint": note.name, "reason": note.text}]
+    assert "Refused" not in whatif("--scale", "host=0.5").output
+
+
 def test_a_withheld_prediction_is_one_line_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = ReplayedRun((), FactSheet.of(()), NoPredictor("the capture has no CUDA API calls"))
+    run = ReplayedRun((), (), FactSheet.of(()), NoPredictor("the capture has no CUDA API calls"))
     monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: run)
     plain, as_json = whatif("--scale", "host=0.5"), whatif("--scale", "host=0.5", "--json")
     assert plain.exit_code == as_json.exit_code == 0
@@ -123,12 +149,14 @@ def test_a_withheld_prediction_is_one_line_and_no_failure(monkeypatch: pytest.Mo
         "after_ns": {"low": None, "likely": None, "high": None},
         "because_unknown": "the capture has no CUDA API calls",
         "budget_after": {},
+        "refused": [],
+        "notes": [],
     }
 
 
 def test_the_log_is_named_as_the_source_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = FactSheet.of([Fact("unprofiled_step_ns", 100 * MS, "ns")])
-    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun((), facts, Predictor()))
+    monkeypatch.setattr(pipeline, "replay_run", lambda *_, **__: ReplayedRun((), (), facts, Predictor()))
     assert "(median of the log's unprofiled steps)" in whatif("--scale", "host=1").output
 
 
@@ -149,7 +177,11 @@ def test_the_log_is_named_as_the_source_of_the_step(monkeypatch: pytest.MonkeyPa
         (["--network-gbs", "nan"], "expected a bandwidth above 0 GB/s"),
         (["--set", "overlap_moe_expert_parallel_com=true"], "did you mean"),
         (["--set", "overlap_moe_expert_parallel_comm"], "expected key=value"),
-        (["--set", "seq_length=7"], "no rule knows what this setting changes"),
+        (["--set", "micro_batch_size=2", "--set", "micro_batch_size=4"], "expected one value, found 2 and 4"),
+        (
+            ["--set", "env_vars.NCCL_ALGO=Ring", "--set", "env_vars.NCCL_ALGO=Tree"],
+            "expected one value, found 'Ring' and",
+        ),
     ],
 )
 @pytest.mark.usefixtures("predictor")
@@ -179,7 +211,9 @@ def test_a_small_trace_is_answered_from_the_file(tmp_path: Path) -> None:
     trace = TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
     done = whatif("--scale", "host=0.5", "--json", trace=str(trace))
     assert done.exit_code == 0
-    assert set(json.loads(done.output)) == {"step_ns", "after_ns", "because_unknown", "budget_after"}
+    assert set(json.loads(done.output)) == {
+        "step_ns", "after_ns", "because_unknown", "budget_after", "refused", "notes"
+    }  # fmt: skip
 
 
 def test_a_bad_step_range_is_one_line_with_exit_code_2(

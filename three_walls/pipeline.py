@@ -28,7 +28,7 @@ from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.format.load_rules import RuleBase, check_rules_directory, load_rule_base
 from three_walls.advice.judge_warnings import judge_warnings
 from three_walls.advice.plan.locate import name_places
-from three_walls.advice.plan.make_plan import choose_first_trial, make_validated_plan
+from three_walls.advice.plan.make_plan import choose_first_trial, make_plan
 from three_walls.advice.unknown_settings import warn_of_unknown_settings
 from three_walls.bridge.check_overrides import find_problems
 from three_walls.bridge.nearest_recipe import find_nearest_recipe
@@ -39,6 +39,7 @@ from three_walls.export.host_work_rows import host_work, rank_reports
 from three_walls.export.kernel_table import kernels
 from three_walls.export.lanes import measured_step
 from three_walls.export.step_timeline import drawn_timeline
+from three_walls.facts.after_settings import find_facts_after
 from three_walls.facts.counted_world import add_counted_world
 from three_walls.facts.cuda_graphs import graph_coverage
 from three_walls.facts.gemm_efficiency import efficiency
@@ -132,7 +133,7 @@ def analyze_run(request: RunRequest, allowed: Collection[str] = (), progress: Pr
     check_release(request.bridge_version)
     rule_base = _load_rule_base(request.rules)
     run = _measure(request, progress)
-    replayed = _prepare_replays(run, rule_base)
+    replayed = _prepare_replays(run, rule_base, request.bridge_version)
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, replayed, request.bridge_version, allowed)
     progress("listing kernels, host work and the timeline")
@@ -144,7 +145,7 @@ def replay_run(request: RunRequest, progress: Progress = lambda _: None) -> Repl
     """Prepares a run for replays of its step with changes. Raises the errors of :func:`analyze`."""
     rule_base = _load_rule_base(request.rules)
     run = _measure(request, progress)
-    return _prepare_replays(run, rule_base)
+    return _prepare_replays(run, rule_base, request.bridge_version)
 
 
 @keep_unpacked()
@@ -233,10 +234,13 @@ def _begin_measuring(run: AttributedRun, progress: Progress) -> _Run:
     return _Run(replace(run, inputs=inputs), artifacts)
 
 
-def _prepare_replays(run: _Run, rule_base: RuleBase) -> ReplayedRun:
+def _prepare_replays(run: _Run, rule_base: RuleBase, bridge_version: str | None) -> ReplayedRun:
     """Measures the facts of a run, and makes the predictor of its step."""
     facts = make_sheet(run.artifacts, run.attributed.inputs.config)
-    return ReplayedRun(rule_base.rules, facts, run.artifacts.pull(predictor))
+    config = run.attributed.inputs.config
+    validate = partial(find_problems, config=config, bridge_version=bridge_version)
+    facts_after = partial(find_facts_after, run.artifacts)
+    return ReplayedRun(rule_base.rules, rule_base.effects, facts, run.artifacts.pull(predictor), validate, facts_after)
 
 
 def _load_rule_base(additional: Path | None) -> RuleBase:
@@ -251,11 +255,8 @@ def _diagnose(
 ) -> Diagnosis:
     inputs, stragglers = run.attributed.inputs, run.attributed.attribution.stragglers
     facts, config, predictor = replayed.facts, inputs.config, replayed.predictor
-    validate = partial(find_problems, config=config, bridge_version=bridge_version)
     verdict = decide_verdict(facts, stragglers=stragglers, predictor=predictor)
-    findings, plan = make_validated_plan(
-        rule_base.rules, facts, validate, allowed, predictor, fixes_rank_first=verdict.culprit is not None
-    )
+    findings, plan = make_plan(replayed, allowed, fixes_rank_first=verdict.culprit is not None)
     recipe, no_recipe_reason = find_nearest_recipe(config, facts, plan, verdict.wall)
     edits = [edit for step in plan for edit in step.edits]
     overrides = spell(edits, config, bridge_version or config.bridge_version)

@@ -1,18 +1,18 @@
-"""Rules and runs for tests of judging and planning, from a few words."""
+"""Rules, effects and facts of runs for tests of judging and planning, from a few words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
+from typing import Any
 
-from three_walls.advice.finding import FREES_MEMORY, UPPER_BOUND
 from three_walls.advice.format.conditions import KnownFacts
+from three_walls.advice.format.effect import Effect, EffectCase
 from three_walls.advice.format.replay_entries import ParameterRange, ReplayEntry, SelectionEntry
-from three_walls.advice.format.rule import Docs, Edit, Evidence, GainModel, GainTerm, Requirement, Rule
-from three_walls.advice.plan.gain import rederive_fractions
+from three_walls.advice.format.rule import Docs, Edit, Evidence, GainModel, Requirement, Rule, ShareEnd, TimeShare
 from three_walls.advice.testing import rule_cases
 from three_walls.facts.sheet import DEFINITIONS
-from three_walls.lib.expressions import Clause, Condition
+from three_walls.lib.expressions import Clause, parse_expression
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData
 from three_walls.replay.transformation import ALL, Action, Transformation
@@ -28,26 +28,27 @@ def sheet_of(values: Mapping[str, ConfigData], environment_is_known: bool = Fals
     return rule_cases.sheet_of(values, KNOWN, environment_is_known)
 
 
+def read(*texts: str) -> tuple[Clause, ...]:
+    """The conditions that ``texts`` state, in the syntax of rule files."""
+    conditions = [parse_expression(text) for text in texts]
+    assert all(isinstance(condition, Clause) for condition in conditions)
+    return tuple(condition for condition in conditions if isinstance(condition, Clause))
+
+
 def rule(
     identifier: str,
     *,
-    pool: str = "launch_starved_ns",
-    low: float = 0.0,
-    likely: float | None = 0.5,
-    high: float = 1.0,
+    at_most: str = "launch_starved_ns",
+    share: ShareEnd = 1.0,
+    within: tuple[str, ...] = (),
     lever: str = "",
-    basis: str = "range",
     applies_to: tuple[Clause, ...] = (),
     when: tuple[Clause, ...] = (),
     requires: tuple[Requirement, ...] = (),
     edits: tuple[Edit, ...] = (),
-    shrinks_all_pools: bool = False,
-    hidden_under: str = "",
-    at_most: str = "",
+    continues: str = "",
 ) -> Rule:
-    """A rule that sets ``config.<identifier>`` to true and gains from one pool."""
-    ends = {"low": low, "likely": likely} if likely is not None else {}
-    terms = (GainTerm(pool=pool, **ends, high=high),)
+    """A rule that sets ``config.<identifier>`` to true, and gains at most a share of one time."""
     return Rule(
         id=identifier,
         wall=Wall.COMMUNICATION,
@@ -59,65 +60,73 @@ def rule(
         when=when,
         requires={each.name: each for each in requires},
         lever=lever or identifier,
+        continues=continues,
         edits=edits or (Edit(identifier, True),),
-        gain=GainModel(basis, "reason", terms, shrinks_all_pools, hidden_under, at_most),
+        gain=GainModel(at_most=(TimeShare(time=at_most, share=share),), within=within, explanation="reason"),
         evidence=Evidence(),
     )
 
 
-def upper_bound(
-    identifier: str,
-    *,
-    pool: str = "launch_starved_ns",
-    high: float = 1.0,
-    lever: str = "",
-    requires: tuple[Requirement, ...] = (),
-    edits: tuple[Edit, ...] = (),
-    hidden_under: str = "",
-    at_most: str = "",
-) -> Rule:
-    """A rule of which only the most that it may gain is known."""
-    return rule(
-        identifier,
-        pool=pool,
-        likely=None,
-        high=high,
-        lever=lever,
-        basis=UPPER_BOUND,
-        requires=requires,
-        edits=edits,
-        hidden_under=hidden_under,
-        at_most=at_most,
+def frees_memory(identifier: str, *edits: Edit, when: tuple[Clause, ...] = (), lever: str = "") -> Rule:
+    """A rule that frees memory."""
+    freeing = rule(identifier, edits=edits, when=when, lever=lever)
+    return replace(freeing, gain=GainModel(frees_memory=True, explanation="saves memory"))
+
+
+def case(
+    to: str = "",
+    *changes: Transformation | ReplayEntry,
+    from_: str = "",
+    nothing: str = "",
+    unknown: str = "",
+) -> EffectCase:
+    """A case of an effect, with its conditions in the syntax of rule files."""
+    entries = (entry_of(change) if isinstance(change, Transformation) else change for change in changes)
+    return EffectCase(
+        from_=read(*filter(None, [from_])),
+        to=read(*filter(None, [to])),
+        changes=tuple(entries),
+        nothing=nothing,
+        unknown=unknown,
     )
 
 
-def frees_memory(identifier: str, cost: float, is_estimated: bool = False) -> Rule:
-    """A rule that frees memory."""
-    gain = GainModel(FREES_MEMORY, "saves memory", cost_fraction=cost, cost_is_estimated=is_estimated)
-    return replace(rule(identifier), gain=gain)
+def effect(
+    identifier: str,
+    *cases: EffectCase,
+    settings: tuple[str, ...] = (),
+    phase: str = "work",
+    elements: tuple[str, ...] = (),
+    together_with: tuple[str, ...] = (),
+    otherwise: str = "nobody measured it",
+) -> Effect:
+    """What changes of ``settings`` do, by default of ``config.<identifier>``."""
+    return Effect(
+        id=identifier,
+        phase=phase,
+        settings=settings or (f"config.{identifier}",),
+        elements=elements,
+        together_with=together_with,
+        cases=cases,
+        otherwise=otherwise,
+    )
 
 
 def requirement(name: str, *checks: Clause, confirm: str = "") -> Requirement:
     return Requirement(name=name, check=checks, confirm=confirm, reason="it must be so", source="guide:A guide")
 
 
-def entry_of(change: Transformation, *only_if: Condition) -> ReplayEntry:
-    """The entry of a rule that states ``change``, where ``only_if`` hold."""
+def entry_of(change: Transformation, *only_if: Clause) -> ReplayEntry:
+    """The entry of an effect that states ``change``, where ``only_if`` hold."""
     words = {part.name: getattr(change.select, part.name) for part in fields(change.select) if part.name != "ranks"}
-    action = {} if change.action is Action.HOST else {change.action.value: SelectionEntry(**words)}
+    action: dict[str, Any] = {} if change.action is Action.HOST else {change.action.value: SelectionEntry(**words)}
     levels = {name: getattr(change, name) for name in ("time", "host", "share", "slowdown")}
-    ranges = {
+    ranges: dict[str, Any] = {
         name: ParameterRange(found.low, found.likely, found.high)
         for name, found in levels.items()
         if found != ALL or name == change.action
     }
     return ReplayEntry(**action, **ranges, only_if=only_if, reason=change.reason, source=change.source)
-
-
-def with_replay(rule: Rule, *changes: Transformation | ReplayEntry) -> Rule:
-    """``rule`` with what its edits change in a replay of the step."""
-    entries = (entry_of(change) if isinstance(change, Transformation) else change for change in changes)
-    return replace(rule, gain=replace(rule.gain, replay=tuple(entries)))
 
 
 def run(**values: ConfigData) -> FactSheet:
@@ -160,4 +169,14 @@ def run(**values: ConfigData) -> FactSheet:
         "unclassified_fraction": 0.0,
     }
     base |= {name.replace("__", "."): value for name, value in values.items()}
-    return rederive_fractions(sheet_of(base))
+    facts = sheet_of(base)
+    return facts.with_values(dict(_list_quotients(facts)))
+
+
+def _list_quotients(facts: FactSheet) -> Iterator[tuple[str, float]]:
+    """The fractions on the sheet, from their numerators and denominators."""
+    for name, fact in facts.facts.items():
+        part = facts.number(fact.definition.numerator) if fact.definition else None
+        whole = facts.number(fact.definition.denominator) if fact.definition else None
+        if part is not None and whole:
+            yield name, part / whole

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.advice.builders import MS, with_replay
+from tests.advice.builders import MS, case, effect, run
+from three_walls.advice.answer_what_if import FactsAfter, ReplayedRun, Validate
+from three_walls.advice.finding import Finding, PlanStep
+from three_walls.advice.format.effect import Effect
 from three_walls.advice.format.rule import Rule
+from three_walls.advice.plan.make_plan import make_plan
 from three_walls.facts.fact_rows import Prediction
-from three_walls.replay.transformation import Action, Selection, Transformation
+from three_walls.lib.fact import FactSheet
+from three_walls.replay.transformation import Action, NoPredictor, Predictor, Selection, Transformation
 
 
 def change(name: str) -> Transformation:
@@ -16,9 +21,14 @@ def change(name: str) -> Transformation:
     return Transformation(Action.SCALE, Selection(kernels=name), reason=f"{name} changes")
 
 
-def replayed(rule: Rule, *names: str) -> Rule:
-    """``rule`` with transformations of these names, by default one of its own."""
-    return with_replay(rule, *(change(name) for name in names or (rule.id,)))
+def turns_on(name: str, *changes: str) -> Effect:
+    """The effect of ``config.<name>``: turned on, it makes the changes of these names, by default one of its own."""
+    return effect(name, case(f"config.{name} is True", *map(change, changes or (name,))))
+
+
+def choose(key: str, **change_of: str) -> Effect:
+    """The effect of ``config.<key>``: each of its values, which are words, makes the change of a name."""
+    return effect(key, *(case(f"config.{key} == '{value}'", change(name)) for value, name in change_of.items()))
 
 
 def name_of(transformation: Transformation) -> str:
@@ -69,3 +79,43 @@ class FakePredictor:
 def saving(step_ms: float = 800, **saved_ms: float) -> FakePredictor:
     """Each named transformation saves its own time, whatever else changes."""
     return FakePredictor(lambda names: step_ms - sum(saved_ms.get(name, 0) for name in names))
+
+
+def replayed_run(
+    rules: Sequence[Rule],
+    predictor: Predictor,
+    facts: FactSheet | None = None,
+    *effects: Effect,
+    validate: Validate = lambda _: (),
+    facts_after: FactsAfter = lambda _: {},
+) -> ReplayedRun:
+    """A run that can be replayed. Settings without one of the ``effects`` make the change of their own name, on."""
+    stated = {name for each in effects for name in each.settings}
+    own = {edit.key for rule in rules for edit in rule.edits if edit.kind == "config"}
+    others = [turns_on(key) for key in sorted(own) if f"config.{key}" not in stated]
+    ordered = tuple(sorted((*effects, *others), key=lambda each: each.order))
+    return ReplayedRun(tuple(rules), ordered, run() if facts is None else facts, predictor, validate, facts_after)
+
+
+def plan_of(
+    rules: Sequence[Rule],
+    predictor: Predictor,
+    facts: FactSheet | None = None,
+    *effects: Effect,
+    allowed: Sequence[str] = (),
+    fixes_rank_first: bool = True,
+    validate: Validate = lambda _: (),
+    facts_after: FactsAfter = lambda _: {},
+) -> tuple[dict[str, Finding], tuple[PlanStep, ...]]:
+    """The findings of ``rules`` by id, and the plan of the :func:`replayed run <replayed_run>`."""
+    made = replayed_run(rules, predictor, facts, *effects, validate=validate, facts_after=facts_after)
+    findings, steps = make_plan(made, allowed, fixes_rank_first=fixes_rank_first)
+    return {finding.rule: finding for finding in findings}, steps
+
+
+def names(steps: Sequence[PlanStep]) -> list[str]:
+    """The rules of the entries, in order."""
+    return [step.rule for step in steps]
+
+
+WITHOUT_REPLAYS = NoPredictor("no launches were recorded")

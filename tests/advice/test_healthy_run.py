@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tests.advice.builders import MS, rule, run, sheet_of
+from tests.advice.builders import MS, read, rule, run, sheet_of
+from tests.advice.fake_predictor import WITHOUT_REPLAYS, plan_of, saving
 from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.finding import Outcome
 from three_walls.advice.format.conditions import list_conditions
-from three_walls.advice.format.load_rules import load_rules
-from three_walls.advice.plan.make_plan import make_plan
+from three_walls.advice.format.load_rules import load_effects, load_rules
 from three_walls.facts.sheet import DEFINITIONS
-from three_walls.lib.expressions import Condition
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR
 from three_walls.tables.buckets import SubWall
@@ -55,7 +54,9 @@ MEASURED: dict[str, ConfigData] = {
 
 def test_without_a_configuration_absent_symptoms_leave_nothing_unknown() -> None:
     rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
-    findings, plan = make_plan(rules, sheet_of(MEASURED))
+    effects = load_effects(RULES_DIR, definitions=DEFINITIONS)
+    found, plan = plan_of(rules, saving(), sheet_of(MEASURED), *effects)
+    findings = found.values()
     of_symptoms = {
         rule.id for rule in rules if any(condition.name in MEASURED for condition in list_conditions(rule.when))
     }
@@ -69,13 +70,13 @@ def test_without_a_configuration_absent_symptoms_leave_nothing_unknown() -> None
 
 
 def test_what_is_not_known_does_not_matter_where_the_gain_is_too_small_anyway() -> None:
-    here = (Condition("config.here", "==", True),)
-    findings, _ = make_plan([rule("tiny", likely=0.049, applies_to=here), rule("big", applies_to=here)], run())
-    assert [(finding.outcome, finding.missing) for finding in findings] == [
-        (Outcome.UNKNOWN, ("config.here",)),
-        (Outcome.NOT_NEEDED, ()),
-    ]
-    assert findings[1].reason == "The likely gain is 9.8 ms (threshold 10 ms)"
+    here = read("config.here == True")
+    rules = [rule("tiny", share=0.049, applies_to=here), rule("big", applies_to=here)]
+    for predictor in (WITHOUT_REPLAYS, saving(1000)):
+        findings, _ = plan_of(rules, predictor, run())
+        assert (findings["big"].outcome, findings["big"].missing) == (Outcome.UNKNOWN, ("config.here",))
+        assert (findings["tiny"].outcome, findings["tiny"].missing) == (Outcome.NOT_NEEDED, ())
+        assert findings["tiny"].reason == "The gain is at most 9.8 ms (threshold 10 ms)"
 
 
 def test_a_lean_step_that_computes_is_held_back_by_computing() -> None:

@@ -10,15 +10,16 @@ from tests.advice.builders import sheet_of
 from tests.replay.built_steps import Step
 from tests.replay.test_transform import labelled, step_us
 from tests.trace_builder import ADAM, GEMM
-from three_walls.advice.format.load_rules import load_rules
-from three_walls.advice.plan.replays import Transformations, resolve
+from three_walls.advice.compare_settings import SettingsDifference, compare_settings
+from three_walls.advice.format.load_rules import load_effects
+from three_walls.advice.plan.replays import Transformations
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.step_graph import StepGraph
 from three_walls.replay.transformation import Level
 
-RULES = {rule.id: rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
+EFFECTS = load_effects(RULES_DIR, definitions=DEFINITIONS)
 LARGE: dict[str, ConfigData] = {
     "linear_inputs_read_fraction": 0.02,
     "expert_gemm_efficiency_fraction": 0.7,
@@ -26,13 +27,21 @@ LARGE: dict[str, ConfigData] = {
     "inner_layers_fraction": 0.5,
     "config.pipeline_model_parallel_size": 1,
     "config.mixed_precision": "bf16_mixed",
+    "config.bf16": True,
+    "config.fp8": None,
+    "config.fp4": None,
 }
 
 
-def changes(rule: str, **facts: ConfigData) -> Transformations:
-    found, lacking = resolve(RULES[rule].gain.replay, sheet_of({**LARGE, **facts}))
-    assert not lacking
-    return found
+def compare(recipe: str, **facts: ConfigData) -> SettingsDifference:
+    settings = {"config.fp8": "hybrid", "config.fp8_recipe": recipe}
+    return compare_settings(EFFECTS, sheet_of({**LARGE, **facts}), settings)
+
+
+def changes(recipe: str, **facts: ConfigData) -> Transformations:
+    found = compare(recipe, **facts)
+    assert not found.unknown
+    return found.transformations
 
 
 def step_of(tmp_path: Path, gemm_us: int, apart_us: int, update_us: int = 10) -> StepGraph:
@@ -43,29 +52,29 @@ def step_of(tmp_path: Path, gemm_us: int, apart_us: int, update_us: int = 10) ->
         at = max(at + gemm_us + 1, 110 + apart_us * (place + 1))
     step.run(at, at + update_us, launched=105 + apart_us * 4, name=ADAM)
     graph = step.graph_between(tmp_path, 110, 9000)
-    return labelled(graph, work=["expert_gemm"] * 4 + ["optimizer"], layer=[0, 1, 2, 3, None])
+    return labelled(graph, work=[*["expert_gemm"] * 4, "optimizer"], layer=[0, 1, 2, 3, None])
 
 
-CURRENT, DELAYED = "fp8-current-scaling-on-hopper", "fp8-delayed-scaling-on-hopper"
+CURRENT, DELAYED = "tensorwise", "delayed"
 
 
-@pytest.mark.parametrize("rule", [CURRENT, DELAYED])
-def test_large_gemms_win_more_than_their_casts_cost(tmp_path: Path, rule: str) -> None:
+@pytest.mark.parametrize("recipe", [CURRENT, DELAYED])
+def test_large_gemms_win_more_than_their_casts_cost(tmp_path: Path, recipe: str) -> None:
     graph = step_of(tmp_path, gemm_us=1000, apart_us=5)
-    assert step_us(graph, *changes(rule)) < step_us(graph) - 300
-    assert step_us(graph, *changes(rule), level=Level.HIGH) < step_us(graph, *changes(rule))
+    assert step_us(graph, *changes(recipe)) < step_us(graph) - 300
+    assert step_us(graph, *changes(recipe), level=Level.HIGH) < step_us(graph, *changes(recipe))
 
 
-@pytest.mark.parametrize("rule", [CURRENT, DELAYED])
-def test_small_gemms_lose_to_the_launches_of_their_casts(tmp_path: Path, rule: str) -> None:
+@pytest.mark.parametrize("recipe", [CURRENT, DELAYED])
+def test_small_gemms_lose_to_the_launches_of_their_casts(tmp_path: Path, recipe: str) -> None:
     graph = step_of(tmp_path, gemm_us=5, apart_us=10)
-    small = changes(rule, expert_gemm_efficiency_fraction=0.1)
+    small = changes(recipe, expert_gemm_efficiency_fraction=0.1)
     assert step_us(graph, *small) > step_us(graph)
 
 
 def test_current_scaling_needs_more_launches_than_delayed_scaling(tmp_path: Path) -> None:
     graph = step_of(tmp_path, gemm_us=5, apart_us=10, update_us=0)
-    added = {rule: changes(rule)[0].added_kernels.likely for rule in (CURRENT, DELAYED)}
+    added = {recipe: changes(recipe)[0].added_kernels.likely for recipe in (CURRENT, DELAYED)}
     assert added[CURRENT] == 3 * added[DELAYED]
     assert graph.calls.height == 5
 
@@ -89,4 +98,7 @@ def test_current_scaling_leaves_the_first_and_the_last_layer_in_bf16(tmp_path: P
 
 def test_unknown_sizes_leave_the_edit_without_a_prediction() -> None:
     facts = {name: value for name, value in LARGE.items() if name != "linear_inputs_read_fraction"}
-    assert resolve(RULES[CURRENT].gain.replay, sheet_of(facts)) == ((), ("linear_inputs_read_fraction",))
+    settings = {"config.fp8": "hybrid", "config.fp8_recipe": CURRENT}
+    found = compare_settings(EFFECTS, sheet_of(facts), settings)
+    assert found.transformations == ()
+    assert found.unknown[0].endswith(f"unknown: {sheet_of(LARGE).get('linear_inputs_read_fraction').label}")

@@ -1,4 +1,4 @@
-"""The list ``gain.replay`` of a rule file: what it is read as, its errors, and the numbers that facts give."""
+"""What changes in a replay, as effects and rules with advice list it: its errors, and the numbers that facts give."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from tests.advice.builders import sheet_of
 from tests.advice.test_rulebase import RULE, complaints, rules_directory
-from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.compare_settings import compare_settings, fill_entries
+from three_walls.advice.format.load_rules import load_effects, load_rules
 from three_walls.advice.format.replay_entries import (
     FactNumber,
     ParameterRange,
@@ -16,12 +17,12 @@ from three_walls.advice.format.replay_entries import (
     ReplayEntry,
     SelectionEntry,
 )
-from three_walls.advice.plan.replays import resolve
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import Condition
 from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.transformation import ALL, Action, Levels, Selection, Transformation
 
+EFFECTS = load_effects(RULES_DIR, definitions=DEFINITIONS)
 ENTRY = """\
   replay:
     - fuse: {work: rope, directions: [forward, backward]}
@@ -33,6 +34,13 @@ ENTRY = """\
       reason: the host is faster
       only_if: config.bf16 is True
 """
+EDITS = """\
+lever: launches
+edits:
+  - {set: cuda_graph_scope, to: [moe_router]}
+  - {env: SOME_VARIABLE, to: {fact: world_size}}
+"""
+ADVICE = RULE.replace(EDITS, "advice: Look at it.\n")
 
 
 def scaled(time: FactNumber) -> ReplayEntry:
@@ -40,16 +48,16 @@ def scaled(time: FactNumber) -> ReplayEntry:
 
 
 def with_replay(entry: str) -> str:
-    return RULE.replace("  explanation: Because.\n", f"  explanation: Because.\n{entry}")
+    return ADVICE.replace("  explanation: Because.\n", f"  explanation: Because.\n{entry}")
 
 
-def read(tmp_path: Path, entry: str) -> tuple[ReplayEntry, ...]:
+def read_entries(tmp_path: Path, entry: str) -> tuple[ReplayEntry, ...]:
     (rule,) = load_rules(rules_directory(tmp_path, with_replay(entry)), definitions=DEFINITIONS)
     return rule.gain.replay
 
 
 def test_an_entry_is_an_action_a_selection_and_what_remains(tmp_path: Path) -> None:
-    fuse, host = read(tmp_path, ENTRY)
+    fuse, host = read_entries(tmp_path, ENTRY)
     assert fuse.fill(sheet_of({})) == Transformation(
         Action.FUSE,
         Selection(work=("rope",), directions=("forward", "backward")),
@@ -71,40 +79,32 @@ def test_no_replay_states_why_there_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
-        ("    - {fuse: {work: [rops]}, reason: r}\n", "38:21: expected one of attention_core, barrier, "),
-        ("    - {fuze: {work: [rope]}, reason: r}\n", "38:8: unknown key fuze (did you mean fuse?)"),
+        ("    - {fuse: {work: [rops]}, reason: r}\n", "35:21: expected one of attention_core, barrier, "),
+        ("    - {fuze: {work: [rope]}, reason: r}\n", "35:8: unknown key fuze (did you mean fuse?)"),
         (
             "    - {reason: r}\n",
-            "38:7: an entry has one of scale, fuse, graph, hide, unwait, repeat, micro_batch,",
+            "35:7: an entry has one of scale, fuse, graph, hide, unwait, repeat, micro_batch,",
         ),
-        ("    - {fuse: {}, scale: {}, reason: r}\n", "38:7: an entry has one of scale, fuse, graph, hide, unwait,"),
-        ("    - {fuse: {}, share: 0.5, reason: r}\n", "38:7: fuse has no share"),
-        ("    - {fuse: {}}\n", "38:7: key reason is missing"),
-        ("    - {micro_batch: {}, reason: r}\n", "38:7: micro_batch has a factor: one number or fact"),
-        ("    - {scale: {}, time: -1.0, reason: r}\n", "38:25: expected a number from 0 to 10000, found -1"),
+        ("    - {fuse: {}, scale: {}, reason: r}\n", "35:7: an entry has one of scale, fuse, graph, hide, unwait,"),
+        ("    - {fuse: {}, share: 0.5, reason: r}\n", "35:7: fuse has no share"),
+        ("    - {fuse: {}}\n", "35:7: key reason is missing"),
+        ("    - {micro_batch: {}, reason: r}\n", "35:7: micro_batch has a factor: one number or fact"),
+        ("    - {scale: {}, time: -1.0, reason: r}\n", "35:25: expected a number from 0 to 10000, found -1"),
         (
             "    - {scale: {}, time: {low: 0.5, likely: 0.9, high: 0.1}, reason: r}\n",
-            "38:25: likely lies between low (the smallest gain) and high (the largest), found 0.5, 0.9, 0.1",
+            "35:25: likely lies between low (the smallest gain) and high (the largest), found 0.5, 0.9, 0.1",
         ),
-        ("    - {scale: {}, time: {fact: no_such_fact}, reason: r}\n", "38:32: unknown fact no_such_fact"),
-        ("    - {fuse: {}, added_kernels: 2.0, reason: r}\n", "38:7: fuse has no added_kernels"),
-        ("    - {scale: {kernels: '('}, reason: r}\n", "38:25: not a regular expression: "),
-        ("    - {scale: {}, reason: r, source: 'nowhere:x'}\n", "38:38: unknown source nowhere"),
-        ("    - {scale: {work: []}, reason: r}\n", "38:22: expected at least one name; leave the key out to select"),
+        ("    - {scale: {}, time: {fact: no_such_fact}, reason: r}\n", "35:32: unknown fact no_such_fact"),
+        ("    - {fuse: {}, added_kernels: 2.0, reason: r}\n", "35:7: fuse has no added_kernels"),
+        ("    - {scale: {}, added_host_us: 2.0, reason: r}\n", "35:7: scale has no added_host_us"),
+        ("    - {scale: {kernels: '('}, reason: r}\n", "35:25: not a regular expression: "),
+        ("    - {scale: {}, reason: r, source: 'nowhere:x'}\n", "35:38: unknown source nowhere"),
+        ("    - {scale: {work: []}, reason: r}\n", "35:22: expected at least one name; leave the key out to select"),
     ],
 )
 def test_each_error_has_its_place(tmp_path: Path, entry: str, complaint: str) -> None:
     (found,) = complaints(tmp_path, with_replay(f"  replay:\n{entry}"))
     assert found.startswith(complaint)
-
-
-def test_what_chooses_an_entry_is_compared_by_one(tmp_path: Path) -> None:
-    (rule,) = load_rules(
-        rules_directory(tmp_path, with_replay(f"{ENTRY}  chosen_by: [config.bf16]\n")), definitions=DEFINITIONS
-    )
-    assert rule.gain.chosen_by == ("config.bf16",)
-    (found,) = complaints(tmp_path, with_replay(f"{ENTRY}  chosen_by: [config.fp8]\n"))
-    assert found.endswith("chosen_by names settings that an only_if of replay compares, found config.fp8")
 
 
 def test_replay_and_no_replay_exclude_each_other(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_facts_give_numbers_before_anything_is_predicted() -> None:
             "config.micro_batch_size": 4,
         }
     )
-    found, lacking = resolve((scale, heal, smaller), facts)
+    found, lacking = fill_entries((scale, heal, smaller), facts)
     assert not lacking
     assert found[0].time == Levels(1.0, 0.8, 0.5)
     assert found[1].select.ranks == (3,)
@@ -136,7 +136,7 @@ def test_facts_give_numbers_before_anything_is_predicted() -> None:
 
 def test_a_part_of_a_time_is_at_most_all_of_it() -> None:
     scale = scaled(FactNumber("expert_gemm_efficiency_fraction", over=0.5))
-    (found,), _ = resolve((scale,), sheet_of({"expert_gemm_efficiency_fraction": 0.6}))
+    (found,), _ = fill_entries((scale,), sheet_of({"expert_gemm_efficiency_fraction": 0.6}))
     assert found.time == ALL
 
 
@@ -144,7 +144,7 @@ def test_a_part_may_be_more_than_all_where_the_rule_lets_an_edit_cost_time() -> 
     scale = scaled(FactNumber("ep_deduplicated_transfer_fraction", over=0.5, at_most=3.0))
 
     def time_at(fraction: float) -> Levels:
-        (found,), _ = resolve((scale,), sheet_of({"ep_deduplicated_transfer_fraction": fraction}))
+        (found,), _ = fill_entries((scale,), sheet_of({"ep_deduplicated_transfer_fraction": fraction}))
         return found.time
 
     assert time_at(0.6) == Levels(1.2, 1.2, 1.2)
@@ -152,54 +152,53 @@ def test_a_part_may_be_more_than_all_where_the_rule_lets_an_edit_cost_time() -> 
     assert time_at(2.0) == Levels(3.0, 3.0, 3.0)
 
 
-@pytest.mark.parametrize(("spans_nodes", "fact"), [(True, "ep_internode_unique_copies_fraction"), (False, "")])
-def test_switching_to_deepep_is_predicted_inside_a_host_and_across_hosts(spans_nodes: bool, fact: str) -> None:
-    (rule,) = (rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS) if rule.id == "alltoall-to-deepep")
-    known = {
-        "ep_spans_nodes": spans_nodes,
-        "config.moe_token_dispatcher_type": "alltoall",
-        "experts_per_rank_count": 2,
-        "ep_deduplicated_transfer_fraction": 0.5,
-    }
-    found, lacking = resolve(rule.gain.replay, sheet_of(known))
-    assert lacking == ((fact,) if fact else ())
-    if not spans_nodes:
-        exchange, prepare, permute, *_ = found
+@pytest.mark.parametrize(("spans_nodes", "lacking"), [(True, True), (False, False)])
+def test_switching_to_deepep_is_predicted_inside_a_host_and_across_hosts(spans_nodes: bool, lacking: bool) -> None:
+    run = sheet_of(
+        {
+            "ep_spans_nodes": spans_nodes,
+            "config.moe_token_dispatcher_type": "alltoall",
+            "config.moe_flex_dispatcher_backend": None,
+            "experts_per_rank_count": 2,
+            "ep_deduplicated_transfer_fraction": 0.5,
+        }
+    )
+    settings = {"config.moe_token_dispatcher_type": "flex", "config.moe_flex_dispatcher_backend": "deepep"}
+    found = compare_settings(EFFECTS, run, settings)
+    assert bool(found.unknown) is lacking  # how many copies cross the network
+    if not lacking:
+        exchange, prepare, permute, *_ = found.transformations
         assert exchange.time.low > 1 > exchange.time.high  # with 20 SMs the transfer may take longer
         assert (prepare.select.work, permute.select.work) == (("preprocess",), ("permute", "unpermute"))
         assert permute.time.likely < 1
 
 
-@pytest.mark.parametrize("ratio", [0.5, 0.9])
-def test_relaxed_recompute_waits_for_no_split_sizes_again(ratio: float) -> None:
-    (rule,) = (rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS) if rule.id == "relax-full-recompute")
-    found, _ = resolve(rule.gain.replay, sheet_of({"memory_peak_without_recompute_ratio": ratio}))
-    assert [part.action for part in found] == [Action.SCALE, Action.UNWAIT]
-    assert {part.select.directions for part in found} == {("recompute",)}
-
-
 def test_a_missing_fact_leaves_nothing_to_predict_and_is_named() -> None:
     scale = scaled(FactNumber("expert_gemm_efficiency_fraction"))
-    assert resolve((scale,), sheet_of({})) == ((), ("expert_gemm_efficiency_fraction",))
+    assert fill_entries((scale,), sheet_of({})) == ((), ("expert_gemm_efficiency_fraction",))
 
 
 def test_an_entry_is_left_out_where_its_condition_fails() -> None:
     bf16 = ReplayEntry(host=0.5, only_if=(Condition("config.bf16", "==", True),), reason="")
-    assert resolve((bf16,), sheet_of({"config.bf16": False})) == ((), ())
-    assert resolve((bf16,), sheet_of({"config.bf16": True})) == (
+    assert fill_entries((bf16,), sheet_of({"config.bf16": False})) == ((), ())
+    assert fill_entries((bf16,), sheet_of({"config.bf16": True})) == (
         (Transformation(Action.HOST, host=Levels(0.5, 0.5, 0.5)),),
         (),
     )
 
 
-def test_a_rule_that_gains_time_states_a_replay_or_why_there_is_none() -> None:
+def test_advice_that_a_bound_is_known_for_states_a_replay_or_why_there_is_none() -> None:
     rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
-    silent = [rule.id for rule in rules if rule.gain.terms and not rule.gain.replay and not rule.gain.no_replay]
+    silent = [
+        rule.id
+        for rule in rules
+        if rule.advice and rule.gain.at_most and not rule.gain.replay and not rule.gain.no_replay
+    ]
     assert silent == []
 
 
 def test_of_entries_for_the_same_work_whose_conditions_are_unknown_the_first_counts() -> None:
     above = ReplayEntry(host=0.5, reason="a", only_if=(Condition("memory_peak_fraction", ">", 0.8),))
     below = ReplayEntry(host=0.5, reason="b", only_if=(Condition("memory_peak_fraction", "<=", 0.8),))
-    assert [each.reason for each in resolve((above, below), sheet_of({}))[0]] == ["a"]
-    assert [each.reason for each in resolve((above, below), sheet_of({"memory_peak_fraction": 0.5}))[0]] == ["b"]
+    assert [each.reason for each in fill_entries((above, below), sheet_of({}))[0]] == ["a"]
+    assert [each.reason for each in fill_entries((above, below), sheet_of({"memory_peak_fraction": 0.5}))[0]] == ["b"]

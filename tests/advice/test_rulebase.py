@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from three_walls.advice.format.load_rules import load_rules
-from three_walls.advice.format.rule import FactTarget, GainTerm, SideEffect
+from three_walls.advice.format.rule import FactTarget, GainModel, SideEffect, TimeShare
+from three_walls.advice.format.rule_fields import OneMinusFact
 from three_walls.advice.testing.rule_cases import load_cases
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.errors import RuleBaseError
@@ -51,9 +52,9 @@ edits:
 side_effects:
   - {effect: more memory, source: "guide:A guide"}
 gain:
-  terms:
-    - {pool: launch_starved_ns, low: 0.2, high: 0.6}
-  basis: modelled
+  at_most:
+    - {time: launch_starved_ns, share: 0.6}
+  within: [idle_ns]
   explanation: Because.
 evidence:
   for:
@@ -64,6 +65,13 @@ evidence:
 def rules_directory(tmp_path: Path, text: str = RULE, name: str = "late-host") -> Path:
     (tmp_path / "compute-host").mkdir(exist_ok=True)
     (tmp_path / "compute-host" / f"{name}.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "sources.yaml").write_text(SOURCES, encoding="utf-8")
+    return tmp_path
+
+
+def effects_directory(tmp_path: Path, text: str, name: str = "fused") -> Path:
+    (tmp_path / "effects").mkdir(exist_ok=True)
+    (tmp_path / "effects" / f"{name}.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "sources.yaml").write_text(SOURCES, encoding="utf-8")
     return tmp_path
 
@@ -87,7 +95,8 @@ def test_a_correct_rule_is_read_in_full(tmp_path: Path) -> None:
     assert rule.requires["either"].check == (Junction("or", (bf16, fp16)),)
     assert rule.edits[0].to == ("moe_router",)
     assert (rule.edits[1].kind, rule.edits[1].to) == ("env", FactTarget("world_size"))
-    assert rule.gain.terms == (GainTerm(pool="launch_starved_ns", low=0.2, high=0.6),)
+    most = TimeShare(time="launch_starved_ns", share=0.6)
+    assert rule.gain == GainModel(at_most=(most,), within=("idle_ns",), explanation="Because.")
     assert rule.side_effects == (SideEffect("more memory", "guide:A guide"),)
 
 
@@ -103,7 +112,7 @@ def test_all_errors_of_a_file_are_reported_at_once_with_their_places(tmp_path: P
         RULE.replace("wall: compute_host", "wall: compute-host")
         .replace("title: Launch earlier", "title: no")
         .replace("launch_starved_fraction >=", "launch_straved_fraction >=")
-        .replace("low: 0.2", "low: 1e-3")
+        .replace("share: 0.6", "share: 1e-3")
         .replace("mcore:a/b.py:3", "mcor:a/b.py:3")
         .replace("lever: launches", "lever: launches\nlever: again\ncolour: red")
     )
@@ -114,7 +123,7 @@ def test_all_errors_of_a_file_are_reported_at_once_with_their_places(tmp_path: P
         "13:5: unknown fact launch_straved_fraction (did you mean launch_starved_fraction?)",
         "27:1: key lever is repeated (first on line 26)",
         "28:1: unknown key colour",
-        "36:38: 1e-3 is ambiguous: YAML reads text, though it looks like a number; quote it, or write it as 1.0e-3 or "
+        "36:40: 1e-3 is ambiguous: YAML reads text, though it looks like a number; quote it, or write it as 1.0e-3 or "
         "0.001",
         "41:34: unknown source mcor (did you mean mcore?)",
     ]
@@ -161,13 +170,17 @@ def test_errors_of_several_files_are_reported_together(tmp_path: Path) -> None:
         ("{set: cuda_graph_scope, to: [moe_router]}", "{to: 1}", "an edit names either set"),
         ("{set: cuda_graph_scope, to: [moe_router]}", "{env: X, to: 1}", "a variable is set to text"),
         ("{fact: world_size}", "{fact: gpus}", "unknown fact gpus"),
-        ("pool: launch_starved_ns", "pool: launch_starved_fraction", "expected a fact in ns"),
-        ("low: 0.2, high: 0.6", "low: 0.7, high: 0.6", "expected low <= likely <= high"),
-        ("low: 0.2, high: 0.6", "low: 0.2, high: 1.6", "expected a number from 0 to 1, found 1.6"),
+        ("time: launch_starved_ns", "time: launch_starved_fraction", "expected a fact in ns"),
+        ("within: [idle_ns]", "within: [gpu.sm]", "expected a fact in ns"),
+        ("share: 0.6", "share: 1.6", "expected a number from 0 to 1, found 1.6"),
+        ("share: 0.6", "share: {one_minus_fact: step_ns}", "expected a fact in fraction"),
+        ("within: [idle_ns]", "basis: measured", "unknown key basis"),
+        ("within: [idle_ns]", "frees_memory: true", "give at_most or frees_memory, found both"),
+        ("  explanation: Because.\n", "", "key explanation is missing"),
         (
-            "basis: modelled",
-            "basis: guessed",
-            "expected one of measured, modelled, range, upper_bound",
+            "  explanation: Because.\n",
+            "  explanation: Because.\n  no_replay: nobody knows\n",
+            "what edits change in a replay is stated in rules/effects: remove replay and no_replay",
         ),
         ("sub_wall: host\n", "", "sub_wall is for rules of wall compute_host"),
         ("wall: compute_host\nsub_wall: host", "wall: memory", "a rule of wall memory belongs in memory/"),
@@ -186,57 +199,28 @@ def test_each_mistake_has_its_sentence(tmp_path: Path, old: str, new: str, compl
     assert all(line[0].isdigit() for line in found)
 
 
-UPPER_BOUND_RULE = RULE.replace("low: 0.2, high: 0.6", "high: 0.6").replace("basis: modelled", "basis: upper_bound")
-MEMORY_RULE = RULE.replace(
-    "  terms:\n    - {pool: launch_starved_ns, low: 0.2, high: 0.6}\n  basis: modelled",
-    "  basis: frees_memory\n  cost_fraction: 0.02\n  cost_is_estimated: true",
-)
+AT_MOST = "  at_most:\n    - {time: launch_starved_ns, share: 0.6}\n  within: [idle_ns]\n"
 
 
-def test_an_upper_bound_has_a_high_end_alone(tmp_path: Path) -> None:
-    text = UPPER_BOUND_RULE.replace("basis: upper_bound", "basis: upper_bound\n  at_most: idle_ns")
+def test_what_frees_memory_has_no_upper_bound(tmp_path: Path) -> None:
+    text = RULE.replace(AT_MOST, "  frees_memory: true\n")
     (rule,) = load_rules(rules_directory(tmp_path, text), definitions=DEFINITIONS)
-    assert rule.gain.terms == (GainTerm(pool="launch_starved_ns", high=0.6),)
-    assert (rule.gain.is_upper_bound, rule.gain.at_most) == (True, "idle_ns")
+    assert (rule.gain.frees_memory, rule.gain.at_most) == (True, ())
 
 
-def test_what_frees_memory_has_a_cost(tmp_path: Path) -> None:
-    (rule,) = load_rules(rules_directory(tmp_path, MEMORY_RULE), definitions=DEFINITIONS)
-    assert (rule.gain.terms, rule.gain.cost_fraction, rule.gain.cost_is_estimated) == ((), 0.02, True)
+def test_what_limits_an_upper_bound_needs_one(tmp_path: Path) -> None:
+    (found,) = complaints(tmp_path, RULE.replace(AT_MOST, "  within: [idle_ns]\n"))
+    assert found.endswith("within limits what at_most adds up: give at_most too")
+    without_any = RULE.replace(AT_MOST, "")
+    (rule,) = load_rules(rules_directory(tmp_path, without_any), definitions=DEFINITIONS)
+    assert rule.gain == GainModel(explanation="Because.")
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (
-            UPPER_BOUND_RULE.replace("high: 0.6", "low: 0.2, high: 0.6"),
-            "neither low nor likely",
-        ),
-        (RULE.replace("low: 0.2, ", ""), "the term of launch_starved_ns has no low"),
-        (
-            MEMORY_RULE.replace("basis: frees_memory", "basis: none"),
-            "a gain of basis frees_memory has a cost_fraction, and no other has one",
-        ),
-        (MEMORY_RULE.replace("  cost_fraction: 0.02\n", ""), "a gain of basis frees_memory has a cost_fraction"),
-        (
-            RULE.replace("basis: modelled", "basis: frees_memory\n  cost_fraction: 0.1"),
-            "or the basis frees_memory or none",
-        ),
-        (RULE.replace("basis: modelled", "basis: none"), "or the basis frees_memory or none"),
-        (
-            UPPER_BOUND_RULE.replace("basis: upper_bound", "basis: upper_bound\n  at_most: gpu.sm"),
-            "expected a fact in ns",
-        ),
-    ],
-)
-def test_each_basis_has_the_figures_it_needs(tmp_path: Path, text: str, complaint: str) -> None:
-    found = complaints(tmp_path, text)
-    assert any(complaint in line for line in found), found
-
-
-def test_likely_and_a_high_end_from_a_fact_exclude_each_other(tmp_path: Path) -> None:
-    text = RULE.replace("high: 0.6", "likely: 0.3, high: {one_minus_fact: ep_internode_unique_copies_fraction}")
-    assert "likely is the midpoint" in complaints(tmp_path, text)[0]
+def test_a_share_may_come_from_a_fact(tmp_path: Path) -> None:
+    text = RULE.replace("share: 0.6", "share: {one_minus_fact: ep_internode_unique_copies_fraction}")
+    (rule,) = load_rules(rules_directory(tmp_path, text), definitions=DEFINITIONS)
+    assert rule.gain.at_most[0].share == OneMinusFact("ep_internode_unique_copies_fraction")
+    assert rule.gain.at_most[0].facts == ("launch_starved_ns", "ep_internode_unique_copies_fraction")
 
 
 def test_cases_complain_about_unknown_facts_and_expectations(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from types import MappingProxyType
 
 import pytest
 
-from tests.advice.builders import rule, run
+from tests.advice.builders import case, effect, rule
+from tests.advice.fake_predictor import change, names, plan_of, saving
+from three_walls.advice.answer_what_if import Validate
 from three_walls.advice.finding import Outcome
 from three_walls.advice.format.load_rules import cases_file, load_rules, rule_files
 from three_walls.advice.format.rule import Edit
 from three_walls.advice.judge import judge
-from three_walls.advice.plan.make_plan import Validate, make_validated_plan
 from three_walls.advice.testing.rule_cases import load_cases
 from three_walls.bridge.check_overrides import find_problems
 from three_walls.facts.sheet import DEFINITIONS
@@ -33,13 +34,15 @@ def validator(known: RunConfig) -> Validate:
 
 
 OVERLAP = rule("overlap", edits=(Edit("overlap_moe_expert_parallel_comm", True),))
-FUSION = rule("fusion", likely=0.3, edits=(Edit("moe_permute_fusion", True),))
+FUSION = rule("fusion", edits=(Edit("moe_permute_fusion", True),))
+SAVING = saving(800, overlap_moe_expert_parallel_comm=200, moe_permute_fusion=100, relax=300)
 
 
 def test_an_edit_that_breaks_a_constraint_is_blocked_and_the_rest_is_planned() -> None:
-    findings, plan = make_validated_plan([OVERLAP, FUSION], run(), validator(config(recompute_granularity="full")))
-    assert [step.finding.rule for step in plan] == ["fusion"]
-    blocked = next(finding for finding in findings if finding.rule == "overlap")
+    refuse = validator(config(recompute_granularity="full"))
+    findings, plan = plan_of([OVERLAP, FUSION], SAVING, validate=refuse)
+    assert names(plan) == ["fusion"]
+    blocked = findings["overlap"]
     assert blocked.outcome is Outcome.BLOCKED
     assert blocked.reason.startswith("disable full recomputation when enabling overlap_moe_expert_parallel_comm")
     assert [note.name for note in blocked.blocked_by] == ["ep_overlap_excludes_full_recompute"]
@@ -47,20 +50,20 @@ def test_an_edit_that_breaks_a_constraint_is_blocked_and_the_rest_is_planned() -
 
 def test_the_same_edit_is_planned_where_the_constraint_holds_or_nobody_knows() -> None:
     for known in (config(recompute_granularity=None), config()):
-        _, plan = make_validated_plan([OVERLAP, FUSION], run(), validator(known))
-        assert [step.finding.rule for step in plan] == ["overlap", "fusion"]
+        assert names(plan_of([OVERLAP, FUSION], SAVING, validate=validator(known))[1]) == ["overlap", "fusion"]
 
 
 def test_an_edit_is_not_blamed_for_what_did_not_hold_before() -> None:
     broken_already = config(sequence_parallel=True, tensor_model_parallel_size=1)
-    (step,) = make_validated_plan([FUSION], run(), validator(broken_already))[1]
+    (step,) = plan_of([FUSION], SAVING, validate=validator(broken_already))[1]
     assert find_problems(step.edits, broken_already) == ()
 
 
 def test_an_earlier_edit_makes_a_later_one_possible() -> None:
-    relax = rule("a-relax", likely=0.9, edits=(Edit("recompute_granularity", None),))
-    _, plan = make_validated_plan([relax, OVERLAP], run(), validator(config(recompute_granularity="full")))
-    assert [step.finding.rule for step in plan] == ["a-relax", "overlap"]
+    relax = rule("relax", edits=(Edit("recompute_granularity", None),))
+    relaxes = effect("recompute_granularity", case("config.recompute_granularity is None", change("relax")))
+    refuse = validator(config(recompute_granularity="full"))
+    assert names(plan_of([relax, OVERLAP], SAVING, None, relaxes, validate=refuse)[1]) == ["relax", "overlap"]
 
 
 def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recommends_it() -> None:
@@ -68,8 +71,8 @@ def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recomme
     judged = 0
     for path in rule_files(RULES_DIR):
         cases = load_cases(cases_file(path), definitions=DEFINITIONS)
-        for case in cases.cases:
-            facts = cases.facts_of(case)
+        for written in cases.cases:
+            facts = cases.facts_of(written)
             finding = judge(rules[cases.rule], facts)
             if finding.outcome is not Outcome.RECOMMENDED:
                 continue
@@ -79,5 +82,5 @@ def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recomme
             for release in known_releases():
                 judged += 1
                 found = find_problems(finding.edits, config(**values), release)
-                assert found == (), f"{cases.rule}, {case.name}, {release}: {[note.text for note in found]}"
+                assert found == (), f"{cases.rule}, {written.name}, {release}: {[note.text for note in found]}"
     assert judged > 100

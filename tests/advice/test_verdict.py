@@ -12,7 +12,7 @@ from three_walls.step.step_rows import Straggler
 from three_walls.tables.buckets import SubWall, Wall
 
 
-def judged(without: tuple[str, ...] = (), **values: ConfigData) -> Verdict:
+def judged(without: tuple[str, ...] = (), /, **values: ConfigData) -> Verdict:
     """The verdict on a step of 1000 ms in which no wall has anything to give back, changed by ``values``."""
     base: dict[str, ConfigData] = {
         "step_ns": 1000 * MS,
@@ -85,7 +85,8 @@ def test_one_half_of_the_third_wall_is_named_alone_where_the_other_has_nothing()
     assert verdict.reason == (
         "Host changes can save up to 200.0 ms (20.0% of the 1000.0 ms step); the other walls have nothing to save."
     )
-    assert (verdict.runner_up_wall, verdict.margin_fraction) == (None, pytest.approx(0.2))
+    assert verdict.runner_up_wall is None
+    assert verdict.margin_fraction == pytest.approx(0.2)
     assert judged(host_recoverable_ns=200 * MS, memory_recoverable_ns=40_000).runner_up_wall is None
 
 

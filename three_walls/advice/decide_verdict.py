@@ -16,9 +16,9 @@ from three_walls.advice.counterfactuals import (
     replay_without_walls,
 )
 from three_walls.advice.judge import lacking_signs
-from three_walls.advice.plan.gain import CULPRIT_COST, without_culprit
 from three_walls.advice.plan.replays import Replays
 from three_walls.advice.verdict_rows import Counterfactual, Culprit, Verdict
+from three_walls.advice.without_culprit import CULPRIT_COST, without_culprit
 from three_walls.advice.wording import list_labels
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize, in_ms, in_percent
@@ -90,7 +90,7 @@ def decide_verdict(
     rank is to be fixed first only if it :func:`holds the run back <_holds_back>`.
     """
     culprit = _find_culprit(facts, stragglers)
-    replays = Replays.of(predictor)
+    replays = Replays.of(predictor, (), facts)
     if replays is None:
         verdict = _judge(facts, culprit, None)
         return replace(verdict, no_replay_reason=predictor.missing_reason if predictor else "")
@@ -239,6 +239,12 @@ def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mappi
     if unclassified is not None and unclassified >= verdict_thresholds.MAXIMUM_UNCLASSIFIED_FRACTION:
         return (
             f"{in_percent(unclassified)} of the step is in kernels that no pattern matches, so it belongs to no wall."
+        )
+    if facts.get("data_loader_sets_pace").value is True:
+        share = in_percent(facts.number("data_loader_wait_fraction") or 0)
+        return (
+            f"The step waits for its data loader ({share} of it), which delivers batches at a pace of its own: nothing "
+            "that the GPU or its host does shortens it."
         )
     wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
     if wait is not None and wait >= verdict_thresholds.MAXIMUM_WAIT_FRACTION:

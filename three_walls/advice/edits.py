@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from three_walls.advice.finding import PlannedEdit
 from three_walls.advice.format.conditions import evaluate_all, same
@@ -20,6 +20,15 @@ def plan_edits(edits: Iterable[Edit], facts: FactSheet) -> tuple[PlannedEdit, ..
     """
     resolved = (_resolve(edit, facts) for edit in _select_per_key(edits, facts))
     return tuple(edit for edit in resolved if not _is_set_already(edit, facts))
+
+
+def settings_as_edits(settings: Mapping[str, ConfigData], facts: FactSheet) -> tuple[PlannedEdit, ...]:
+    """``settings`` (``config.<key>`` or ``env.<VARIABLE>`` to a value) as edits of the run, but for those it has."""
+    edits = []
+    for name, value in settings.items():
+        kind, _, key = name.partition(".")
+        edits.append(PlannedEdit(key, facts.get(name).value, value, kind, changes_numerics=False))
+    return tuple(edit for edit in edits if not _is_set_already(edit, facts))
 
 
 def missing_targets(edits: Iterable[Edit], facts: FactSheet) -> tuple[str, ...]:

@@ -14,12 +14,9 @@ APPLICABILITIES = (EXECUTION_ONLY, "convergence-changing", "benchmark-only")
 """What the edits of a rule change: speed alone, what the model learns, or what a production run needs."""
 
 REPLAYED, UPPER_BOUND, FREES_MEMORY, NO_BASIS = "replayed", "upper_bound", "frees_memory", "none"
-RULE_BASES = ("measured", "modelled", "range", UPPER_BOUND, FREES_MEMORY, NO_BASIS)
-"""Those that a rule may state."""
-BASES = (REPLAYED, *RULE_BASES)
-"""What a gain rests on: replays of the step, a before and after pair, a calculation, a range with a judged likely
-value, an upper bound of which nobody measured how much an edit saves, memory instead of time, or nothing.
-``terms.GAIN_BASES`` defines them."""
+BASES = (REPLAYED, UPPER_BOUND, FREES_MEMORY, NO_BASIS)
+"""What a gain rests on: replays of the step, a time of the step that it cannot exceed, memory instead of time, or
+nothing. ``report/sections/facts.py`` defines them."""
 
 
 class Outcome(StrEnum):
@@ -40,19 +37,19 @@ class Gain:
     """Time that a step may save, in nanoseconds; null where it is not known, for the reason in ``explanation``.
 
     A negative number is time that it may cost: of a plan's entry only ``low`` can be negative, of a finding all three.
-    Of an upper bound only ``likely`` is null: up to ``high`` is saved, but how much of it was not measured.
+    Of an upper bound only ``likely`` is null: up to ``high`` is saved, but no replay tells how much of it.
     """
 
     low: int | None
     likely: int | None
     high: int | None
     basis: str
-    """What the gain rests on: ``replayed``, ``measured``, ``modelled``, ``range``, ``upper_bound``, ``frees_memory`` or
-    ``none``."""
+    """What the gain rests on: ``replayed``, ``upper_bound``, ``frees_memory`` or ``none``."""
     explanation: str = ""
     """How it was estimated, or why it is not known."""
     cost_fraction: float | None = None
-    """For an edit that frees memory, roughly the share of the step that it costs; null for all other edits."""
+    """For an edit that frees memory, the share of the step that it costs by replay; null where that is not known, and
+    for all other edits."""
     cost_is_estimated: bool = False
     """Whether that cost is an estimate, not a measurement."""
 
@@ -150,11 +147,10 @@ class PlanStep:
     unlocked_by: str = ""
     """Rules of earlier entries that were needed to unblock this one, separated by commas."""
     step_after_likely_ns: int | None = None
-    """Where the step was replayed: the likely step after this entry and all before it, without the profiler. Then
-    ``step_after_ns`` and the gain are without it too."""
-    profiler_ns: int = 0
-    """Of the likely gain (of an upper bound: of the whole) in the trace: the part that the log shows to be the
-    profiler's. The gain is without it."""
+    """The likely step after this entry and all before it, by replays without the profiler, and so are ``step_after_ns``
+    and the gain. Null only of a rank to fix where the step cannot be replayed."""
+    with_rule: str = ""
+    """Id of the rule whose edits this entry makes, too: alone they gain too little. Empty for most entries."""
     overrides: Overrides | None = None
     """This entry alone, to apply to the run as it is, with all that it needs to be set; null where it cannot be applied
     alone."""
@@ -177,7 +173,7 @@ class FirstTrial:
     rule: str
     title: str
     basis: str
-    """Basis of its gain. An upper bound has no likely gain, nor has an edit that frees memory."""
+    """Basis of its gain: ``replayed`` or ``frees_memory``; of a rank to fix that is not replayed ``upper_bound``."""
     saved_low_fraction: float | None
     """Share of the log's unprofiled step (without a log: of the traced step) that the entry may save, negative where it
     may cost time; null where its gain is not known."""

@@ -7,14 +7,20 @@ from dataclasses import replace
 
 from three_walls.advice import verdict_thresholds
 from three_walls.advice.edits import fact_of, missing_targets, plan_edits
-from three_walls.advice.finding import Finding, Gain, Outcome, PlannedEdit, PlanNote
+from three_walls.advice.finding import Finding, Outcome, PlannedEdit, PlanNote
 from three_walls.advice.format.conditions import evaluate_all, list_conditions, that_are, unit_of_setting
 from three_walls.advice.format.rule import Claim, Requirement, Rule
-from three_walls.advice.plan.gain import estimate, no_estimate
+from three_walls.advice.upper_bound import (
+    bound_gain,
+    describe_small,
+    is_nearly_enough,
+    is_small,
+    minimum_gain_ns,
+    no_gain,
+)
 from three_walls.advice.wording import confirmation, describe_missing, explain, list_labels
 from three_walls.lib.expressions import ORDERED, Clause, Junction, Truth, list_names
 from three_walls.lib.fact import FactSheet
-from three_walls.lib.text import in_ms
 
 
 def judge_all(rules: Iterable[Rule], facts: FactSheet) -> list[Finding]:
@@ -48,7 +54,7 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
         return replace(
             _finding(rule, Outcome.FOUND, explain(that_are(Truth.HOLDS, rule.when, facts), facts)),
             advice=_order_advice(rule, facts),
-            gain_ns=estimate(rule.gain, facts),
+            gain_ns=bound_gain(rule.gain, facts),
             confirm_first=_notes_to_confirm(rule, facts),
         )
     if missing := missing_targets(rule.edits, facts):
@@ -110,40 +116,14 @@ def judge_with_size(rule: Rule, facts: FactSheet) -> Finding:
     return drop_small(finding, rule, facts, minimum_gain_ns(step_ns)) if step_ns else finding
 
 
-def minimum_gain_ns(step_ns: float) -> float:
-    """The smallest gain worth a plan entry in a step of this length; a smaller one cannot be measured."""
-    return verdict_thresholds.MINIMUM_PLAN_GAIN_FRACTION * step_ns
-
-
 def drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float) -> Finding:
     """``finding``, with outcome not needed if it is recommended or unknown and its gain is too small."""
-    gain = estimate(rule.gain, facts) if finding.outcome is Outcome.UNKNOWN else finding.gain_ns
+    gain = bound_gain(rule.gain, facts) if finding.outcome is Outcome.UNKNOWN else finding.gain_ns
     if finding.outcome not in (Outcome.RECOMMENDED, Outcome.UNKNOWN) or not is_small(gain, minimum_ns):
         return finding
     reason = describe_small(gain, minimum_ns)
     near = reason if is_nearly_enough(gain, minimum_ns) else ""
     return replace(finding, outcome=Outcome.NOT_NEEDED, reason=reason, missing=(), near=near)
-
-
-def is_small(gain: Gain, minimum_ns: float) -> bool:
-    """Whether the likely gain, or the upper bound where only that is known, is below ``minimum_ns``."""
-    size_ns = gain.high if gain.likely is None else gain.likely
-    return size_ns is not None and size_ns < minimum_ns
-
-
-def is_nearly_enough(gain: Gain, minimum_ns: float) -> bool:
-    """Whether ``gain`` misses ``minimum_ns`` by little at most."""
-    return not is_small(gain, (1 - verdict_thresholds.NEAR_THRESHOLD_FRACTION) * minimum_ns)
-
-
-def describe_small(gain: Gain, minimum_ns: float) -> str:
-    """The size of ``gain``, with the size that a plan needs."""
-    threshold = f"(threshold {in_ms(minimum_ns, '.3g')})"
-    if gain.likely is None:
-        return f"The gain is at most {in_ms(gain.high or 0, '.3g')} {threshold}"
-    if gain.likely < 0:
-        return f"The edit likely costs {in_ms(-gain.likely, '.3g')} {threshold}"
-    return f"The likely gain is {in_ms(gain.likely, '.3g')} {threshold}"
 
 
 def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
@@ -162,7 +142,7 @@ def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
         blocked_by=tuple(_blocking_note(requirement, facts) for requirement in failing),
         confirm_first=_notes_to_confirm(rule, facts),
         edits=(*own_edits, *(edit for fix in fixes.values() for edit in fix)),
-        gain_ns=estimate(rule.gain, facts),
+        gain_ns=bound_gain(rule.gain, facts),
         near=near,
     )
 
@@ -234,7 +214,7 @@ def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:
         blocked_by=(),
         confirm_first=(),
         edits=(),
-        gain_ns=no_estimate(rule.gain, f"Not estimated: the rule is {outcome.value.replace('_', ' ')}."),
+        gain_ns=no_gain(rule.gain, f"Not estimated: the rule is {outcome.value.replace('_', ' ')}."),
         how_to_verify=rule.docs.how_to_verify,
         why_it_matters=rule.docs.why_it_matters,
         side_effects=tuple(f"{side.effect} ({side.source})" for side in rule.side_effects),

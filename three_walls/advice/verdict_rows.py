@@ -81,4 +81,4 @@ class Verdict:
     counterfactuals: tuple[Counterfactual, ...] = ()
     """The walls decide by these where the step was replayed: the wall is the one whose removal saves most."""
     no_replay_reason: str = ""
-    """Why nothing was replayed, so that walls and gains are shares of measured times; else empty."""
+    """Why nothing was replayed, so that walls are measured times and there is no plan; else empty."""

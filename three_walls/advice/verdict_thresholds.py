@@ -44,10 +44,11 @@ SAME_GAIN_FRACTION = 0.9
 """Of the largest replayed gain: gains above this count as equal, and the wall of the verdict goes first. Medians of one
 unchanged host-bound configuration differed by 10 percent in four runs (710 to 785 ms), so a measurement would not tell
 gains closer than that apart."""
-COMPARABLE_GAIN_FRACTION = 0.5
-"""Of the largest likely gain: gains above this are not ranked, and among them the wall of the verdict goes first. The
-published gains of one edit differ by a factor of two between workloads."""
 REACHABLE_GEMM_EFFICIENCY_FRACTION = 0.8
 """Of the dense peak: what GEMMs reach at best. Large GEMMs of two experts per rank reach 0.8 of the dense peak of an
 H200, one after another; none seen so far reach more. The step with its kernels at this peak is the one without the
 compute wall."""
+LEAST_FREE_MEMORY_FRACTION = 0.1
+"""Of the device memory: with less left at the estimated peak a configuration may not fit. Fragments of the allocator,
+NCCL's buffers and the CUDA context come on top of the peak; rules ask for as much before they propose a larger
+micro-batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from three_walls.advice.finding import PlanNote
 from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.plain_data import ConfigData
 from three_walls.replay.transformation import Transformation
@@ -53,3 +54,5 @@ class WhatIf:
     limits_after: Mapping[str, int] = field(default_factory=dict)
     """What the critical path of that step is made of (Predictor.limits_after)."""
     notes: tuple[str, ...] = ()
+    refused: tuple[PlanNote, ...] = ()
+    """Why the release does not take the settings as asked, with the constraint's name."""

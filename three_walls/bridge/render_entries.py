@@ -1,7 +1,8 @@
 """Spells each entry of the plan alone, to be applied to the run as it is.
 
 In the plan an entry builds on the earlier ones: what they set it does not set again, and a list that they change it
-changes further. Alone it has the edits that its rule asks for on the run as it is. They are checked as the plan's are.
+changes further. Alone it has the edits that its rule asks for on the run as it is, at the values that the plan found
+best. They are checked as the plan's are.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ def _spell_entry(
         return replace(step, no_overrides_reason="It has no edits: no setting fixes it.")
     if finding.outcome is Outcome.BLOCKED:
         return _require(step, step.unlocked_by.split(", ") if step.unlocked_by else earlier, finding.reason, earlier)
-    problems = find_problems(finding.edits, config, bridge_version)
+    alone = _list_edits_alone(step, finding)
+    problems = find_problems(alone, config, bridge_version)
     if problems:
-        needed = _find_needed(step, finding.edits, earlier.values(), config, bridge_version)
+        needed = _find_needed(step, alone, earlier.values(), config, bridge_version)
         return _require(step, needed, "; ".join(note.text for note in problems), earlier)
     planned = {(edit.kind, edit.key): edit.to for edit in step.edits}
-    overrides = spell(finding.edits, config, bridge_version or config.bridge_version)
+    overrides = spell(alone, config, bridge_version or config.bridge_version)
     # What the plan settles by an earlier entry, a person has to confirm.
     unsettled = [note for note in finding.confirm_first if note not in step.finding.confirm_first]
     notes = (*overrides.notes, *(f"Applied alone: {note.text}" for note in unsettled))
@@ -51,11 +53,20 @@ def _spell_entry(
         step,
         overrides=replace(overrides, notes=notes),
         differing_edits=tuple(
-            edit
-            for edit in finding.edits
-            if (edit.kind, edit.key) not in planned or planned[edit.kind, edit.key] != edit.to
+            edit for edit in alone if (edit.kind, edit.key) not in planned or planned[edit.kind, edit.key] != edit.to
         ),
     )
+
+
+def _list_edits_alone(step: PlanStep, finding: Finding) -> tuple[PlannedEdit, ...]:
+    """What the entry sets on the run as it is: what its rule asks for there, at the values of the plan.
+
+    A list that the plan changes further is changed from what the run has. Edits of two rules belong together.
+    """
+    if step.with_rule:
+        return step.edits
+    planned = {(edit.kind, edit.key): edit for edit in step.edits if not isinstance(edit.to, tuple)}
+    return tuple(planned.get((edit.kind, edit.key), edit) for edit in finding.edits)
 
 
 def _require(step: PlanStep, needed: Iterable[str], problem: str, earlier: Mapping[str, PlanStep]) -> PlanStep:

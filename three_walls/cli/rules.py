@@ -100,7 +100,7 @@ def show_command(rule_id: str, directory: Path | None) -> None:
 @rules_command.command("check")
 @_OWN
 def check_command(directory: Path | None) -> None:
-    """Read every rule and warning; list all errors with file, line and column (exit code 5)."""
+    """Read every rule, effect and warning; list all errors with file, line and column (exit code 5)."""
     click.echo(f"{len(_load(directory).rules)} rules have no errors")
 
 

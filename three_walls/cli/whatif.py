@@ -30,8 +30,8 @@ LARGEST_FACTOR = 1_000.0
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="An edit that some rule proposes, by Megatron Core name or Bridge path; with it, a setting that chooses how "
-    "the edit works. Repeatable.",
+    help="A new value of a setting, by Megatron Core name or Bridge path (env_vars.NAME for a variable). Repeatable; "
+    "the order does not matter.",
 )
 @click.option(
     "--scale",
@@ -49,7 +49,7 @@ LARGEST_FACTOR = 1_000.0
     help="Leave out the kernels in whose name this is found, and their launches. Repeatable.",
 )
 @click.option("--network-gbs", metavar="N", type=float, help="Bandwidth of the network per GPU and direction, in GB/s.")
-@click.option("--json", "is_json", is_flag=True, help="Print step_ns, after_ns, because_unknown and budget_after only.")
+@click.option("--json", "is_json", is_flag=True, help="Print the answer as JSON.")
 @run_options("rules")
 def whatif_command(
     request: RunRequest,
@@ -106,8 +106,9 @@ def read_question(
         raise UsageError("whatif: expected a change, found none: give --set, --scale, --drop or --network-gbs")
     if network_gbs is not None and not (math.isfinite(network_gbs) and network_gbs > 0):
         raise UsageError(f"--network-gbs: expected a bandwidth above 0 GB/s, found {network_gbs:g}")
+    _check_repeated(settings)
     config = read_user_settings(settings)
-    values: dict[str, ConfigData] = {  # what a precision recipe sets is the business of the rule that proposes it
+    values: dict[str, ConfigData] = {  # what a precision recipe sets follows from it
         f"config.{key}": setting.value for key, setting in config.values.items() if setting.is_stated
     }
     values |= {f"env.{name}": setting.value for name, setting in config.environment.items()}
@@ -117,6 +118,19 @@ def read_question(
         dropped_kernels=tuple(map(_read_expression, dropped)),
         network_bytes_per_s=None if network_gbs is None else network_gbs * _BYTES_PER_GB,
     )
+
+
+def _check_repeated(settings: tuple[str, ...]) -> None:
+    """Raises UsageError where one setting is given two values."""
+    with loading():
+        from three_walls.megatron.settings.option_words import read_user_settings
+    asked: dict[str, ConfigData] = {}
+    for word in settings:
+        read = read_user_settings([word])
+        stated = {key: setting.value for key, setting in read.values.items() if setting.is_stated}
+        for key, value in (stated | {name: setting.value for name, setting in read.environment.items()}).items():
+            if asked.setdefault(key, value) != value:
+                raise UsageError(f"--set {key}: expected one value, found {asked[key]!r} and {value!r}")
 
 
 def _read_scale(word: str) -> tuple[str, float]:
@@ -156,4 +170,6 @@ def to_json(what_if: WhatIf) -> Mapping[str, object]:
         },
         "because_unknown": what_if.because_unknown or None,
         "budget_after": dict(what_if.budget_after),
+        "refused": [{"constraint": note.name, "reason": note.text} for note in what_if.refused],
+        "notes": list(what_if.notes),
     }

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from three_walls.facts import fact_thresholds
 from three_walls.lib.declare import CATALOG, artifact, duration, flag
-from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.text import in_ms
 from three_walls.megatron.parallel_layout import ParallelLayout
@@ -22,11 +21,6 @@ _OTHER_CATEGORIES = tuple(name for name in COMMUNICATION_CATEGORIES if name not 
 
 _EVEN_EXCHANGES = ("moe_router_force_load_balancing", "moe_pad_expert_input_to_capacity")
 """Settings with which all exchanges of tokens have one size."""
-
-_PART_OF_COLLECTIVES = Pool(
-    part_of=("collective_transfer_exposed_ns", "collective_exposed_ns", "communication_recoverable_ns"),
-    union="collective_busy_ns",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +115,6 @@ CATALOG.quotient(
 @duration(
     "exposed expert-parallel transfer time per step",
     share="exposed expert-parallel transfer",
-    pool=Pool(
-        part_of=("ep_exposed_ns", "communication_recoverable_ns"), union="ep_busy_ns", hidden_part="ep_hidden_ns"
-    ),
 )
 def ep_transfer_exposed_ns(owned_ep_communication: SplitCommunication) -> int:
     """Time per step in which expert-parallel communication is exposed and does not wait for peers. Where all ranks of
@@ -148,7 +139,7 @@ def ep_transfer_is_lower_bound(step: StepView, ep_communication: SplitCommunicat
     return ep_communication.wait_ns > 0 and not is_even and bool(step.least_transfer & set(EP_CATEGORIES))
 
 
-@duration("exposed expert-parallel wait time per step", pool=Pool(part_of=("ep_exposed_ns", "wait_exposed_ns")))
+@duration("exposed expert-parallel wait time per step")
 def ep_wait_exposed_ns(owned_ep_communication: SplitCommunication) -> int:
     """Time per step in which exposed expert-parallel communication waits for peers to arrive."""
     return owned_ep_communication.wait_ns
@@ -169,7 +160,6 @@ def collective_exposed_ns(collectives: SplitCommunication) -> int:
 
 @duration(
     "other exposed transfer time per step",
-    pool=Pool(part_of=("collective_exposed_ns", "communication_recoverable_ns"), union="collective_busy_ns"),
 )
 def collective_transfer_exposed_ns(collectives: SplitCommunication) -> int:
     """Time per step in which communication other than expert-parallel is exposed and does not wait for peers. Transfer
@@ -177,7 +167,7 @@ def collective_transfer_exposed_ns(collectives: SplitCommunication) -> int:
     return collectives.transfer_ns
 
 
-@duration("other exposed wait time per step", pool=Pool(part_of=("collective_exposed_ns", "wait_exposed_ns")))
+@duration("other exposed wait time per step")
 def collective_wait_exposed_ns(collectives: SplitCommunication) -> int:
     """Time per step in which exposed communication other than expert-parallel waits for peers to arrive."""
     return collectives.wait_ns
@@ -185,11 +175,6 @@ def collective_wait_exposed_ns(collectives: SplitCommunication) -> int:
 
 @duration(
     "expert-parallel transfer that another micro-batch can cover",
-    pool=Pool(
-        part_of=("ep_transfer_exposed_ns", "ep_exposed_ns", "communication_recoverable_ns"),
-        union="ep_busy_ns",
-        hidden_part="ep_hidden_ns",
-    ),
 )
 def ep_overlappable_ns(step: StepView, ep_transfer_exposed_ns: int) -> int:
     """The part of the exposed expert-parallel transfer that compute of another micro-batch can cover. Without a
@@ -207,9 +192,7 @@ def dp_cover_ns(step: StepView, compute_busy_ns: int) -> int:
     return compute_busy_ns // (step.layout.microbatches or 1)
 
 
-@duration(
-    "exposed data-parallel transfer time per step", share="exposed data-parallel transfer", pool=_PART_OF_COLLECTIVES
-)
+@duration("exposed data-parallel transfer time per step", share="exposed data-parallel transfer")
 def dp_exposed_ns(step_with_owners: StepView) -> int:
     """Time per step in which parameters and gradients are transferred between data-parallel ranks and no compute kernel
     runs. Collectives of unknown owner do not count."""
@@ -219,7 +202,6 @@ def dp_exposed_ns(step_with_owners: StepView) -> int:
 @duration(
     "exposed tensor-parallel transfer time per step",
     share="exposed tensor-parallel transfer",
-    pool=_PART_OF_COLLECTIVES,
 )
 def tp_exposed_ns(step_with_owners: StepView) -> int:
     """Time per step in which tensor and sequence parallelism transfer data and no compute kernel runs."""
@@ -229,7 +211,6 @@ def tp_exposed_ns(step_with_owners: StepView) -> int:
 @duration(
     "exposed context-parallel ring transfer time",
     share="exposed context-parallel ring transfer",
-    pool=_PART_OF_COLLECTIVES,
 )
 def cp_exposed_ns(step: StepView) -> int:
     """Time per step in which the ring of context parallelism transfers data and no compute kernel runs. Other exchanges

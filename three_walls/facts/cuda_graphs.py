@@ -12,22 +12,12 @@ import polars as pl
 from three_walls.facts.fact_rows import GraphCoverage, OutsideGraphs
 from three_walls.facts.step_facts import HOST_LAUNCHES
 from three_walls.lib.declare import artifact, duration, fact
-from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.find_steps import MODEL_WORK
 from three_walls.step.intervals import mask_of
 from three_walls.step.ownership import LABELS
 from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
-
-LAUNCH_STARVED_PARENTS = (
-    "launch_starved_ns",
-    "launch_starved_recoverable_ns",
-    "host_idle_ns",
-    "host_recoverable_ns",
-    "idle_ns",
-)
-"""Facts that contain launch-starved time."""
 
 _STARVED = mask_of(["launch_starved"], LABELS)
 
@@ -41,7 +31,6 @@ _WHOLE = "graphs of the step were recorded whole, without their kernels (recaptu
     "optimizer launch-starved time per step",
     needs=HOST_LAUNCHES,
     share="launch-starved time of the optimizer",
-    pool=Pool(part_of=LAUNCH_STARVED_PARENTS, is_device_busy=False),
 )
 def optimizer_launch_starved_ns(step: StepView) -> Measurement[int]:
     """Time per step that is launch-starved from the first to the last optimizer kernel after the step's last GEMM."""

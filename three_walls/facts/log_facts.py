@@ -10,7 +10,6 @@ from statistics import median
 from three_walls.facts.fact_rows import LogSummary, ProgressSummary
 from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
 from three_walls.lib.declare import artifact, duration, fact, flag
-from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.log.steady_steps import Role
 from three_walls.log.training_log import ProgressJob, TrainingLog
@@ -65,7 +64,7 @@ def unprofiled_step_spread_ratio(own_log: JoinedLog) -> Measurement[float]:
     return known(max(lengths) / min(lengths)) if min(lengths) else missing("the log prints a step of 0 ms")
 
 
-@duration("the range of unprofiled step lengths", pool=Pool(is_device_busy=False))
+@duration("the range of unprofiled step lengths")
 def unprofiled_step_range_ns(own_log: JoinedLog) -> Measurement[int]:
     """Longest of the log's steady, unprofiled iterations less the shortest.
 

@@ -15,7 +15,6 @@ import polars as pl
 from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import OverlapSlowdown
 from three_walls.lib.declare import artifact, duration
-from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
 from three_walls.step.step_tables import Operations
@@ -52,7 +51,6 @@ def overlap_slowdown(step: StepView) -> tuple[OverlapSlowdown, ...]:
 @duration(
     "GEMM time lost to concurrent communication",
     share="GEMM slowdown from overlapping communication",
-    pool=Pool(part_of=("gemm_ns", "compute_busy_ns")),
 )
 def overlap_slowdown_ns(overlap_slowdown: tuple[OverlapSlowdown, ...]) -> Measurement[int]:
     """Time per step that GEMMs lose to concurrent communication: the median duration of calls with communication less

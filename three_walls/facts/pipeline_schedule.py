@@ -19,7 +19,6 @@ import polars as pl
 from three_walls.facts.fact_rows import PipelinePhase
 from three_walls.layers.attention_passes import BACKWARD, FORWARD, AttentionPasses, find_passes
 from three_walls.lib.declare import artifact, duration
-from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.attribute_steps import Attribution
@@ -47,9 +46,6 @@ _EP_MASK = mask_of(EP_CATEGORIES, LABELS)
 _BUSY_MASK = mask_of([bucket.name for bucket in BUCKETS if bucket.group is not Group.IDLE], LABELS)
 _RANK_AND_STEP = ["rank_index", "step"]
 _RANK_AND_PHASE = ["rank_index", "phase"]
-
-_WAITING = ("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns")
-"""Facts that contain the bubble: it is waiting inside collectives, except at the end of the step (an idle GPU)."""
 
 Phase = tuple[str, int, int]
 """Name, start and end (ns, half-open)."""
@@ -102,7 +98,6 @@ def pipeline_phases(
 @duration(
     "pipeline bubble time per step",
     share="the pipeline bubble",
-    pool=Pool(part_of=_WAITING, union="collective_busy_ns"),
 )
 def pipeline_bubble_ns(step: StepView, pipeline_phases: tuple[PipelinePhase, ...]) -> Measurement[int]:
     """Time per step in which nothing computes because of the pipeline: the rank waits for a neighbouring stage while no
@@ -120,7 +115,6 @@ def pipeline_bubble_ns(step: StepView, pipeline_phases: tuple[PipelinePhase, ...
 @duration(
     "excess pipeline bubble time per step",
     share="the pipeline bubble beyond an even schedule",
-    pool=Pool(part_of=("pipeline_bubble_ns", *_WAITING), union="collective_busy_ns"),
 )
 def pipeline_bubble_excess_ns(pipeline_bubble_ns: int, pipeline_bubble_expected_fraction: float, step: StepView) -> int:
     """Time per step that the pipeline bubble takes beyond that of an even 1F1B schedule (at least 0): uneven stages and

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.lib.declare import artifact, duration, fact
-from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.step import attribution_thresholds
 from three_walls.step.attribute_steps import Attribution
@@ -86,7 +85,6 @@ def ranks_captured_count(matched_ranks: MatchedRanks) -> int:
 @duration(
     "the latest rank's delay per step",
     share="the delay of the latest rank",
-    pool=Pool(part_of=("straggler_late_recoverable_ns",), is_device_busy=False),
 )
 def straggler_late_ns(latest_rank: Straggler | None) -> int:
     """Time per step by which the latest rank arrives after the last but one, beyond the spread of its other peers; 0
@@ -126,9 +124,7 @@ def culprit_cause(culprit: RootCauseRank | None) -> Measurement[str]:
     return known(str(culprit.cause)) if culprit else missing(_NO_CULPRIT)
 
 
-@duration(
-    "the delay per step by a slow rank", share="the delay by a slow rank", pool=Pool(part_of=("wait_exposed_ns",))
-)
+@duration("the delay per step by a slow rank", share="the delay by a slow rank")
 def culprit_cost_ns(culprit: RootCauseRank | None) -> int:
     """Time per step that is lost to the rank to fix first: by how much it is late beyond its peers, without what the
     profiler added to launches by the log, and at most the waiting of the representative rank. 0 where none is late for

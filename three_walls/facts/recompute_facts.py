@@ -29,7 +29,6 @@ from three_walls.layers.attention_passes import (
     is_recomputing,
 )
 from three_walls.lib.declare import artifact, duration, fact
-from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.megatron.parallel_layout import has_uneven_stages
 from three_walls.megatron.settings.run_config import RunConfig
@@ -104,7 +103,7 @@ def attention_forward_per_backward_ratio(attention_passes: AttentionPasses) -> M
     return known_or_missing(ratio, "no attention kernel of a backward pass was recorded")
 
 
-@duration("recompute time per step", pool=Pool(part_of=("memory_recoverable_ns",), is_device_busy=False))
+@duration("recompute time per step")
 def recompute_ns(recompute: Recompute) -> Measurement[int]:
     """Time per step that replaying forward work in the backward pass takes, from each replay's first kernel to the
     first of its backward pass. Where the kernels do not show that, it is the number of replayed layers times the median

@@ -13,7 +13,6 @@ from three_walls.facts.communication_facts import SplitCommunication
 from three_walls.facts.recompute_facts import Recompute
 from three_walls.facts.step_facts import HOST_IDLE, HOST_LAUNCHES
 from three_walls.lib.declare import artifact, duration
-from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement
 from three_walls.step.step_view import StepView
 from three_walls.step.stragglers import StragglerCause
@@ -81,7 +80,6 @@ def host_recoverable_ns(step: StepView, profilers_part: ProfilersPart) -> int:
     "recoverable launch-starved time per step",
     share="recoverable launch-starved time",
     needs=HOST_LAUNCHES,
-    pool=Pool(part_of=("launch_starved_ns", "host_idle_ns", "host_recoverable_ns", "idle_ns"), is_device_busy=False),
 )
 def launch_starved_recoverable_ns(step: StepView, profilers_part: ProfilersPart) -> int:
     """Time per step that is launch-starved, less its share of the time that the profiler added where a log was given
@@ -92,7 +90,6 @@ def launch_starved_recoverable_ns(step: StepView, profilers_part: ProfilersPart)
 @duration(
     "the latest rank's recoverable delay per step",
     share="the recoverable delay of the latest rank",
-    pool=Pool(part_of=("straggler_late_ns",), is_device_busy=False),
 )
 def straggler_late_recoverable_ns(
     profilers_part: ProfilersPart, straggler_late_ns: int, straggler_cause: Measurement[str]

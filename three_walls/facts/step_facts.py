@@ -6,7 +6,6 @@ A time per step of any module is one of this step (``step/step_view.py``), unles
 from __future__ import annotations
 
 from three_walls.lib.declare import duration, fact, flag
-from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.intervals import DURATION
@@ -20,9 +19,6 @@ HOST_IDLE = ("launch_starved", "host_blocked")
 
 _DEVICE = ("cuda_graph_activity",)
 """What facts about an idle device need: graphs that run are recorded, node by node or as a whole."""
-
-_HOST_IDLE = ("host_idle_ns", "host_recoverable_ns", "idle_ns")
-_COMPUTE = Pool(part_of=("compute_busy_ns",))
 
 
 @duration("the step length")
@@ -72,7 +68,6 @@ def idle_ns(step: StepView) -> int:
     "exposed host copy time per step",
     share="exposed copying between GPU and host",
     needs=("copies",),
-    pool=Pool(part_of=("memory_recoverable_ns",)),
 )
 def offload_copy_exposed_ns(step: StepView) -> int:
     """Time per step in which copies between GPU and host run and nothing else does."""
@@ -83,7 +78,6 @@ def offload_copy_exposed_ns(step: StepView) -> int:
     "exposed pageable copy time per step",
     share="exposed copying of pageable memory",
     needs=("copies",),
-    pool=Pool(part_of=("offload_copy_exposed_ns", "memory_recoverable_ns")),
 )
 def pageable_copy_exposed_ns(step: StepView) -> int:
     """Time per step in which nothing runs but copies between the GPU and pageable host memory."""
@@ -94,7 +88,6 @@ def pageable_copy_exposed_ns(step: StepView) -> int:
     "launch-starved time per step",
     share="launch-starved time",
     needs=HOST_LAUNCHES,
-    pool=Pool(part_of=("launch_starved_recoverable_ns", *_HOST_IDLE), is_device_busy=False),
 )
 def launch_starved_ns(step: StepView) -> int:
     """Time per step in which the GPU is idle, its next operation is not launched yet, and the launching thread is not
@@ -106,7 +99,6 @@ def launch_starved_ns(step: StepView) -> int:
     "host-blocked time per step",
     share="host-blocked time",
     needs=HOST_LAUNCHES,
-    pool=Pool(part_of=_HOST_IDLE, is_device_busy=False),
 )
 def host_blocked_ns(step: StepView) -> int:
     """Time per step in which the GPU is idle, its next operation is not launched yet, and the launching thread is in a
@@ -137,7 +129,6 @@ def cuda_graph_fraction(step: StepView) -> Measurement[float]:
 @duration(
     "unfused attention time per step",
     share="unfused attention",
-    pool=Pool(part_of=("compute_recoverable_ns", "compute_busy_ns")),
 )
 def attention_unfused_ns(step: StepView) -> int:
     """Time per step that the pointwise kernels of unfused attention take: softmax, masks, scales and copies of
@@ -172,20 +163,20 @@ def attention_ns(step: StepView) -> int:
     return step.owned_ns("attention")
 
 
-@duration("GEMM time per step", share="GEMM work", pool=_COMPUTE)
+@duration("GEMM time per step", share="GEMM work")
 def gemm_ns(step: StepView) -> int:
     """Time per step that GEMMs take, grouped ones included."""
     return step.owned_ns("gemm", "grouped_gemm")
 
 
-@duration("token permutation time per step", share="token permutation", pool=_COMPUTE)
+@duration("token permutation time per step", share="token permutation")
 def permute_ns(step: StepView) -> int:
     """Time per step that gathering, scattering and permuting tokens takes. Small lookups by the same kernels count
     too."""
     return step.owned_ns("permute")
 
 
-@duration("pointwise kernel time per step", pool=_COMPUTE)
+@duration("pointwise kernel time per step")
 def elementwise_ns(step: StepView) -> int:
     """Time per step that pointwise and reduction kernels take: activations, rotary embedding, loss, sums."""
     return step.owned_ns("elementwise")

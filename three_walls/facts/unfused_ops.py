@@ -15,12 +15,10 @@ from typing import Annotated
 import polars as pl
 
 from three_walls.facts import fact_thresholds
-from three_walls.facts.cuda_graphs import LAUNCH_STARVED_PARENTS
 from three_walls.facts.step_facts import HOST_LAUNCHES
 from three_walls.layers.attention_passes import FORWARD
 from three_walls.layers.operator_sequences import FusedPart, Sequences, find_sequences, is_operator
 from three_walls.lib.declare import artifact, duration, fact
-from three_walls.lib.fact import Pool
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
@@ -162,11 +160,8 @@ def _measure_time(op: str, work: UnfusedWork, step: StepView) -> Measurement[Unf
     return known(UnfusedTime(_time_alone(op, work.operations, step.window), starved_ns))
 
 
-def _declare_times(op: str, label: str, kernels: str, categories: tuple[str, ...] = ("elementwise_ns",)) -> None:
-    """Facts of ``op``: time of its ``kernels``, launch-starved time before them, and both together.
-
-    ``categories``: facts that contain the time of its kernels.
-    """
+def _declare_times(op: str, label: str, kernels: str) -> None:
+    """Facts of ``op``: time of its ``kernels``, launch-starved time before them, and both together."""
     alone = "Only what runs while nothing else computes counts."
 
     def kernels_ns(unfused_times: UnfusedTimes) -> Measurement[int]:
@@ -189,7 +184,6 @@ def _declare_times(op: str, label: str, kernels: str, categories: tuple[str, ...
         name=f"{op}_kernels_ns",
         meaning=f"Time per step that {kernels} take. {alone}",
         needs=HOST_LAUNCHES,
-        pool=Pool(part_of=(f"{op}_ns", *categories, "compute_busy_ns")),
     )(kernels_ns)
     duration(
         f"{label} launch-starved time",
@@ -197,7 +191,6 @@ def _declare_times(op: str, label: str, kernels: str, categories: tuple[str, ...
         meaning=f"Time per step that is launch-starved and ends with one of {kernels}, less a proportional share of "
         "what the profiler is taken to have added.",
         needs=HOST_LAUNCHES,
-        pool=Pool(part_of=(f"{op}_ns", *LAUNCH_STARVED_PARENTS), is_device_busy=False),
     )(starved_ns)
     duration(
         f"{label} time per step",
@@ -223,7 +216,6 @@ _declare_times(
     ROUTER_TOPK,
     "unfused router top-k",
     "the kernels on scores and maps of the experts (the choice of experts and the balancing loss)",
-    categories=(),
 )
 _declare_times(
     BIAS_DROPOUT_ADD,
@@ -263,7 +255,6 @@ _declare_fused(ROUTER_TOPK, "unfused router top-k")
 @duration(
     "exposed barrier time per step",
     needs=HOST_LAUNCHES,
-    pool=Pool(part_of=("collective_wait_exposed_ns", "collective_exposed_ns", "wait_exposed_ns")),
 )
 def barrier_exposed_ns(step: StepView, named_work: UnfusedWork) -> int:
     """Time per step in which barriers of ranks (sums of one element) run and no compute kernel does."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, overload
 
-from three_walls.lib.fact import UNITS, FactDefinition, Pool
+from three_walls.lib.fact import UNITS, FactDefinition
 from three_walls.lib.measurement import Measurement, known, missing
 
 Function = Callable[..., object]
@@ -87,14 +87,13 @@ class Catalog:
         meaning: str = "",
         share: str = "",
         needs: tuple[str, ...] = (),
-        pool: Pool | None = None,
     ) -> Callable[[F], F]:
         """Declares a time in ns, ``<subject>_ns``.
 
         ``share``: the label of ``<subject>_fraction``, its fraction of the step, where there is such a fact. The
         meaning then begins with "Time per step", which the fraction's replaces by "Fraction of the step".
         """
-        return self._decorate(FactDefinition(name, "ns", label, meaning, needs=needs, pool=pool), share)
+        return self._decorate(FactDefinition(name, "ns", label, meaning, needs=needs), share)
 
     def quotient(
         self, module: str, name: str, label: str, meaning: str, quotient_of: tuple[str, str], *, whole: str

@@ -19,20 +19,6 @@ UNITS = (*NUMERIC, "flag", "text", "config")
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """Time that an edit can remove or hide, and the other facts that change with it."""
-
-    part_of: tuple[str, ...] = ()
-    """Every fact that contains this time as a summand, however indirectly; ``step_ns`` always does."""
-    is_device_busy: bool = True
-    """The device works in this time, so that ``device_busy_ns`` shrinks with it."""
-    union: str = ""
-    """For exposed communication: the union of that communication, exposed or hidden."""
-    hidden_part: str = ""
-    """The hidden part of that union: an edit that hides the exposed time moves it there."""
-
-
-@dataclass(frozen=True, slots=True)
 class FactDefinition:
     """What a fact means, once: read by the report, by the rule loader and by ``three-walls facts``."""
 
@@ -53,8 +39,6 @@ class FactDefinition:
     """For a derived fraction: the facts it is the quotient of, so that a plan can derive it again."""
     needs: tuple[str, ...] = ()
     """Capabilities of the trace without which the fact is missing (``trace/capabilities.py``)."""
-    pool: Pool | None = None
-    """Set for time that a rule may gain from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +111,10 @@ class FactSheet:
     def as_traced(self) -> FactSheet:
         """A copy in which the log took nothing from any fact; the sheet itself where it takes nothing."""
         return self.with_values(self.before_log) if self.before_log else self
+
+    def with_facts(self, facts: Mapping[str, Fact]) -> FactSheet:
+        """A copy in which ``facts`` take the place of those of their names."""
+        return replace(self, facts=MappingProxyType({**self.facts, **facts})) if facts else self
 
     def with_values(self, values: Mapping[str, FactValue]) -> FactSheet:
         """A copy in which the named facts have new values and are not missing."""

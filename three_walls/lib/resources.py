@@ -12,7 +12,7 @@ ROOT = _PACKAGE / "_bundled" if IS_BUNDLED else _PACKAGE.parent
 
 RULES_DIR = ROOT / "rules"
 TABLES_DIR = ROOT / "tables"
-WARNINGS_FOLDER = "warnings"  # of the rules
+WARNINGS_FOLDER, EFFECTS_FOLDER = "warnings", "effects"  # of the rules
 GENERATED_DIR = TABLES_DIR / "generated"
 TEMPLATES_DIR = ROOT / "reports" / "templates"
 PARSED_DIR = ROOT / "parsed" if IS_BUNDLED else Path(cache_from_source(str(_PACKAGE / "parsed.py"))).with_suffix("")

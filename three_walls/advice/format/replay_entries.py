@@ -47,6 +47,7 @@ _LEVELLED = {
     "overhead_us": NOTHING,
     "added_time": NOTHING,
     "added_kernels": NOTHING,
+    "added_host_us": NOTHING,
 }
 """Parameters with a range, and what they are where an entry does not give them."""
 _USED_BY = {
@@ -57,8 +58,9 @@ _USED_BY = {
     "factor": (Action.MICRO_BATCH,),
     "launches": (Action.FUSE,),
     "overhead_us": (Action.GRAPH,),
-    "added_time": (Action.SCALE,),
-    "added_kernels": (Action.SCALE,),
+    "added_time": (Action.SCALE, Action.GRAPH),
+    "added_kernels": (Action.SCALE, Action.GRAPH),
+    "added_host_us": (Action.REPEAT,),
 }
 """Parameter -> the actions that have it."""
 _AT_MOST = 10_000.0
@@ -210,6 +212,7 @@ class ReplayEntry:
     overhead_us: Parameter | None = None
     added_time: Parameter | None = None
     added_kernels: Parameter | None = None
+    added_host_us: Parameter | None = None
     only_if: Conditions = ()
     """It is left out where these are known not to hold."""
     reason: Prose

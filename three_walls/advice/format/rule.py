@@ -12,12 +12,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, ValidationInfo
 
-from three_walls.advice.finding import APPLICABILITIES, FREES_MEMORY, NO_BASIS, RULE_BASES, UPPER_BOUND
+from three_walls.advice.finding import APPLICABILITIES
 from three_walls.advice.format.conditions import Conditions
 from three_walls.advice.format.replay_entries import ReplayEntry
 from three_walls.advice.format.rule_fields import AnyFact, Fraction, OneMinusFact, Prose, TimeFact
 from three_walls.advice.format.rule_sources import Pointer
-from three_walls.lib.expressions import list_names
 from three_walls.lib.load_documents import NOT_STATED, ByName, NamedRow, Text, Value, describe, one_of
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.shell import is_variable
@@ -36,7 +35,7 @@ def _is_mapping(value: Any) -> str:
 
 
 Target = Annotated[Annotated[FactTarget, Tag("mapping")] | Annotated[Value, Tag("value")], Discriminator(_is_mapping)]
-HighEnd = Annotated[
+ShareEnd = Annotated[
     Annotated[OneMinusFact, Tag("mapping")] | Annotated[Fraction, Tag("value")],
     Discriminator(_is_mapping),
 ]
@@ -125,92 +124,42 @@ def _check_requirement(requirement: Requirement) -> Requirement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GainTerm:
-    """Part of a gain: the fraction of the time in the fact ``pool`` that disappears. An upper bound has no low end."""
+class TimeShare:
+    """A share of a time of the step."""
 
-    pool: TimeFact
-    low: Fraction = NOT_STATED
-    likely: Fraction | None = None
-    """None: the midpoint."""
-    high: HighEnd
-
-    @property
-    def is_upper_bound(self) -> bool:
-        """Whether only the most that can be saved is known."""
-        return self.low is NOT_STATED
+    time: TimeFact
+    share: ShareEnd = 1.0
 
     @property
     def facts(self) -> tuple[str, ...]:
         """The facts that it is calculated from."""
-        return (self.pool, *(self.high.facts if isinstance(self.high, OneMinusFact) else ()))
+        return (self.time, *(self.share.facts if isinstance(self.share, OneMinusFact) else ()))
 
 
-def _check_term(term: GainTerm) -> GainTerm:
-    low, likely, high = term.low, term.likely, term.high
-    if isinstance(high, OneMinusFact):
-        if likely is not None:
-            raise ValueError("likely is the midpoint where high comes from a fact: remove likely")
-    elif not term.is_upper_bound:
-        likely = (low + high) / 2 if likely is None else likely
-        if not low <= likely <= high:
-            raise ValueError(f"expected low <= likely <= high, found {low:g}, {likely:g}, {high:g}")
-    return term
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GainModel:
-    """How much time the edits may save: a sum of terms over pools, which are facts that measure parts of the step."""
+    """What the edits may gain where no replay of the step tells it. What they change, ``rules/effects`` states."""
 
-    basis: Annotated[Text, one_of(RULE_BASES)]
+    at_most: tuple[TimeShare, ...] = ()
+    """The upper bound: the sum of these. Empty where the edits free memory, or not even a bound is known."""
+    within: tuple[TimeFact, ...] = ()
+    """Times that the upper bound cannot exceed either: compute that can hide communication."""
+    frees_memory: bool = False
+    """Such rules come before all others in the plan of a run that does not fit."""
     explanation: Prose
-    terms: tuple[Annotated[GainTerm, AfterValidator(_check_term)], ...] = ()
-    """Empty for the bases ``frees_memory`` and ``none``."""
-    shrinks_all_pools: bool = False
-    """The edits remove a share of everything (recompute), so every other pool shrinks by the same fraction."""
-    hidden_under: TimeFact = ""
-    """A fact that the gain cannot exceed: compute that can hide communication."""
-    at_most: TimeFact = ""
-    """Another fact that the gain cannot exceed."""
-    added: TimeFact = ""
-    """A fact: time that the edits add to the step, and that the gain is net of."""
-    cost_fraction: Fraction | None = None
-    """For the basis ``frees_memory``, roughly the fraction of the step that the edits cost. The cheapest rule goes
-    first."""
-    cost_is_estimated: bool = False
-    """Nobody measured that cost: it only orders the rules."""
+    """Why no more can be gained."""
     replay: tuple[ReplayEntry, ...] = ()
-    """What the edits change in a replay of the step. The terms then count only where no replay is to be trusted."""
-    chosen_by: tuple[AnyFact, ...] = ()
-    """Settings without any effect of their own that choose how the edits work, and so which of ``replay`` applies."""
+    """What following the advice of a rule without edits changes in a replay of the step."""
     no_replay: Prose = ""
-    """Why no transformation of the step stands for the edits; empty where ``replay`` does, or nothing was stated."""
+    """Why nobody can tell what following it changes."""
 
     def __post_init__(self) -> None:
         if self.replay and self.no_replay:
             raise ValueError("no_replay states why there is no replay: give one of them")
-        compared = {name for entry in self.replay for condition in entry.only_if for name in list_names(condition)}
-        if unused := [name for name in self.chosen_by if name not in compared]:
-            raise ValueError(f"chosen_by names settings that an only_if of replay compares, found {unused[0]}")
-        if bool(self.terms) == (self.basis in (FREES_MEMORY, NO_BASIS)):
-            found = f"found basis {self.basis} {'with' if self.terms else 'without'} terms"
-            raise ValueError(f"a gain has either terms, or the basis frees_memory or none: {found}")
-        if (self.cost_fraction is not None) != (self.basis == FREES_MEMORY):
-            raise ValueError("a gain of basis frees_memory has a cost_fraction, and no other has one")
-        for term in self.terms:
-            if self.basis == UPPER_BOUND and not (term.is_upper_bound and term.likely is None):
-                raise ValueError("terms of basis upper_bound have pool and high, neither low nor likely")
-            if self.basis != UPPER_BOUND and term.is_upper_bound:
-                raise ValueError(f"the term of {term.pool} has no low: give one, or use basis upper_bound")
-
-    @property
-    def is_upper_bound(self) -> bool:
-        """Whether only the most that can be saved is known."""
-        return self.basis == UPPER_BOUND
-
-    @property
-    def frees_memory(self) -> bool:
-        """Whether the edits free memory. Such rules come before all others in the plan of a run that does not fit."""
-        return self.basis == FREES_MEMORY
+        if self.at_most and self.frees_memory:
+            raise ValueError("edits that free memory gain no time: give at_most or frees_memory, found both")
+        if self.within and not self.at_most:
+            raise ValueError("within limits what at_most adds up: give at_most too")
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +259,8 @@ class Rule:
             raise ValueError("sub_wall is for rules of wall compute_host: each of them has one, no other rule has")
         if bool(self.edits) == bool(self.advice):
             raise ValueError("a rule has either edits or, where no edit helps, advice: give one of them")
+        if self.edits and (self.gain.replay or self.gain.no_replay):
+            raise ValueError("what edits change in a replay is stated in rules/effects: remove replay and no_replay")
         if self.any_program and self.edits:
             raise ValueError("edits are Megatron's settings: a rule with edits cannot have any_program")
         if bool(self.edits) != bool(self.lever):

@@ -17,7 +17,7 @@ _SYMPTOMS = {
     Wall.COMMUNICATION: ("ep_transfer_exposed_fraction", "0.10", "ep_transfer_exposed_ns"),
     Wall.COMPUTE_HOST: ("launch_starved_recoverable_fraction", "0.10", "launch_starved_recoverable_ns"),
 }
-"""Per wall: a fact that shows the symptom, its threshold, and the time that an edit may save."""
+"""Per wall: a fact that shows the symptom, its threshold, and a time that an edit may save."""
 
 _RULE = """\
 # Fill in every marked line and replace the example on it. `three-walls rules test` lists the lines that are left.
@@ -48,11 +48,10 @@ edits:
     to: true
     reason: TODO why this value
     source: guide:MoE Training Optimization Workflow  # TODO
-gain:
-  basis: upper_bound  # TODO or measured, modelled, range, frees_memory, none
-  terms:
-    - {{pool: {pool}, high: 1.0}}  # TODO a measured time, and the most of it that may disappear
-  explanation: TODO where these numbers come from, and which of them are estimates.
+gain:  # what the edits change in a replay stands in effects/
+  at_most:  # the upper bound; edits that save memory have frees_memory: true instead
+    - {{time: {time}}}  # TODO a time of the step; with share, a part of it
+  explanation: TODO why no more can be gained.
 evidence:
   for:
     - claim: TODO a measurement or statement in favor of the edits
@@ -70,13 +69,13 @@ workload:  # TODO facts of a run for which the rule is recommended
   config.cpu_offloading: false
   config.moe_permute_fusion: false
   {fact}: {given}
-  {pool}: 200_000_000
+  {time}: 200_000_000
 cases:
   TODO is recommended for the run it is meant for:
     expect:
       outcome: recommended
       edits: {{moe_permute_fusion: true}}
-      gain_ns: {{low: 0, likely: null, high: 200_000_000}}
+      gain_at_most_ns: 200_000_000
 """
 
 
@@ -91,14 +90,14 @@ def write_scaffold(identifier: str, wall: Wall, sub_wall: SubWall | None, direct
     rule_file = directory / folder_of(wall) / f"{identifier}.yaml"
     if rule_file.exists():
         raise UsageError(f"{rule_file} exists: choose another id, or edit that file")
-    fact, threshold, pool = _SYMPTOMS[wall]
+    fact, threshold, time = _SYMPTOMS[wall]
     values = {
         "id": identifier,
         "wall": wall.value,
         "sub_wall": f"sub_wall: {sub_wall}\n" if sub_wall else "",
         "fact": fact,
         "threshold": threshold,
-        "pool": pool,
+        "time": time,
         "lever": identifier.replace("-", "_"),
         "given": f"{min(1.0, float(threshold) + 0.05):.2f}",
     }

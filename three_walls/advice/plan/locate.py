@@ -34,17 +34,17 @@ SEEN_IN: dict[str, tuple[str, ...]] = {
     "pageable_copy_exposed_ns": ("copy_h2d_pageable", "copy_d2h_pageable"),
     "offload_copy_exposed_ns": ("copy_h2d_pinned", "copy_d2h_pinned"),
 }
-"""Pool of a gain -> the buckets or causes of gaps that hold its time. Pools that are not here (one operator among
+"""Time that bounds a gain -> the buckets or causes of gaps that hold it. Times that are not here (one operator among
 others, lateness of a rank, recompute) have no stretches that show nothing else."""
 
 
 def name_places(plan: Iterable[PlanStep], rules: Iterable[Rule]) -> tuple[PlanStep, ...]:
-    """``plan`` with the buckets and causes of each entry, in the order of its rule's pools."""
+    """``plan`` with the buckets and causes of each entry, in the order of the times that bound its gain."""
     rule_of = {rule.id: rule for rule in rules}
     named = []
     for step in plan:
         rule = rule_of.get(step.rule)
-        pools = [term.pool for term in rule.gain.terms] if rule is not None and rule.gain is not None else []
-        places = dict.fromkeys(place for pool in pools for place in SEEN_IN.get(pool, ()))
+        times = [share.time for share in rule.gain.at_most] if rule is not None else []
+        places = dict.fromkeys(place for time in times for place in SEEN_IN.get(time, ()))
         named.append(replace(step, seen_in=tuple(places)))
     return tuple(named)

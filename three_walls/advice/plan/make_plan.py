@@ -1,99 +1,44 @@
-"""Orders recommendations into a plan: greedy on a step that shrinks, so that no nanosecond is counted twice.
+"""Judges the rules and makes the plan: an ordered list of edits, each with its gain on the step that the earlier ones
+leave.
 
-:func:`make_validated_plan` makes a plan, asks a validator about the edits, and plans again without the rules whose
-edits are refused. :func:`make_plan` makes one such plan: the best recommendation enters, its gain is subtracted from
-the facts, the other rules are judged again on the remaining time, and so on. Three copies of the facts shrink in
-parallel, by the low, likely and high gains. The likely copy decides; the others give the range of the step afterwards.
+Gains are replayed. Where the step cannot be replayed there is no plan: the findings stand with their upper bounds.
+Where what an edit changes is not known, its finding does.
 
-A log shows how much of a step the profiler added, and so how much smaller gains of host time are. It changes neither
-which edits a trace calls for nor their order: the copies that decide are of the facts as traced. Three more copies,
-less what the profiler added, give the gains, and an entry whose gain is too small there is left out.
-
-Where the step is replayed (``replays.py``), the entries come from replays: each next one is the edit with the best
-likely step on the graph that the earlier ones left, so their gains add up. Rules that no transformation stands for
-keep their share of measured times as an upper bound, after every replayed entry.
-
-An upper bound is subtracted from the high copy alone. Upper bounds therefore come after every gain with a likely value,
-and several of them may claim the same time. The first of those ranks before upper bounds of other time, the rest after.
+A log shows how much of a step the profiler added. That changes neither which edits a trace calls for nor their order:
+edits are judged on the facts as traced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from three_walls.advice.finding import (
-    EXECUTION_ONLY,
-    Bounds,
-    Finding,
-    FirstTrial,
-    Outcome,
-    PlannedEdit,
-    PlanNote,
-    PlanStep,
-)
+from three_walls.advice.answer_what_if import ReplayedRun
+from three_walls.advice.decide_verdict import decide_verdict
+from three_walls.advice.edits import fact_of
+from three_walls.advice.finding import EXECUTION_ONLY, Bounds, Finding, FirstTrial, Outcome, PlanStep
 from three_walls.advice.format.rule import Rule
-from three_walls.advice.judge import drop_small, is_small, judge_all, judge_safely, minimum_gain_ns
-from three_walls.advice.plan.draft import Draft
-from three_walls.advice.plan.gain import CULPRIT_COST, CULPRIT_RULE, without_culprit
-from three_walls.advice.plan.replayed_draft import ReplayedDraft, predict_gain
-from three_walls.advice.plan.replays import Replays
+from three_walls.advice.judge import drop_small, judge_all, judge_safely
+from three_walls.advice.plan.replays import Replays, describe_gain
+from three_walls.advice.plan.search import Search
+from three_walls.advice.upper_bound import is_small, minimum_gain_ns
+from three_walls.advice.without_culprit import CULPRIT_COST, CULPRIT_RULE, without_culprit
 from three_walls.lib.fact import FactSheet
 from three_walls.replay.transformation import Predictor
 
-Validate = Callable[[Sequence[PlannedEdit]], tuple[PlanNote, ...]]
-"""Why a launcher refuses edits that are made together; empty if it accepts them."""
-
-
-def make_validated_plan(
-    rules: Iterable[Rule],
-    facts: FactSheet,
-    validate: Validate,
-    allowed: Collection[str] = (),
-    predictor: Predictor | None = None,
-    *,
-    fixes_rank_first: bool = True,
-) -> tuple[list[Finding], tuple[PlanStep, ...]]:
-    """:func:`make_plan` without the rules whose edits ``validate`` refuses; those are blocked for its reasons."""
-    accepted = {rule.id: rule for rule in rules}
-    refused: list[Finding] = []
-    replays = Replays.of(predictor)
-    while True:
-        findings, plan = make_plan(
-            accepted.values(), facts, allowed=allowed, replays=replays, fixes_rank_first=fixes_rank_first
-        )
-        edits: list[PlannedEdit] = []
-        for step in plan:
-            edits += step.edits
-            problems = validate(edits) if step.edits else ()
-            if problems:  # caused by this step: the edits before it were accepted
-                break
-        else:
-            return sorted([*findings, *refused], key=lambda finding: finding.rule), plan
-        finding = judge_safely(accepted.pop(step.finding.rule), facts)
-        reason = "; ".join(note.text for note in problems)
-        blocked_by = (*finding.blocked_by, *problems)
-        refused.append(replace(finding, outcome=Outcome.BLOCKED, reason=reason, blocked_by=blocked_by))
-
 
 def make_plan(
-    rules: Iterable[Rule],
-    facts: FactSheet,
-    allowed: Collection[str] = (),
-    replays: Replays | None = None,
-    *,
-    fixes_rank_first: bool = True,
+    run: ReplayedRun, allowed: Collection[str] = (), *, fixes_rank_first: bool = True
 ) -> tuple[list[Finding], tuple[PlanStep, ...]]:
     """All findings by rule id, on the original facts, and the ordered plan.
 
-    Every recommended finding is in the plan, or becomes an alternative with the reason why it is not. Without a step
-    there is no plan. ``allowed``: applicabilities of rules that may enter in addition to ``execution-only``.
+    ``allowed``: applicabilities of rules that may enter in addition to ``execution-only``.
 
     Where one rank holds the others back, it is entry 0 (:data:`CULPRIT_RULE`); all other rules are judged, and gain, on
     the step without its delay. ``fixes_rank_first``: false where the verdict found that none does; a late rank is then
     a finding like any other.
     """
-    by_id = {rule.id: rule for rule in rules}
+    by_id, facts = {rule.id: rule for rule in run.rules}, run.facts
     culprit_rule = by_id.get(CULPRIT_RULE) if fixes_rank_first else None
     culprit = judge_safely(culprit_rule, facts) if culprit_rule and facts.number(CULPRIT_COST) else None
     left = without_culprit(facts) if culprit else facts
@@ -103,44 +48,73 @@ def make_plan(
     step_ns = left.number("step_ns")
     if not step_ns:
         return findings, ()
-    minimum_ns = minimum_gain_ns(step_ns)
-    traced = left.as_traced()
+    replays = Replays.of(run.predictor, run.effects, facts)
     first: tuple[PlanStep, ...] = ()
     if culprit_rule and culprit and culprit.outcome is Outcome.FOUND:
         first = (_fix_first(culprit, facts, step_ns),)
         if replays:
             replays, first = _heal(replays, culprit_rule, facts, first[0])
+    if replays is None:
+        return [
+            drop_small(finding, by_id[finding.rule], facts, minimum_gain_ns(step_ns)) for finding in findings
+        ], first
+    traced = left.as_traced()
+    replayed_ns = replays.step().likely_ns
+    minimum_ns = max(minimum_gain_ns(replayed_ns), replays.error_fraction * replayed_ns)
+    findings = [
+        # What is not known does not matter where the gain is too small anyway.
+        drop_small(finding, by_id[finding.rule], traced, minimum_ns)
+        if finding.outcome is Outcome.UNKNOWN
+        else _predict_alone(finding, by_id[finding.rule], traced, replays)
+        for finding in findings
+    ]
     applicabilities = frozenset((EXECUTION_ONLY, *allowed))
-    if replays:
-        findings = [predict_gain(finding, by_id[finding.rule], traced, replays) for finding in findings]
-        replayed_ns = replays.step().likely_ns
-        minimum_ns = max(minimum_gain_ns(replayed_ns), replays.error_fraction * replayed_ns)
-        by_rule = {finding.rule: finding for finding in findings}
-        draft: Draft = ReplayedDraft(by_id, by_rule, left, minimum_ns, applicabilities, replays=replays)
+    search = Search(
+        rules=by_id,
+        findings={finding.rule: finding for finding in findings},
+        replays=replays,
+        facts=traced,
+        minimum_ns=minimum_ns,
+        may_enter=lambda finding: finding.applicability in applicabilities,
+        wall=decide_verdict(traced).wall,
+        validate=run.validate,
+        facts_after=run.facts_after,
+    )
+    search.run()
+    return [search.with_reason(finding) for finding in findings], (*first, *search.steps)
+
+
+def _judge_rules(rules: Mapping[str, Rule], facts: FactSheet) -> list[Finding]:
+    """One finding per rule, by id: edits are judged on the facts as traced, advice on what the log leaves of them."""
+    edits = judge_all((rule for rule in rules.values() if rule.edits), facts.as_traced())
+    advice = judge_all((rule for rule in rules.values() if not rule.edits), facts)
+    return sorted([*edits, *advice], key=lambda finding: finding.rule)
+
+
+def _predict_alone(finding: Finding, rule: Rule, facts: FactSheet, replays: Replays) -> Finding:
+    """``finding`` with the gain of its edits alone by replay; the upper bound stays where no replay gives it.
+
+    That of a late rank stays as it is where the replays start without its delay.
+    """
+    if finding.outcome not in (Outcome.RECOMMENDED, Outcome.FOUND) or (rule.id == CULPRIT_RULE and replays.base):
+        return finding
+    if rule.edits:
+        difference = replays.compare({fact_of(edit): edit.to for edit in finding.edits})
+        changes, reason = difference.transformations, "; ".join(difference.unknown)
     else:
-        sized = {finding.rule: drop_small(finding, by_id[finding.rule], traced, minimum_ns) for finding in findings}
-        draft = Draft(by_id, sized, left, minimum_ns, applicabilities)
-    while draft.take_best():
-        pass
-    draft.check_conservation(step_ns)
-    steps = (*first, *draft.steps)
-    if not replays:
-        steps = _without_profiler(steps, facts)
-    return [draft.with_reason(finding) for finding in draft.findings.values()], steps
-
-
-def _without_profiler(steps: tuple[PlanStep, ...], facts: FactSheet) -> tuple[PlanStep, ...]:
-    """The steps after the entries as the log's unprofiled step becomes: gains are less what the profiler added."""
-    traced_ns, unprofiled_ns = facts.number("step_ns"), facts.number("unprofiled_step_ns")
-    if traced_ns is None or unprofiled_ns is None:
-        return steps
-    added_ns = round(traced_ns - unprofiled_ns)
-    return tuple(
-        replace(
-            step,
-            step_after_ns=Bounds(max(0, step.step_after_ns.low - added_ns), max(0, step.step_after_ns.high - added_ns)),
-        )
-        for step in steps
+        changes, reason = replays.follow_advice(rule, facts)
+    if not reason:
+        before, after = replays.step(), replays.step(changes)
+        return replace(finding, gain_ns=describe_gain(rule.gain, changes, before, after))
+    if finding.gain_ns.high is None:
+        return finding
+    return replace(
+        finding,
+        gain_ns=replace(
+            finding.gain_ns,
+            high=min(finding.gain_ns.high, replays.step().likely_ns),
+            explanation=f"Not replayed: {reason}. {finding.gain_ns.explanation}",
+        ),
     )
 
 
@@ -161,20 +135,16 @@ def _heal(replays: Replays, rule: Rule, facts: FactSheet, entry: PlanStep) -> tu
 
     Both stay as they are where no replay tells what the rank costs, or one finds next to nothing.
     """
-    gain, healed = replays.gain_of(rule, facts)
-    if gain is None or is_small(gain, minimum_gain_ns(replays.step().likely_ns)):
+    healed, reason = replays.follow_advice(rule, facts)
+    if reason:
         return replays, (entry,)
-    after = replays.step(healed)
+    before, after = replays.step(), replays.step(healed)
+    gain = describe_gain(rule.gain, healed, before, after)
+    if is_small(gain, minimum_gain_ns(before.likely_ns)):
+        return replays, (entry,)
     bounds = Bounds(after.low_ns, after.high_ns)
     step = replace(entry, gain_ns=gain, step_after_ns=bounds, step_after_likely_ns=after.likely_ns)
     return replays.starting_from(healed), (step,)
-
-
-def _judge_rules(rules: Mapping[str, Rule], facts: FactSheet) -> list[Finding]:
-    """One finding per rule, by id: edits are judged on the facts as traced, advice on what the log leaves of them."""
-    edits = judge_all((rule for rule in rules.values() if rule.edits), facts.as_traced())
-    advice = judge_all((rule for rule in rules.values() if not rule.edits), facts)
-    return sorted([*edits, *advice], key=lambda finding: finding.rule)
 
 
 def choose_first_trial(
@@ -182,8 +152,8 @@ def choose_first_trial(
 ) -> FirstTrial | None:
     """The plan's first entry as an experiment: what to change, and what must be seen if it worked; None without a plan.
 
-    The fractions are those of the log's unprofiled step, because gains are less what the profiler added to the traced
-    one; without a log, those of the traced step. Of a replayed gain they are those of the replayed step.
+    The fractions are those of the replayed step where the gain is replayed, else of the log's unprofiled step or the
+    traced one.
     """
     if not plan:
         return None

@@ -1,28 +1,28 @@
-"""Gains by replaying the step: what a rule's transformations are on a run, and what they take from a step.
+"""The step of a run with other settings, by replays: what the plan asks of a predictor, and remembers.
 
-:class:`Replays` asks a predictor (``replay/transformation.py``) and remembers what it answered. All times are
-of the step that nobody profiles.
+All times are of the step that nobody profiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from three_walls.advice.finding import FREES_MEMORY, REPLAYED, UPPER_BOUND, Gain
-from three_walls.advice.format.conditions import evaluate_all
-from three_walls.advice.format.replay_entries import ReplayEntry, SelectionEntry
+from three_walls.advice.compare_settings import SettingsDifference, compare_settings, fill_entries
+from three_walls.advice.finding import FREES_MEMORY, REPLAYED, Gain
+from three_walls.advice.format.effect import Effect
 from three_walls.advice.format.rule import GainModel, Rule
 from three_walls.advice.wording import list_labels
 from three_walls.facts.fact_rows import Prediction
-from three_walls.lib.expressions import Truth, list_names
-from three_walls.lib.fact import FactSheet
+from three_walls.lib.fact import FactSheet, FactValue
 from three_walls.lib.text import capitalize
-from three_walls.replay.transformation import Action, Predictor, Transformation
+from three_walls.replay.transformation import Predictor, Transformation
 
+Settings = Mapping[str, FactValue]
+"""Fact of a setting (``config.<key>``, ``env.<VARIABLE>``) to its new value."""
 Transformations = tuple[Transformation, ...]
 
-NO_TRANSFORMATION = "no transformation of the step is known for these edits"
+NO_TRANSFORMATION = "no transformation of the step is known for this advice"
 
 
 @dataclass(slots=True)
@@ -30,15 +30,18 @@ class Replays:
     """A predictor whose replays are trusted, with everything that it answered so far."""
 
     predictor: Predictor
+    effects: Sequence[Effect] = ()
+    facts: FactSheet = field(default_factory=lambda: FactSheet({}))
+    """Of the run as it is."""
     base: Transformations = ()
     """What every prediction starts from: the rank to fix first is healed."""
     answers: dict[Transformations, Prediction] = field(default_factory=dict)
     explained: dict[Transformation, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(predictor: Predictor | None) -> Replays | None:
+    def of(predictor: Predictor | None, effects: Sequence[Effect], facts: FactSheet) -> Replays | None:
         """None where there is no predictor, or it predicts nothing."""
-        return None if predictor is None or predictor.missing_reason else Replays(predictor)
+        return None if predictor is None or predictor.missing_reason else Replays(predictor, effects, facts)
 
     def starting_from(self, base: Transformations) -> Replays:
         """The same predictor with ``base`` applied before everything."""
@@ -48,36 +51,37 @@ class Replays:
     def error_fraction(self) -> float:
         return self.predictor.error_fraction
 
-    def step(self, earlier: Transformations = ()) -> Prediction:
-        """The step after ``taken``, with the range of what that gains; the likely step where nothing changes."""
-        transformations = (*self.base, *earlier)
-        if not transformations:
-            now = self.predictor.step_ns
-            return replace(now, low_ns=now.likely_ns, high_ns=now.likely_ns)
-        if transformations not in self.answers:
-            self.answers[transformations] = self.predictor.predict(transformations)
-        return self.answers[transformations]
+    def compare(self, settings: Settings) -> SettingsDifference:
+        """What ``settings`` change in the step of the run."""
+        return compare_settings(self.effects, self.facts, settings, self.explain)
 
-    def find(self, rule: Rule, facts: FactSheet) -> tuple[Transformations, str]:
-        """The transformations of ``rule`` on this run, or none and why its gain cannot be predicted."""
+    def follow_advice(self, rule: Rule, facts: FactSheet) -> tuple[Transformations, str]:
+        """What following the advice of a ``rule`` without edits changes, or nothing and why that is not known."""
         if not rule.gain.replay:
             return (), rule.gain.no_replay or NO_TRANSFORMATION
-        transformations, missing_names = resolve(rule.gain.replay, facts)
+        transformations, missing_names = fill_entries(rule.gain.replay, facts)
         if missing_names:
             return (), f"unknown: {list_labels(missing_names, facts)}"
         reasons = [self.explain(transformation) for transformation in transformations]
         if all(reasons):  # also where none is left
-            reason = reasons[0] if reasons else "none of its transformations applies to this run"
-            symptoms = (facts.get(name) for condition in rule.when for name in list_names(condition))
-            missing = next((fact.missing_reason for fact in symptoms if fact.missing_reason), "")
-            return (), f"{reason}: {missing}" if missing else reason
+            return (), reasons[0] if reasons else "none of its transformations applies to this run"
         return transformations, ""
 
-    def likely_ns(self, earlier: Transformations) -> int:
-        """The likely step after ``taken``, from one replay."""
-        transformations = (*self.base, *earlier)
-        known = self.answers.get(transformations)
-        return known.likely_ns if known else self.predictor.predict_likely_ns(transformations)
+    def step(self, transformations: Transformations = ()) -> Prediction:
+        """The step after ``transformations``, with the range of what they gain; the likely step after none."""
+        changes = (*self.base, *transformations)
+        if not changes:
+            now = self.predictor.step_ns
+            return replace(now, low_ns=now.likely_ns, high_ns=now.likely_ns)
+        if changes not in self.answers:
+            self.answers[changes] = self.predictor.predict(changes)
+        return self.answers[changes]
+
+    def likely_ns(self, transformations: Transformations) -> int:
+        """The likely step after ``transformations``, from one replay."""
+        changes = (*self.base, *transformations)
+        known = self.answers.get(changes)
+        return known.likely_ns if known else self.predictor.predict_likely_ns(changes)
 
     def explain(self, transformation: Transformation) -> str:
         """Why ``transformation`` changes nothing; empty if it does."""
@@ -85,26 +89,9 @@ class Replays:
             self.explained[transformation] = self.predictor.explain(transformation)
         return self.explained[transformation]
 
-    def gain_of(
-        self, rule: Rule, facts: FactSheet, earlier: Transformations = ()
-    ) -> tuple[Gain | None, Transformations]:
-        """What ``rule`` gains on the step that ``taken`` leaves, with its transformations; None if nobody can tell."""
-        transformations, _ = self.find(rule, facts)
-        if not transformations:
-            return None, ()
-        before, after = self.step(earlier), self.step((*earlier, *transformations))
-        if before.because_unknown or after.because_unknown:
-            return None, ()
-        return describe_gain(rule.gain, transformations, before, after), transformations
 
-    def why_unknown(self, rule: Rule, facts: FactSheet, earlier: Transformations = ()) -> str:
-        """Why the gain of ``rule`` is not predicted."""
-        transformations, reason = self.find(rule, facts)
-        return reason or self.step((*earlier, *transformations)).because_unknown or self.step(earlier).because_unknown
-
-
-def describe_gain(model: GainModel, transformations: Transformations, before: Prediction, after: Prediction) -> Gain:
-    """The step before less the step after, at the ends of all parameters.
+def describe_gain(model: GainModel, changes: Transformations, before: Prediction, after: Prediction) -> Gain:
+    """The step before less the step after, at the ends of all parameters. ``changes``: those that the edits add.
 
     Both steps hold the uncertainty of earlier edits, so the ends are compared with each other. An end where the edit
     costs time is negative. Edits that free memory gain no time: the share of the step that they cost is predicted.
@@ -115,9 +102,7 @@ def describe_gain(model: GainModel, transformations: Transformations, before: Pr
     likely_ns = before.likely_ns - after.likely_ns
     ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
     reasons = " ".join(
-        dict.fromkeys(
-            f"{_sentence(part.reason)}{f' ({part.source})' if part.source else ''}." for part in transformations
-        )
+        dict.fromkeys(f"{_sentence(part.reason)}{f' ({part.source})' if part.source else ''}." for part in changes)
     )
     return Gain(
         low=min(ends),
@@ -126,34 +111,6 @@ def describe_gain(model: GainModel, transformations: Transformations, before: Pr
         basis=REPLAYED,
         explanation=f"By replaying the step without the profiler. {reasons}",
     )
-
-
-def as_ceiling(gain: Gain, why: str) -> Gain:
-    """``gain`` by shares of measured times as an upper bound, because ``why`` no replay gives it."""
-    if gain.high is None or gain.basis == FREES_MEMORY:
-        return gain
-    explanation = f"Not replayed: {why}. At most the share of measured times. {gain.explanation}"
-    return replace(gain, low=0, likely=None, basis=UPPER_BOUND, explanation=explanation)
-
-
-def resolve(entries: Sequence[ReplayEntry], facts: FactSheet) -> tuple[Transformations, tuple[str, ...]]:
-    """The transformations of the entries that apply to the run; else none, and the facts that are missing.
-
-    As with edits, of several for the same work whose conditions are not known the first one counts.
-    """
-    transformations: list[Transformation] = []
-    missing: list[str] = []
-    uncertain: set[tuple[Action, SelectionEntry]] = set()
-    for entry in entries:
-        answer = evaluate_all(entry.only_if, facts)
-        work = (entry.action, entry.selection)
-        if answer is Truth.FAILS or (answer is Truth.UNKNOWN and work in uncertain):
-            continue
-        if answer is Truth.UNKNOWN:
-            uncertain.add(work)
-        missing += [name for name in entry.list_facts() if facts.number(name) is None]
-        transformations.append(entry.fill(facts))
-    return ((), tuple(dict.fromkeys(missing))) if missing else (tuple(transformations), ())
 
 
 def _sentence(text: str) -> str:

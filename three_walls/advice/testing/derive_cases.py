@@ -297,7 +297,7 @@ def _missing_fact_cases(rule: Rule, bases: tuple[Case, ...]) -> Iterator[Case]:
 
 def _small_gain_case(rule: Rule, cases: RuleCases, base: Case) -> Case | None:
     """A rule with edits whose gain is too small is not needed."""
-    pools = {term.pool for term in rule.gain.terms}
+    pools = {share.time for share in rule.gain.at_most}
     if not pools or not rule.edits or "step_ns" not in {**cases.workload, **base.given}:
         return None
     expect = Expectation(outcome=Outcome.NOT_NEEDED)

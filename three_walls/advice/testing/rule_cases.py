@@ -37,15 +37,6 @@ Facts = Annotated[dict[str, Value], AfterValidator(_check_names)]
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedGain:
-    """Only the ends that are stated are compared; null is a gain that is not known."""
-
-    low: int | None = NOT_STATED
-    likely: int | None = NOT_STATED
-    high: int | None = NOT_STATED
-
-
-@dataclass(frozen=True, slots=True)
 class Expectation:
     """What the finding must be. Only the named parts are compared."""
 
@@ -56,8 +47,8 @@ class Expectation:
     missing: tuple[Text, ...] | None = None
     blocked_by: tuple[Text, ...] | None = None
     confirm_first: tuple[Text, ...] | None = None
-    gain_ns: ExpectedGain | None = None
-    cost_fraction: float | None = None
+    gain_at_most_ns: int | None = NOT_STATED
+    """The upper bound of the gain; null where even that is not known."""
 
     def mismatches(self, finding: Finding) -> list[str]:
         """One sentence for each difference between the expectation and ``finding``."""
@@ -73,15 +64,8 @@ class Expectation:
                 compared.append((name, sorted(expected), sorted(found)))
         for key, target in (self.edits or {}).items():
             compared.append((f"edit {key}", target, targets.get(key, "no such edit")))
-        if self.gain_ns is not None:
-            ends = ((end, getattr(self.gain_ns, end)) for end in ("low", "likely", "high"))
-            compared += [
-                (f"gain_ns.{end}", expected, getattr(finding.gain_ns, end))
-                for end, expected in ends
-                if expected is not NOT_STATED
-            ]
-        if self.cost_fraction is not None:
-            compared.append(("cost_fraction", self.cost_fraction, finding.gain_ns.cost_fraction))
+        if self.gain_at_most_ns is not NOT_STATED:
+            compared.append(("gain_at_most_ns", self.gain_at_most_ns, finding.gain_ns.high))
         return wrong + [
             f"{name}: expected {expected}, found {found}"
             for name, expected, found in compared

@@ -1,0 +1,422 @@
+"""Searches a plan: from the settings of a run, step by step, to the best ones that its rules propose.
+
+Every candidate is a rule's edits on the settings so far, and its gain is the replayed step before less the one after,
+of whole configurations. So gains add up, and a plan's step is what ``whatif`` says of its settings. The candidate with
+the best likely step comes next. A gain rarely grows by other edits: the candidate that gained most before is replayed
+first, and those that gained less than what it gains now are not replayed at all. When nothing is left by this order,
+every gain that is older than the last entry is replayed once more: work that is saved under an empty launch queue
+shortens a step only after the launches are gone.
+
+Then pairs are tried: edits that gain nothing alone but let others follow, as freed memory does for a larger
+micro-batch, and the best single candidates together. Such a pair is one entry.
+
+A rule's threshold on something measured keeps no edit out: the replay shows what is there to gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+from three_walls.advice import verdict_thresholds
+from three_walls.advice.answer_what_if import FactsAfter, Validate
+from three_walls.advice.edits import fact_of
+from three_walls.advice.finding import REPLAYED, Bounds, Finding, Gain, Outcome, PlannedEdit, PlanNote, PlanStep
+from three_walls.advice.format.conditions import evaluate, evaluate_all, same
+from three_walls.advice.format.rule import Rule
+from three_walls.advice.judge import failing_requirements, is_threshold, judge_safely
+from three_walls.advice.plan.replays import Replays, Settings, Transformations, describe_gain
+from three_walls.advice.upper_bound import describe_small, is_small
+from three_walls.advice.wording import explain
+from three_walls.lib.expressions import Truth
+from three_walls.lib.fact import FactSheet, FactValue
+from three_walls.replay.transformation import Action, Selection
+from three_walls.tables.buckets import Wall
+
+FITTING_PRESSURES = ("allocator_retries", "near_limit", "fragmented")
+"""Values of the fact ``memory_pressure`` of a run that is short of memory and goes on."""
+MOST_PAIRED = 6
+"""Of the candidates that gain too little alone: so many of the best are tried in pairs, 15 replays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The edits of a rule, or of two, on top of the entries so far."""
+
+    finding: Finding
+    settings: Settings
+    """Of the whole plan with it."""
+    changes: Transformations
+    """Of the whole plan with it."""
+    likely_ns: int
+    """The step with it."""
+    gain_ns: int
+    nearest_gain_ns: int = 0
+    """Of the nearest of the values that the rule proposes: it ranks the candidate, because runs of such a step were
+    measured, and gains of values further away follow from it."""
+    with_rule: str = ""
+    """Of a pair: the other rule, whose edits are among those of ``finding``."""
+    is_further: bool = False
+    """Whether the rule proposes a nearer value, too."""
+
+    @property
+    def effort(self) -> tuple[int, str]:
+        return len(self.finding.edits) + len(self.finding.confirm_first), self.finding.rule
+
+
+@dataclass(slots=True)
+class Search:
+    """A plan being made."""
+
+    rules: Mapping[str, Rule]
+    findings: Mapping[str, Finding]
+    """On the original facts, with the gain that each has alone."""
+    replays: Replays
+    facts: FactSheet
+    """As traced, with the settings of the entries so far and what follows from them: rules are judged on them."""
+    minimum_ns: float
+    may_enter: Callable[[Finding], bool]
+    wall: Wall | None
+    validate: Validate = lambda _: ()
+    facts_after: FactsAfter = lambda _: {}
+    steps: list[PlanStep] = field(default_factory=list)
+    settings: dict[str, FactValue] = field(default_factory=dict)
+    """Those of the entries so far."""
+    changes: Transformations = ()
+    unlocked_by: dict[str, list[str]] = field(default_factory=dict)
+    """For each rule that was blocked at first: the entries that removed one of its blockers or more."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """For each rule that was considered and not taken: the reason."""
+    refused: dict[str, tuple[PlanNote, ...]] = field(default_factory=dict)
+    """For each rule whose edits the launcher refuses: why."""
+    refused_settings: list[Settings] = field(default_factory=list)
+    """Of pairs and further values that it refuses: their rules may do without."""
+    part_of: dict[str, str] = field(default_factory=dict)
+    """For each rule whose edits entered with those of another one: that one."""
+    last_gain: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """For each replayed rule its likely gain, and how many entries the plan had then."""
+    blockers: dict[str, set[str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        blocked = [finding for finding in self.findings.values() if finding.outcome is Outcome.BLOCKED]
+        self.blockers = {finding.rule: {note.name for note in finding.blocked_by} for finding in blocked}
+
+    def run(self) -> None:
+        """Takes entries until none is worth one."""
+        while candidate := self._choose():
+            self._take(candidate)
+
+    def _choose(self) -> Candidate | None:
+        """What makes the run fit; else the best by replay; else a pair; else what frees memory."""
+        open_rules = [name for name in self.rules if self._is_open(name)]
+        fitting = [name for name in open_rules if self.rules[name].gain.frees_memory]
+        if not self._fits() and (cheapest := self._find_cheapest(fitting)):
+            return cheapest
+        others = [name for name in open_rules if name not in fitting]
+        if best := self._find_best(others) or self._find_pair(open_rules, fitting):
+            return best
+        return self._find_cheapest(fitting)
+
+    def _is_open(self, name: str) -> bool:
+        rule, finding = self.rules[name], self.findings[name]
+        is_planned = name in self.part_of or any(step.rule == name for step in self.steps)
+        return bool(rule.edits) and not is_planned and name not in self.refused and self.may_enter(finding)
+
+    def _fits(self) -> bool:
+        """Whether the run is known to fit into memory: to free some is then no condition of saving time."""
+        return self.facts.get("memory_pressure").value in FITTING_PRESSURES
+
+    def _find_cheapest(self, names: Iterable[str]) -> Candidate | None:
+        """Of the rules that free memory and whose symptom is there, the one after which the step is shortest."""
+        recommended = (
+            name for name in names if judge_safely(self.rules[name], self.facts).outcome is Outcome.RECOMMENDED
+        )
+        candidates = [found for name in recommended if (found := self._replay(name))]
+        return min(candidates, key=lambda found: (found.likely_ns, *found.effort), default=None)
+
+    def _find_best(self, names: Iterable[str]) -> Candidate | None:
+        """The rule with the largest likely gain on the step as the entries left it; None if all gains are small."""
+        waiting = sorted(names, key=lambda name: (-self._most_ns(name), name))
+        likely = [name for name in waiting if self._most_ns(name) >= self.minimum_ns]
+        best = self._replay_best(likely)
+        if best is None:
+            stale = [name for name in waiting if name not in likely and self.last_gain[name][1] < len(self.steps)]
+            best = self._replay_best(stale)
+        return best
+
+    def _most_ns(self, name: str) -> float:
+        """What the rule gained when it was last replayed; endless where it never was."""
+        return self.last_gain[name][0] if name in self.last_gain else float("inf")
+
+    def _replay_best(self, names: Iterable[str]) -> Candidate | None:
+        """The largest likely gain. Of gains that two runs could not tell apart, one against the wall goes first."""
+        replayed: list[Candidate] = []
+        largest_ns, enough_ns = 0.0, 0.0
+        for name in names:
+            if name in self.last_gain and self._most_ns(name) < enough_ns:
+                break
+            if name in self.last_gain and self._most_ns(name) < largest_ns and self.rules[name].wall is not self.wall:
+                continue
+            if (found := self._replay(name)) and self._is_enough(found) and self._is_shown(found):
+                replayed.append(found)
+                largest_ns = max(largest_ns, found.nearest_gain_ns)
+                enough_ns = verdict_thresholds.SAME_GAIN_FRACTION * largest_ns
+        same_gain = [found for found in replayed if found.nearest_gain_ns >= enough_ns]
+        return min(
+            same_gain,
+            key=lambda found: (found.finding.wall is not self.wall, -found.nearest_gain_ns, *found.effort),
+            default=None,
+        )
+
+    def _is_enough(self, candidate: Candidate) -> bool:
+        """Whether the gain is worth an entry; else the reason is noted."""
+        gain = Gain(None, candidate.gain_ns, candidate.gain_ns, REPLAYED)
+        if is_small(gain, self.minimum_ns):
+            small = describe_small(gain, self.minimum_ns)
+            after = "The earlier entries save the remaining time. " if self.steps else ""
+            self.left_out[candidate.finding.rule] = f"{after}{small}"
+            return False
+        return True
+
+    def _is_shown(self, candidate: Candidate) -> bool:
+        """Whether the rule's symptom is there, or the edits gain time at every end of their parameters."""
+        rule = self.rules[candidate.finding.rule]
+        if evaluate_all(rule.when, self.facts) is not Truth.FAILS:
+            return True
+        before, after = self.replays.step(self.changes), self.replays.step(candidate.changes)
+        if min(before.high_ns - after.high_ns, before.low_ns - after.low_ns) > 0:
+            return True
+        self.left_out[rule.id] = f"The symptom is absent, and the edits may cost time. {explain(rule.when, self.facts)}"
+        return False
+
+    def _replay(self, name: str) -> Candidate | None:
+        """The edits of a rule on the settings so far, at the best of the values that it proposes; None where it cannot
+        follow the entries so far, or what it changes is not known."""
+        found = [candidate for finding in self._list_values(name) if (candidate := self._predict(finding))]
+        if not found:
+            return None
+        best = max(found, key=lambda candidate: candidate.gain_ns)  # of equals the nearest
+        self.last_gain[name] = (best.gain_ns, len(self.steps))
+        return replace(best, nearest_gain_ns=max(0, found[0].gain_ns), is_further=best is not found[0])
+
+    def _list_values(self, name: str) -> Iterator[Finding]:
+        """The rule as judged now; then, while its own edits make it propose a further value that is known to be
+        allowed, with that one: twice the micro-batch, four times, ..."""
+        rule, facts = self.rules[name], self.facts
+        edits: dict[str, FactValue] = {}
+        first: Finding | None = None
+        while True:
+            finding = self._judge(rule, facts)
+            if reason := self._reason_against(rule, finding):
+                if not edits:
+                    self.left_out[name] = reason
+                return
+            if edits and (finding.confirm_first or {fact_of(edit) for edit in finding.edits} != edits.keys()):
+                return
+            first = first or finding
+            yield replace(finding, reason=first.reason)
+            edits = {fact_of(edit): edit.to for edit in finding.edits}
+            facts = self._settle(facts, {**self.settings, **edits})
+
+    def _judge(self, rule: Rule, facts: FactSheet) -> Finding:
+        """The rule on ``facts``, whatever its thresholds on something measured say."""
+        gradual = [condition for condition in rule.when if is_threshold(condition)]
+        finding = judge_safely(replace(rule, when=tuple(part for part in rule.when if part not in gradual)), facts)
+        self._note_unlocking(finding)
+        if gradual and finding.outcome is Outcome.RECOMMENDED:
+            known = [condition for condition in rule.when if evaluate(condition, facts) is not Truth.UNKNOWN]
+            finding = replace(finding, reason=explain(known, facts))
+        return finding
+
+    def _settle(self, facts: FactSheet, settings: Settings) -> FactSheet:
+        """``facts`` with ``settings`` and what follows from them."""
+        return facts.with_values(settings).with_facts(self.facts_after(settings))
+
+    def _predict(self, finding: Finding, with_rule: str = "") -> Candidate | None:
+        # Judged for a further value, or as a part of a pair, an edit starts from a value that no entry sets.
+        edits = tuple(replace(edit, from_value=self.facts.get(fact_of(edit)).value) for edit in finding.edits)
+        finding = replace(finding, edits=edits)
+        settings = {**self.settings, **{fact_of(edit): edit.to for edit in finding.edits}}
+        if settings in self.refused_settings:
+            return None
+        difference = self.replays.compare(settings)
+        if difference.unknown:
+            self.left_out[finding.rule] = f"Not replayed: {'; '.join(difference.unknown)}"
+            return None
+        before_ns, likely_ns = self.replays.likely_ns(self.changes), self.replays.likely_ns(difference.transformations)
+        gain_ns = before_ns - likely_ns
+        return Candidate(finding, settings, difference.transformations, likely_ns, gain_ns, with_rule=with_rule)
+
+    def _reason_against(self, rule: Rule, finding: Finding) -> str:
+        """Why ``rule`` cannot follow the entries so far; empty if it can."""
+        for step in self.steps:
+            if step.finding.lever == rule.lever and step.rule != rule.continues:
+                return f"{step.finding.rule} changes the same settings ({rule.lever}) and ranks higher"
+            if clash := _contradiction(step.edits, finding.edits):
+                return f"{step.finding.rule} already sets {clash} to another value"
+        if finding.outcome is not Outcome.RECOMMENDED:
+            after = ", ".join(step.finding.rule for step in self.steps)
+            state = f"the rule is {finding.outcome.value.replace('_', ' ')}: {finding.reason}"
+            return f"After {after}, {state}" if after else state
+        settled = self.facts.with_values({fact_of(edit): edit.to for edit in finding.edits})
+        for step in self.steps:
+            before = failing_requirements(self.rules[step.rule], self.facts)
+            broken = failing_requirements(self.rules[step.rule], settled)
+            if names := ", ".join(requirement.name for requirement in broken if requirement not in before):
+                return f"Its edits break a requirement of {step.rule}: {names}"
+        return ""
+
+    def _note_unlocking(self, finding: Finding) -> None:
+        """Credit the last entry if it removed a blocker of the rule, and the one that the rule continues."""
+        continued = self.rules[finding.rule].continues
+        if any(step.rule == continued for step in self.steps):
+            self.unlocked_by[finding.rule] = [continued]
+            return
+        before = self.blockers.get(finding.rule)
+        if not before or not self.steps:
+            return
+        now = {note.name for note in finding.blocked_by}
+        if before - now:
+            self.unlocked_by.setdefault(finding.rule, []).append(self.steps[-1].finding.rule)
+        self.blockers[finding.rule] = now
+
+    def _find_pair(self, names: Iterable[str], fitting: Iterable[str]) -> Candidate | None:
+        """The best two rules that gain enough together and not alone, as one candidate."""
+        gains = {name: self.last_gain[name][0] for name in names if name in self.last_gain}
+        best_alone = sorted(gains, key=lambda name: (-gains[name], name))[:MOST_PAIRED]
+        continuing = ((self.rules[name].continues, name) for name in names if self.rules[name].continues in gains)
+        pairs = [*combinations(best_alone, 2), *continuing, *self._list_unlocking(names, fitting)]
+        found = [pair for first, second in pairs if (pair := self._join(first, second))]
+        enough = [pair for pair in found if self._is_more_than_its_parts(pair)]
+        return min(enough, key=lambda pair: (-pair.gain_ns, *pair.effort), default=None)
+
+    def _is_more_than_its_parts(self, pair: Candidate) -> bool:
+        """Whether the two gain enough, and enough of it only together."""
+        alone_ns = sum(max(0, self.last_gain.get(name, (0, 0))[0]) for name in (pair.finding.rule, pair.with_rule))
+        return pair.gain_ns >= self.minimum_ns and pair.gain_ns - alone_ns >= self.minimum_ns / 2
+
+    def _list_unlocking(self, names: Iterable[str], fitting: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Pairs of a rule that frees memory, and one that is blocked without it."""
+        closed = [name for name in names if self._judge(self.rules[name], self.facts).outcome is Outcome.BLOCKED]
+        for first in fitting if closed else ():
+            finding = self._judge_as_possible(first)
+            if finding is None:
+                continue
+            settings = {**self.settings, **{fact_of(edit): edit.to for edit in finding.edits}}
+            facts = self._settle(self.facts, settings)
+            yield from (
+                (first, second)
+                for second in closed
+                if self._judge(self.rules[second], facts).outcome is Outcome.RECOMMENDED
+            )
+
+    def _judge_as_possible(self, name: str) -> Finding | None:
+        """The rule whether or not its symptom is there; None where its edits cannot be made."""
+        rule = self.rules[name]
+        finding = judge_safely(replace(rule, when=()), self.facts)
+        return None if self._reason_against(rule, finding) else finding
+
+    def _join(self, first: str, second: str) -> Candidate | None:
+        earlier = self._judge_as_possible(first)
+        if earlier is None:
+            return None
+        settings = {**self.settings, **{fact_of(edit): edit.to for edit in earlier.edits}}
+        later = self._judge(self.rules[second], self._settle(self.facts, settings))
+        if _contradiction(earlier.edits, later.edits) or self._reason_against(self.rules[second], later):
+            return None
+        edits = {fact_of(edit): edit for edit in (*earlier.edits, *later.edits)}
+        confirm = tuple(dict.fromkeys((*earlier.confirm_first, *later.confirm_first)))
+        return self._predict(replace(later, edits=tuple(edits.values()), confirm_first=confirm), with_rule=first)
+
+    def _take(self, candidate: Candidate) -> None:
+        """Makes the candidate the next entry, unless the launcher refuses its edits."""
+        finding, rule = candidate.finding, self.rules[candidate.finding.rule]
+        if problems := self.validate([edit for step in self.steps for edit in step.edits] + list(finding.edits)):
+            if candidate.with_rule or candidate.is_further:
+                self.refused_settings.append(candidate.settings)
+            else:
+                self.refused[finding.rule] = problems
+            return
+        before, after = self.replays.step(self.changes), self.replays.step(candidate.changes)
+        new = tuple(change for change in candidate.changes if change not in self.changes)
+        alone = self.findings[finding.rule].gain_ns
+        gain = describe_gain(rule.gain, new, before, after)
+        assert gain.likely in (None, before.likely_ns - after.likely_ns)  # so the gains sum to what the plan saves
+        self.steps.append(
+            PlanStep(
+                order=len(self.steps) + 1,
+                rule=finding.rule,
+                finding=replace(finding, gain_ns=alone if alone.basis == REPLAYED else gain),
+                edits=finding.edits,
+                gain_ns=gain,
+                step_after_ns=Bounds(after.low_ns, after.high_ns),
+                unlocked_by=", ".join(self.unlocked_by.get(finding.rule, ())),
+                step_after_likely_ns=after.likely_ns,
+                with_rule=candidate.with_rule,
+            )
+        )
+        if candidate.with_rule:
+            self.part_of[candidate.with_rule] = finding.rule
+        self.settings, self.changes = dict(candidate.settings), candidate.changes
+        self.facts = self._settle(self.facts, candidate.settings).with_values(_list_removed(new, self.facts))
+
+    def with_reason(self, finding: Finding) -> Finding:
+        """``finding`` with its outcome after the search.
+
+        In the plan it is recommended. Outside it is an alternative with its reason, or blocked, or not needed if its
+        gain is small; recommended it stays only where no replay tells its gain.
+        """
+        rule = finding.rule
+        if rule in self.refused:
+            reason = "; ".join(note.text for note in self.refused[rule])
+            blocked_by = (*finding.blocked_by, *self.refused[rule])
+            return replace(finding, outcome=Outcome.BLOCKED, reason=reason, blocked_by=blocked_by)
+        if entry := next((step for step in self.steps if step.rule == rule), None):
+            if finding.outcome in (Outcome.NOT_APPLICABLE, Outcome.BLOCKED):
+                return replace(finding, near="", outcome=Outcome.BLOCKED)
+            # What a threshold kept out has no edits and no gain of its own.
+            return replace(finding if finding.outcome is Outcome.RECOMMENDED else entry.finding, near="")
+        if rule in self.part_of:
+            reason = f"Its edits are part of the entry of {self.part_of[rule]}"
+            return replace(finding, near="", outcome=Outcome.ALTERNATIVE, reason=reason)
+        if finding.outcome is not Outcome.RECOMMENDED:
+            return finding
+        if not self.may_enter(finding):
+            needed = f"The rule is {finding.applicability}, so it needs --allow {finding.applicability}."
+            return replace(finding, outcome=Outcome.ALTERNATIVE, reason=f"{needed} {finding.reason}")
+        if is_small(finding.gain_ns, self.minimum_ns):
+            small = describe_small(finding.gain_ns, self.minimum_ns)
+            return replace(finding, outcome=Outcome.NOT_NEEDED, reason=small)
+        is_priced = rule in self.last_gain or finding.gain_ns.basis == REPLAYED
+        reason = self.left_out.get(rule, finding.reason)
+        return replace(finding, outcome=Outcome.ALTERNATIVE if is_priced else Outcome.RECOMMENDED, reason=reason)
+
+
+def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit]) -> str:
+    """The first key that both set to different values; empty if none. Adding to a list contradicts nothing."""
+    targets = {(edit.kind, edit.key): edit.to for edit in earlier}
+    for edit in later:
+        place = (edit.kind, edit.key)
+        if place in targets and not edit.relative and not same(targets[place], edit.to):
+            return edit.key
+    return ""
+
+
+def _list_removed(changes: Transformations, facts: FactSheet) -> dict[str, FactValue]:
+    """Times and fractions of the categories that leave the step whole, as unfused attention does: they are 0 then.
+
+    An edit that depends on them (which module to recompute) must not be chosen for kernels that are gone.
+    """
+    gone = {
+        f"{category}_ns"
+        for change in changes
+        if change.action is Action.SCALE and change.time.likely == 0
+        for category in change.select.categories
+        if change.select == Selection(categories=change.select.categories)
+    }
+    return {
+        fact.name: 0
+        for fact in facts.facts.values()
+        if not fact.is_missing and (fact.name in gone or (fact.definition and fact.definition.numerator in gone))
+    }
