@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from three_walls.advice.finding import Overrides
+from three_walls.advice.finding import UPPER_BOUND, Gain, Outcome, Overrides
 from three_walls.report.json_report import parse_report
 from three_walls.report.report import SCHEMA_VERSION, Report
 
@@ -38,4 +38,14 @@ def abstained_report() -> Report:
 
 def without_plan(report: Report) -> Report:
     """A healthy run: rules were judged and none recommends an edit."""
-    return replace(report, plan=(), overrides=Overrides("0.4.2", (), (), {}))
+    findings = tuple(finding for finding in report.findings if finding.outcome is not Outcome.RECOMMENDED)
+    return replace(report, findings=findings, plan=(), overrides=Overrides("0.4.2", (), (), {}))
+
+
+def without_replay(report: Report) -> Report:
+    """The same run where the step cannot be replayed: the edits stand with their upper bounds, and there is no plan."""
+    verdict = replace(report.verdict, replayed_step_ns=None, no_replay_reason="the capture has no CUDA API calls")
+    findings = tuple(
+        replace(finding, gain_ns=Gain(0, None, finding.gain_ns.high, UPPER_BOUND)) for finding in report.findings
+    )
+    return replace(without_plan(report), verdict=verdict, findings=findings)

@@ -37,8 +37,8 @@ def test_a_missing_fact_is_unknown_and_not_unset() -> None:
 @pytest.mark.parametrize(
     ("gain", "text"),
     [
-        (Gain(12_000_000, 20_000_000, 30_000_000, "modelled"), "gain 12-30 ms, likely 20 ms (modelled)"),
-        (Gain(20_000_000, 20_000_000, 20_000_000, "measured"), "gain 20 ms (measured)"),
+        (Gain(12_000_000, 20_000_000, 30_000_000, "replayed"), "gain 12-30 ms, likely 20 ms (replayed)"),
+        (Gain(20_000_000, 20_000_000, 20_000_000, "replayed"), "gain 20 ms (replayed)"),
         (
             Gain(-12_000_000, 20_000_000, 30_000_000, "replayed"),
             "gain -12 to 30 ms, likely 20 ms, may cost up to 12 ms (replayed)",
@@ -49,7 +49,8 @@ def test_a_missing_fact_is_unknown_and_not_unset() -> None:
             "gain -120 to 4 ms, likely -2 ms, may cost up to 120 ms (replayed)",
         ),
         (Gain(0, 20_000_000, 30_000_000, "replayed"), "gain 0-30 ms, likely 20 ms (replayed)"),
-        (Gain(None, None, None, "range"), "gain unknown"),
+        (Gain(None, None, None, "none"), "gain unknown"),
+        (Gain(None, None, None, "frees_memory"), "frees memory"),
         (Gain(0, None, 12_340_000, "upper_bound"), "gain up to 12.3 ms (upper bound)"),
         (Gain(None, None, None, "upper_bound"), "gain unknown"),
         (Gain(None, None, None, "none"), "gain unknown"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.report.rendered import lines_of, section_of, table_of
-from tests.report.sample_report import MS, load_case, without_plan
+from tests.report.sample_report import MS, load_case, without_plan, without_replay
 from three_walls.advice.finding import Outcome
 from three_walls.facts.fact_rows import CopyBandwidth, LogSummary, MoePart, TimerSummary
 from three_walls.facts.sheet import DEFINITION_BY_NAME
@@ -285,6 +285,36 @@ def test_an_empty_plan_states_why(report: Report) -> None:
     assert section is not None
     assert section.empty == "Empty: no rule recommends an edit for this run."
     assert section_of(without_plan(report), "overrides") is None
+
+
+def test_without_replays_the_plan_states_why_and_the_edits_stand_with_upper_bounds(report: Report) -> None:
+    unpriced = without_replay(report)
+    section = section_of(unpriced, "plan")
+    assert section is not None
+    assert section.empty == (
+        "No plan: gains are not known, because the step cannot be replayed (the capture has no CUDA API calls). "
+        "3 edits may help: the findings list them with the most that each can gain."
+    )
+    assert [line[2] for line in lines_of(table_of(unpriced, "left_out"))][:2] == [
+        "gain up to 89.0 ms (upper bound)",
+        "gain up to 31.0 ms (upper bound)",
+    ]
+    first = head_of(unpriced).edits[0]
+    assert (first.title, first.gain) == (report.plan[0].finding.title, "up to 89.0 ms")
+    assert head_of(unpriced).edits_title == "There is no plan. What may help"
+
+
+def test_without_replays_the_rank_to_fix_is_the_only_entry_and_the_plan_states_why(report: Report) -> None:
+    fix = replace(report.plan[0], order=0, edits=(), step_after_likely_ns=None)
+    section = section_of(replace(without_replay(report), plan=(fix,)), "plan")
+    assert section is not None
+    assert section.lead.startswith("No entry follows: gains are not known, because the step cannot be replayed")
+
+
+def test_edits_that_no_replay_prices_are_named_where_no_other_gains_enough(report: Report) -> None:
+    section = section_of(replace(report, plan=()), "plan")
+    assert section is not None
+    assert section.empty.startswith("No plan: no edit gains enough by replay. 3 edits may help: the findings list them")
 
 
 def test_an_empty_plan_of_a_run_without_settings_states_what_to_give(report: Report) -> None:

@@ -38,12 +38,14 @@ def format_wall(wall: Wall | None, sub_wall: SubWall | None = None) -> str:
 def describe_gain(gain: Gain) -> str:
     """What an edit gains, with its basis.
 
-    ``gain 12-30 ms, likely 20 ms (measured)``, ``gain -12 to 30 ms, likely 20 ms, may cost up to 12 ms (replayed)``,
+    ``gain 12-30 ms, likely 20 ms (replayed)``, ``gain -12 to 30 ms, likely 20 ms, may cost up to 12 ms (replayed)``,
     ``costs 12-30 ms, likely 20 ms (replayed)``, ``gain up to 12.3 ms (upper bound)``,
-    ``frees memory, costs about 1.5% of the step``, ``gain unknown``.
+    ``frees memory, costs about 1.5% of the step``, ``frees memory``, ``gain unknown``.
     """
     if gain.basis == FREES_MEMORY:
-        return f"{format_gain_bounds(gain)}, {format_cost(gain.cost_fraction, gain.cost_is_estimated)}"
+        known = gain.cost_fraction is not None
+        costs = f", {format_cost(gain.cost_fraction, gain.cost_is_estimated)}" if known else ""
+        return f"{format_gain_bounds(gain)}{costs}"
     if gain.high is None and gain.low is None:
         return f"gain {UNKNOWN}"
     if gain.low is not None and gain.high is not None and gain.high <= 0 and gain.low < 0:

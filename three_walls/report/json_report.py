@@ -148,7 +148,7 @@ def report_schema() -> Json:
     schema = _report_type().json_schema(mode="serialization")
     facts = TypeAdapter(dict[str, DefinedFact]).json_schema(mode="serialization", ref_template="#/$defs/{model}")
     definitions: Json = {**schema.pop("$defs"), **facts.pop("$defs")}
-    for name in ("FactSheet", "Fact", "FactDefinition", "Pool"):  # a fact is written as a DefinedFact
+    for name in ("FactSheet", "Fact", "FactDefinition"):  # a fact is written as a DefinedFact
         del definitions[name]
     schema["properties"]["facts"] = {"type": "object", **facts}
     for part in (schema, *definitions.values()):

@@ -43,7 +43,7 @@ from three_walls.step.step_rows import (
 from three_walls.step.survey.survey_rows import Survey
 from three_walls.trace.input_file import InputFile
 
-SCHEMA_VERSION = "3.0"
+SCHEMA_VERSION = "3.1"
 """Version of report.json: the minor grows when fields are added, the major when one goes, or is another one."""
 
 

@@ -32,6 +32,8 @@ def describe_what_if(what_if: WhatIf) -> Iterator[str]:
         yield f"Step then  {_describe_step(what_if.after)}{_describe_change(what_if.step, what_if.after)}"
     if what_if.limits_after:
         yield f"Limit      {_describe_limits(what_if.limits_after)}"
+    for note in what_if.refused:
+        yield f"Refused: {show_control_characters(note.text)}{f' [{note.source}]' if note.source else ''}"
     yield from (f"Note: {show_control_characters(note)}" for note in what_if.notes)
     if what_if.budget_after:
         yield ""

@@ -139,7 +139,11 @@ def _compare_values(before: Report, after: Report, kind: str) -> Iterator[Settin
             continue
         findings = [finding for finding in before.findings if _proposes(finding.edits, kind, name, new.value)]
         proposing = {finding.rule for finding in findings}
-        planned = [step.rule for step in before.plan if step.rule in proposing]
+        planned = [
+            step.rule
+            for step in before.plan
+            if step.rule in proposing or _proposes(_all_edits(step), kind, name, new.value)
+        ]
         rules = (*planned, *sorted(proposing.difference(planned)))
         note = "" if planned else _describe_finding(findings)
         yield SettingChange(name, kind, old.value, new.value, not old.is_stated and not new.is_stated, rules, note)

@@ -29,6 +29,7 @@ from three_walls.report.sections.plan import (
     CONFIRM_TITLE,
     describe_expectation,
     explain_empty,
+    list_unpriced,
     order_forms,
 )
 from three_walls.report.sections.verdict import verdict
@@ -84,7 +85,7 @@ def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Se
         *((Section("warnings", "Warnings", blocks),) if blocks else ()),
         Section("budget", title_budget(report), _tabulate_budget(report), empty="Unknown: no step was kept."),
         Section(
-            "plan", "The plan", _tabulate_entries(report, plan_lines), lead=_lead(report), empty=explain_empty(report)
+            "plan", "The plan", _tabulate_plan(report, plan_lines), lead=_lead(report), empty=explain_empty(report)
         ),
     )
 
@@ -101,7 +102,7 @@ def make_ticket(report: Report) -> tuple[Section, ...]:
         Section(
             "plan",
             "The plan",
-            tuple(_describe_entry(report, step) for step in report.plan),
+            tuple(_describe_entry(report, step) for step in report.plan) or _tabulate_unpriced(report, MOST_PLAN_LINES),
             lead=_lead(report),
             empty=explain_empty(report),
         ),
@@ -152,17 +153,29 @@ def _tabulate_budget(report: Report) -> tuple[Table, ...]:
 def _lead(report: Report) -> str:
     """From which step to which the whole plan leads."""
     base = find_step_base(report)
-    if not report.plan or base is None:
+    if not report.plan:
+        return explain_empty(report) if list_unpriced(report) else ""
+    if base is None:
         return ""
     low_ns, _, high_ns = step_after(report.plan[-1])
     after = format_ms_range(low_ns, high_ns)
     return f"{format_ms(base.now_ns)} now ({base.note}), {after} with all entries. Apply them in order."
 
 
-def _tabulate_entries(report: Report, lines: int) -> tuple[Block, ...]:
+def _tabulate_unpriced(report: Report, lines: int) -> tuple[Block, ...]:
+    """Without a plan: a line for each edit that may help, with its upper bound."""
+    found = list_unpriced(report)
+    rows = [(format_gain_bounds(finding.gain_ns), finding.title) for finding in found[:lines]]
+    if len(found) > len(rows):
+        rows[-1] = ("", f"{len(found) - len(rows) + 1} more: --full")
+    columns = (Column("Gain", itemgetter(0)), Column("Change", itemgetter(1)))
+    return (Table("plan", columns, rows, terminal_rows=len(rows), has_head=False),) if rows else ()
+
+
+def _tabulate_plan(report: Report, lines: int) -> tuple[Block, ...]:
     """A line per entry, and below the first ones a line with an override, as long as ``lines`` last."""
     if not report.plan:
-        return ()
+        return _tabulate_unpriced(report, lines)
     shown = report.plan if len(report.plan) < lines else report.plan[: max(1, lines - 1 - LEAST_OVERRIDES)]
     spare = lines - len(shown) - (len(shown) < len(report.plan))
     rows: list[tuple[str, str, str]] = []
@@ -219,7 +232,7 @@ def _name_first(report: Report) -> tuple[Block, ...]:
     path = next((files[name] for name, _, _ in forms if name in files), "")
     where = ("Its overrides are below, and in", Text(path, "code")) if path else ()
     text = f"entry {first.order}, {report.first_trial.title}."
-    return (Note((text, describe_expectation(report.first_trial, first.order == 0), *where), "First trial:"),)
+    return (Note((text, describe_expectation(report.first_trial), *where), "First trial:"),)
 
 
 def _describe_entry(report: Report, step: PlanStep) -> Card:

@@ -30,8 +30,8 @@ TERMS: dict[str, str] = {
     "transit.",
     "Recoverable": "The most that the edits of one wall could save. The verdict is the wall with the most recoverable "
     "time; it is withheld where the trace cannot decide.",
-    "Upper bound": "The most that can be saved. How much of it an edit saves was not measured, so the plan counts it "
-    "only in the low end of the step after it, and ranks it after every gain with a likely value.",
+    "Upper bound": "A time of the step that an edit cannot save more than, where no replay tells how much of it is "
+    "saved. The plan has no such edits: they stand among the findings.",
     "Gain": "Time that one step may save: low, likely, high. Each gain of the plan applies to the step that the "
     "earlier entries leave.",
     "Perturbation": "How much longer the traced step is than the log's unprofiled steps. The profiler slows every "
@@ -46,11 +46,8 @@ TERMS: dict[str, str] = {
 GAIN_BASES: dict[str, str] = {
     "replayed": "The captured step was replayed as a graph of what waits for what, before and after the edit, without "
     "what the profiler added.",
-    "measured": "The share of the time that the edit saves was measured on a pair of runs, before and after.",
-    "modelled": "The share was calculated from facts of this trace.",
-    "range": "Between nothing and a known maximum; the likely value is a judgement.",
-    "upper_bound": "Up to the high end. How much of it is saved was not measured, so there is no likely value.",
-    "frees_memory": "The edit saves memory, not time. It may cost a share of the step.",
+    "upper_bound": "No replay tells what the edit changes: it saves at most the high end, a time of the step.",
+    "frees_memory": "The edit saves memory, not time. The share of the step that it costs is by replay.",
     "none": "No gain is estimated; the explanation states why.",
 }
 """Basis of a gain -> what its low, likely and high values mean."""

@@ -27,7 +27,7 @@ from three_walls.report.sections.plan import CONFIRM_TITLE, list_evidence, list_
 
 MEANINGS = {
     Outcome.FOUND: "the symptom is there, and no setting fixes it",
-    Outcome.RECOMMENDED: "would help, but dropped out of the plan",
+    Outcome.RECOMMENDED: "may help; no replay tells by how much",
     Outcome.ALTERNATIVE: "would help, but is not in the plan",
     Outcome.BLOCKED: "would help, but a requirement fails",
     Outcome.UNKNOWN: "a fact is missing",
@@ -79,7 +79,7 @@ def findings(report: Report) -> Section:
         blocks.append(Table("missing_facts", columns, missing, "Undecided", lead, is_compact=True))
     left_out = [finding for outcome in WITH_EDITS[:2] for finding in groups.get(outcome, ())]
     if left_out:
-        blocks.append(_tabulate_left_out(left_out))
+        blocks.append(_tabulate_left_out(left_out, report.verdict.no_replay_reason))
     obstacles = [finding for outcome in (Outcome.BLOCKED, Outcome.ERROR) for finding in groups.get(outcome, ())]
     if obstacles:
         columns = (
@@ -153,15 +153,19 @@ def _describe_obstacle(finding: Finding) -> str:
     return finding.reason
 
 
-def _tabulate_left_out(left_out: list[Finding]) -> Table:
+def _tabulate_left_out(left_out: list[Finding], because: str) -> Table:
+    """``because``: why nothing was replayed, so that there is no plan that could leave them out; else empty."""
     columns = (
         Column("Rule", "rule", role="code"),
         Column("What it does", "title"),
         Column("On its own", lambda finding: describe_gain(finding.gain_ns)),
-        Column("Why not", "reason"),
+        Column("Why" if because else "Why not", "reason"),
     )
-    lead = "These edits would help on their own. The plan leaves them out."
-    return Table("left_out", columns, left_out, "Left out", lead, terminal_rows=MANY_ROWS, is_compact=True)
+    lead = "These edits may help. The plan leaves them out."
+    if because:
+        lead = f"These edits may help. There is no plan, because the step cannot be replayed: {because}."
+    title = "May help" if because else "Left out"
+    return Table("left_out", columns, left_out, title, lead, terminal_rows=MANY_ROWS, is_compact=True)
 
 
 def _describe_found(finding: Finding) -> Card:

@@ -14,6 +14,7 @@ from three_walls.advice.finding import (
     Finding,
     FirstTrial,
     Gain,
+    Outcome,
     PlannedEdit,
     PlanNote,
     PlanStep,
@@ -21,6 +22,7 @@ from three_walls.advice.finding import (
 from three_walls.lib.report_warning import SETTINGS_UNKNOWN
 from three_walls.lib.text import (
     UNKNOWN,
+    count_of,
     format_ms,
     format_ms_range,
     format_name,
@@ -87,7 +89,7 @@ def plan(report: Report) -> Section:
         if is_culprit:
             rank = culprit.named if culprit else "the slow rank"
             label = f"Fix {rank} first (entry 0), then trace again: every edit below is judged on the step without it."
-        blocks.append(Note((describe_expectation(trial, is_culprit), must_show, *_name_file(report)), label))
+        blocks.append(Note((describe_expectation(trial), must_show, *_name_file(report)), label))
     widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)
     blocks += [_describe_step(report, step, base, widest_ns) for step in report.plan]
     return Section(
@@ -124,10 +126,36 @@ def explain_empty(report: Report) -> str:
     """What an empty plan means."""
     if not report.findings:
         return "Empty: no rule could be evaluated."
+    if unpriced := explain_unpriced(report):
+        return f"No plan: {unpriced}"
     asks = [warning.message for warning in report.warnings if warning.code == SETTINGS_UNKNOWN]
     if asks:
         return f"Empty: no rule recommends an edit by what is known of this run. {asks[0]}"
     return "Empty: no rule recommends an edit for this run."
+
+
+def explain_unpriced(report: Report) -> str:
+    """How many edits may help although no replay tells by how much, and why; empty if none does."""
+    unpriced = list_unpriced(report)
+    if not unpriced:
+        return ""
+    reason = report.verdict.no_replay_reason
+    why = (
+        f"gains are not known, because the step cannot be replayed ({reason})"
+        if reason
+        else "no edit gains enough by replay"
+    )
+    return (
+        f"{why}. {count_of(len(unpriced), 'edit')} may help: the findings list them with the most that each can gain."
+    )
+
+
+def list_unpriced(report: Report) -> list[Finding]:
+    """The findings that may help although no replay tells by how much; the largest upper bound first."""
+    found = (finding for finding in report.findings if finding.outcome is Outcome.RECOMMENDED)
+    planned = {step.rule for step in report.plan}
+    outside = (finding for finding in found if finding.rule not in planned)
+    return sorted(outside, key=lambda finding: (-(finding.gain_ns.high or 0), finding.rule))
 
 
 def _name_file(report: Report) -> Iterator[Inline]:
@@ -183,25 +211,22 @@ def describe_share(gain: Gain, base: StepBase | None) -> str:
 
 def _lead(report: Report) -> str:
     """How to read the entries, and what their gains rest on."""
-    lead = (
-        "Apply the entries in this order. Each gain is relative to the step that the entries above it leave. An "
-        "upper bound can shorten the step but promises nothing: only the low end of the step after it counts it."
-    )
+    lead = "Apply the entries in this order. Each gain is relative to the step that the entries above it leave."
     if any(describe_loss(step.gain_ns) for step in report.plan):
         lead += " A gain with a negative low end may cost time."
     verdict = report.verdict
+    if verdict.no_replay_reason and (unpriced := explain_unpriced(report)):
+        return f"No entry follows: {unpriced}"
     if verdict.replayed_step_ns is not None:
         return (
             f"{lead} Gains are by replaying the step without what the profiler added, "
-            f"{format_ms(verdict.replayed_step_ns)} now; upper bounds are shares of the traced step."
+            f"{format_ms(verdict.replayed_step_ns)} now."
         )
-    if verdict.no_replay_reason:
-        return f"{lead} Gains are shares of measured times, not replayed: {verdict.no_replay_reason}."
     return lead
 
 
-def describe_expectation(trial: FirstTrial, is_culprit: bool = False) -> str:
-    """What the log must show if the first entry works, or the rank was fixed (``is_culprit``)."""
+def describe_expectation(trial: FirstTrial) -> str:
+    """What the log must show if the first entry works, or the rank was fixed."""
     if trial.basis == FREES_MEMORY:
         cost = format_cost(trial.cost_fraction, trial.cost_is_estimated)
         return f"It frees memory: the log's memory peak should fall. It {cost}."
@@ -210,7 +235,7 @@ def describe_expectation(trial: FirstTrial, is_culprit: bool = False) -> str:
     high = format_share(trial.saved_high_fraction)
     now = format_ms(trial.unprofiled_step_ns)
     if trial.basis == UPPER_BOUND:
-        start = f"{'' if is_culprit else 'No entry has a likely gain. '}At best the log's unprofiled step time"
+        start = "At best the log's unprofiled step time"
         if trial.unprofiled_step_ns is None:
             return f"{start} falls by {high} (upper bound)."
         return f"{start} falls from {now} to {format_ms(trial.unprofiled_step_after_low_ns)} (by {high}, upper bound)."
@@ -341,8 +366,8 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
     yield Note(finding.reason)
     if loss := describe_loss(gain):
         yield Note(f"It {loss}: measure the step before and after.")
-    if step.profiler_ns:
-        yield Note(describe_profiler_part(step))
+    if step.with_rule:
+        yield Note(f"It makes the edits of {step.with_rule}, too, which gain too little alone.", "Together:")
     if finding.why_it_matters:
         yield PageOnly((Note(finding.why_it_matters, role="muted"),))
     if step.unlocked_by:
@@ -383,17 +408,6 @@ def _show_places(report: Report, step: PlanStep) -> Iterator[Block]:
     )
     if items:
         yield PageOnly((Items(items, "Where it was seen", "plain"),))
-
-
-def describe_profiler_part(step: PlanStep) -> str:
-    """What the log takes away from the gain of an entry."""
-    gain = step.gain_ns
-    size_ns = (gain.high if gain.likely is None else gain.likely) or 0
-    kind = "an upper bound" if gain.likely is None else "a likely gain"
-    return (
-        f"The trace alone gives {kind} of {format_ms(size_ns + step.profiler_ns)}. "
-        f"The log shows that {format_ms(step.profiler_ns)} of it are the profiler's."
-    )
 
 
 def list_notes(notes: tuple[PlanNote, ...], title: str = "", role: str = "") -> Items:

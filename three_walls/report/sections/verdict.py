@@ -17,14 +17,14 @@ from three_walls.lib.text import (
     format_share,
     plural,
 )
-from three_walls.report.formats import format_wall
+from three_walls.report.formats import format_gain_bounds, format_wall
 from three_walls.report.overrides_file import slug
 from three_walls.report.palette import GROUP_COLOURS
 from three_walls.report.report import Report
 from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
 from three_walls.report.sections.findings import group_missing_facts
 from three_walls.report.sections.moe import sum_parts
-from three_walls.report.sections.plan import list_top_edits
+from three_walls.report.sections.plan import list_top_edits, list_unpriced
 from three_walls.report.sections.steps import describe_log, describe_progress
 from three_walls.report.sections.walls import find_counterfactual, judged_step, recoverable_of, share_of_judged_step
 from three_walls.report.step_base import find_step_base, step_after
@@ -70,7 +70,7 @@ def verdict(report: Report) -> Section:
         role=role,
         step_line=describe_steps(report),
         edits=list_top_edits(report, MOST_EDITS) if report.plan else _list_without_plan(report),
-        edits_title="What to change first" if report.plan else "No edit is recommended. What to do instead",
+        edits_title=_title_edits(report),
         more_edits=(Text(f"{count_entries(len(entries), 'more ')} in the plan", link="plan"),) if entries else (),
         limits=_list_limits(report),
     )
@@ -141,9 +141,20 @@ def _are_experts_one_by_one(report: Report) -> bool:
     return calls >= _MANY_EXPERT_KERNELS * (report.facts.number("kernel_count") or float("inf"))
 
 
+def _title_edits(report: Report) -> str:
+    if report.plan:
+        return "What to change first"
+    return "There is no plan. What may help" if list_unpriced(report) else "No edit is recommended. What to do instead"
+
+
 def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
-    """What can be done where no edit is recommended: findings that no setting fixes, and what would decide rules."""
+    """What can be done without a plan: edits that no replay prices, findings that no setting fixes, and what would
+    decide rules."""
     lines = [
+        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", format_gain_bounds(finding.gain_ns))
+        for finding in list_unpriced(report)
+    ]
+    lines += [
         TopEdit("", finding.title, f"rule-{slug(finding.rule)}", "", "not in the configuration")
         for finding in report.findings
         if finding.outcome is Outcome.FOUND
