@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,12 +14,7 @@ import yaml
 from tests.analyzed_samples import analyze_sample
 from tests.paths import MEASURED_BASES, SAMPLES
 from three_walls import analyze
-from three_walls.advice.finding import Outcome
-from three_walls.advice.format.load_rules import load_rules
-from three_walls.advice.plan.gain import rederive_fractions
-from three_walls.advice.plan.make_plan import make_plan
-from three_walls.facts.sheet import DEFINITIONS
-from three_walls.lib.resources import RULES_DIR
+from three_walls.lib.plain_data import ConfigData
 from three_walls.replay.predictor import StepReplay
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
@@ -30,7 +24,6 @@ from three_walls.report.step_base import find_step_base
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 from tools.generate_sample_report import OUT, SAMPLE
 
-SHIPPED = load_rules(RULES_DIR, definitions=DEFINITIONS)
 LABEL_FILES = {
     path.name.removesuffix(".labels.yaml"): path
     for folder in (SAMPLES, MEASURED_BASES)
@@ -191,27 +184,17 @@ def test_a_measured_gain_lies_within_the_promised_range(name: str) -> None:
         assert gain.low <= measured_ms * 1e6 <= gain.high
 
 
-@pytest.mark.parametrize("profiler_share", [0.1, 0.4, 0.8])
-def test_whatever_a_log_takes_of_host_time_the_plan_keeps_its_order(name: str, profiler_share: float) -> None:
-    traced = report_of(name).facts.as_traced()
-    host_ns = {
-        fact: round(number * (1 - profiler_share))
-        for fact in ("launch_starved_recoverable_ns", "host_recoverable_ns")
-        if fact in traced.facts and (number := traced.number(fact))
-    }
-    less = rederive_fractions(traced.with_values(host_ns))
-    before = {fact: traced.get(fact).value for fact in traced.facts if traced.get(fact).value != less.get(fact).value}
-    found, without = make_plan(SHIPPED, traced)
-    findings, steps = make_plan(SHIPPED, replace(less, before_log=before))
-    planned = [step.rule for step in steps]
-    kept = [step.rule for step in without if step.rule in planned]
-    assert [rule for rule in planned if rule in kept] == kept
-    # What earlier entries left nothing to may find something where they gain less.
-    alternatives = {finding.rule for finding in found if finding.outcome is Outcome.ALTERNATIVE}
-    assert set(planned) - set(kept) <= alternatives
-    reasons = {finding.rule: finding.reason for finding in findings}
-    for step in without:
-        assert step.rule in planned or "are the profiler's" in reasons[step.rule], step.rule
+def test_the_settings_of_the_first_entries_give_whatif_the_step_after_them(name: str) -> None:
+    report = report_of(name)
+    if not report.plan or report.plan[0].order == 0:
+        pytest.skip("without a plan, or the plan is of the step without a late rank")
+    assert isinstance(report, LiveReport)
+    settings: dict[str, ConfigData] = {}
+    for step in report.plan:
+        settings |= {f"env.{edit.key}" if edit.kind == "env" else edit.key: edit.to for edit in step.edits}
+        backwards = dict(reversed(settings.items()))
+        answers = [report.replay.with_edits(asked).after for asked in (settings, backwards)]
+        assert [answer and answer.likely_ns for answer in answers] == [step.step_after_likely_ns] * 2
 
 
 def test_the_ranks_that_made_others_wait_are_named(name: str) -> None:

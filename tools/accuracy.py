@@ -26,10 +26,11 @@ import click
 import yaml
 
 from three_walls.advice.answer_what_if import ReplayedRun, find_changes
-from three_walls.advice.plan.replays import resolve
+from three_walls.advice.counterfactuals import heal
 from three_walls.advice.verdict_rows import Verdict
 from three_walls.advice.what_if import Question
 from three_walls.lib.fact import FactSheet
+from three_walls.lib.plain_data import ConfigData
 from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.pipeline import analyze, replay_run
 from three_walls.trace.run_request import RunRequest
@@ -57,7 +58,7 @@ class MeasuredEdit:
     name: str
     base: str
     settings: tuple[str, ...]
-    rules: tuple[str, ...]
+    heals: bool
     base_ms: float
     edited_ms: float
     noise_ms: float
@@ -139,7 +140,7 @@ def read_edits() -> tuple[MeasuredEdit, ...]:
             name=row["name"],
             base=row["base"],
             settings=tuple(row.get("set", ())),
-            rules=tuple(row.get("rules", ())),
+            heals=row.get("heals", False),
             base_ms=row["base_ms"],
             edited_ms=row["edited_ms"],
             noise_ms=row["noise_ms"],
@@ -207,22 +208,15 @@ def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
     """Predicted against measured; or why nothing is predicted."""
     if run.predictor.missing_reason:
         return run.predictor.missing_reason
-    transformations = []
-    if edit.settings:
-        stated = read_user_settings(edit.settings)
-        settings = {f"config.{key}": found.value for key, found in stated.values.items()}
-        changes = find_changes(Question(settings=settings), run.rules, run.facts, run.predictor)
-        if changes.unknown:
-            return "; ".join(changes.unknown)
-        transformations += changes.transformations
-    for name in edit.rules:
-        rule = next((rule for rule in run.rules if rule.id == name), None)
-        if rule is None or not rule.gain.replay:
-            return f"rule {name} has no transformation"
-        found, lacking = resolve(rule.gain.replay, run.facts)
-        if lacking:
-            return f"unknown: {', '.join(lacking)}"
-        transformations += found
+    stated = read_user_settings(edit.settings)
+    settings: dict[str, ConfigData] = {f"config.{key}": found.value for key, found in stated.values.items()}
+    settings |= {f"env.{name}": found.value for name, found in stated.environment.items()}
+    changes = find_changes(Question(settings=settings), run)
+    if changes.unknown:
+        return "; ".join(changes.unknown)
+    transformations = changes.transformations
+    if edit.heals:
+        transformations = (*transformations, heal((round(run.facts.number("culprit_rank") or 0),)))
     neighbour_ms = max(edit.noise_ms, _measure_mismatch_ms(edit, run))
     now, after = run.predictor.step_ns.likely_ns, run.predictor.predict(transformations)
     return Comparison(

@@ -5,8 +5,8 @@
     python -m tools.collect_pairs pairs OUT --predictions predictions.yaml --machine "8 x H200 of one host, ..."
 
 ``bases`` scrubs each captured case of OUT, the folder of run_cases.py, and says how far it is understood: the
-unclassified share and the replay error. ``predict`` asks for every edit of a case, first by its settings, then by its
-rules, and notes the time. ``pairs`` prints groups, edits, and rows for docs/measured-pairs.md. An edit is set aside
+unclassified share and the replay error. ``predict`` asks for every edit of a case by its settings, as ``whatif`` does,
+and notes the time. ``pairs`` prints groups, edits, and rows for docs/measured-pairs.md. An edit is set aside
 where its prediction is older than the first iteration of its first run. The clocks are those of two machines: compare
 them.
 """
@@ -18,7 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import Any
 import click
 import yaml
 
+from three_walls.advice.without_culprit import CULPRIT_RULE
 from three_walls.lib.errors import UsageError
 from tools.accuracy import MeasuredEdit, compare, load_base
 
@@ -114,32 +115,34 @@ def predict_case(case: Case, base: Path) -> dict[str, Any]:
     """For each edit how it was asked for, and the gain in percent of the step; or why there is none."""
     found: dict[str, Any] = {}
     for edit in case.edits:
-        answers = []
-        for how in ways_to_ask(edit):
-            question = MeasuredEdit(
-                name=edit.name, base=case.name, settings=tuple(how.get("set", ())), rules=tuple(how.get("rules", ())),
-                base_ms=1, edited_ms=1, noise_ms=0, same_run=True, is_set_aside=True,
-            )  # fmt: skip
-            try:
-                answers.append(compare(question, load_base(base)))
-            except UsageError as error:  # a setting that three-walls does not know
-                answers.append(str(error))
-            if not isinstance(answers[-1], str):
-                gains = (answers[-1].low, answers[-1].likely, answers[-1].high)
-                found[edit.name] = how | {"gain_percent": [round(100 * gain, 2) for gain in gains]}
-                break
+        how = ask(edit)
+        question = MeasuredEdit(
+            name=edit.name, base=case.name, settings=tuple(how.get("set", ())), heals="heals" in how,
+            base_ms=1, edited_ms=1, noise_ms=0, same_run=True, is_set_aside=True,
+        )  # fmt: skip
+        try:
+            answer = compare(question, load_base(base)) if how else "no setting stands for this edit"
+        except UsageError as error:  # a setting that three-walls does not know
+            answer = str(error)
+        if isinstance(answer, str):
+            found[edit.name] = {"not_predicted": answer}
         else:
-            found[edit.name] = {"not_predicted": "; ".join(map(str, answers)) or "neither settings nor a rule"}
+            gains = (answer.low, answer.likely, answer.high)
+            found[edit.name] = how | {"gain_percent": [round(100 * gain, 2) for gain in gains]}
     return found
 
 
-def ways_to_ask(edit: Edit) -> Iterator[dict[str, list[str]]]:
-    """By the settings of the edit, as `three-walls whatif --set` takes them, then by its rules."""
-    if edit.overrides and edit.faults is None:
-        stated = (override.lstrip("+").split("=", 1) for override in edit.overrides)
-        yield {"set": [f"{path.split('.')[-1]}={value}" for path, value in stated]}
-    if edit.rules or edit.rule:
-        yield {"rules": list(edit.rules) or [str(edit.rule)]}
+def ask(edit: Edit) -> dict[str, Any]:
+    """The settings of the edit, as `three-walls whatif --set` takes them; empty where they are not what it changes.
+
+    An edit that takes a fault from the slow rank heals it.
+    """
+    if edit.faults is not None:
+        return {"heals": True} if edit.rule == CULPRIT_RULE else {}
+    stated = (override.lstrip("+").split("=", 1) for override in edit.overrides)
+    settings = [f"{path.split('.')[-1]}={value}" for path, value in stated]
+    settings += [f"env_vars.{name}={value}" for name, value in edit.environment.items()]
+    return {"set": settings} if settings else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,7 @@ def describe_edit(case: str, pair: Pair, made: Mapping[str, Any]) -> dict[str, A
         "name": f"{pair.name.replace('-', ' ')}, {case.replace('-', ' ')}",
         "group": case,
         "base": case,
-        **{key: predicted[key] for key in ("set", "rules") if key in predicted},
+        **{key: predicted[key] for key in ("set", "heals") if key in predicted},
         "base_ms": pair.base_ms,
         "edited_ms": pair.edited_ms,
         "noise_ms": pair.noise_ms,

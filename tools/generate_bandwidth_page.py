@@ -8,6 +8,7 @@ that change the dispatcher. What was not measured is said to be so. A test compa
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "benchmarks" / "dispatch_bandwidth"
 PAIRS = ROOT / "benchmarks" / "measured_pairs.yaml"
 PAGE = ROOT / "docs" / "generated" / "dispatch-bandwidth.md"
-DISPATCHER_RULES = {"alltoall-to-deepep", "alltoall-to-hybridep", "deepep-to-hybridep"}
+DISPATCHER_SETTING = re.compile("moe_(token|flex)_dispatcher_")
 SHAPE = ("tokens", "hidden", "topk", "experts_per_gpu")
 
 Row = Mapping[str, Any]
@@ -76,7 +77,7 @@ def page_of(published: Row, measured: Mapping[str, Row], edits: Iterable[Row]) -
         "",
         "Measured (`benchmarks/measured_pairs.yaml`), ms a step:",
         "",
-        *_show_edits([edit for edit in edits if DISPATCHER_RULES & set(edit.get("rules", ()))]),
+        *_show_edits([edit for edit in edits if any(map(DISPATCHER_SETTING.match, edit.get("set", ())))]),
     ]
     return "\n".join(lines) + "\n"
 

@@ -31,8 +31,6 @@ class Edit:
     iterations: int | None = None
     warmup: int | None = None
     profiler: str | None = None
-    rules: tuple[str, ...] = ()
-    """All rules whose edits it makes at once, where they are several."""
 
 
 BASE = Edit("base")
@@ -90,7 +88,7 @@ def _read_layers(path: Path) -> list[dict[str, Any]]:
 def read_edit(data: str | Mapping[str, Any]) -> Edit:
     if isinstance(data, str):
         data = {"name": data, **yaml.safe_load((HERE / "edits.yaml").read_text())[data]}
-    return Edit(**{**data, **{name: tuple(data.get(name, ())) for name in ("overrides", "rules")}})
+    return Edit(**{**data, "overrides": tuple(data.get("overrides", ()))})
 
 
 def order(case: Case) -> Iterator[Edit]:

@@ -68,7 +68,9 @@ def import_bridge(recipes: str) -> None:
     stubs = importlib.import_module("stubs")
     missing = tuple(name for name in UNUSED if importlib.util.find_spec(name) is None)
     sys.meta_path.append(stubs._StandInFinder(missing))
+    world_size = os.environ["WORLD_SIZE"]
     stubs.install_stubs({"models": str(REPOSITORY / "tests" / "bridge" / "models")})
+    os.environ["WORLD_SIZE"] = world_size  # the stand-ins take it for that of a single process, and drop it
     importlib.import_module(f"{RECIPES}.{recipes}")
     importlib.import_module("megatron.bridge.training.pretrain")
     importlib.import_module("megatron.bridge.training.gpt_step")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tools import collect_pairs
 from tools.accuracy import Comparison, MeasuredEdit
-from tools.collect_pairs import Edit, cli, pair_runs, read_case, shorten_log, ways_to_ask
+from tools.collect_pairs import Edit, ask, cli, pair_runs, read_case, shorten_log
 
 
 def run(
@@ -54,12 +54,14 @@ def test_a_log_keeps_the_lines_of_iterations_and_of_memory_in_turn() -> None:
     ]
 
 
-def test_an_edit_is_asked_for_by_its_settings_and_then_by_its_rules() -> None:
-    two = Edit("two", overrides=("+model.a=[x,y]", "train.b=null"), rule="first", rules=("first", "second"))
-    assert list(ways_to_ask(two)) == [{"set": ["a=[x,y]", "b=null"]}, {"rules": ["first", "second"]}]
-    assert list(ways_to_ask(Edit("only a variable", environment={"A": "1"}, rule="first"))) == [{"rules": ["first"]}]
-    fault = Edit("a fault", overrides=("model.a=1",), faults={"local_exchange": True})
-    assert list(ways_to_ask(fault)) == []  # the setting is not what the edit changes
+def test_an_edit_is_asked_for_by_its_settings_and_variables() -> None:
+    both = Edit("both", overrides=("+model.a=[x,y]", "train.b=null"), environment={"A": "1"})
+    assert ask(both) == {"set": ["a=[x,y]", "b=null", "env_vars.A=1"]}
+
+
+def test_an_edit_that_takes_a_fault_away_heals_the_slow_rank_and_no_setting_stands_for_another_fault() -> None:
+    assert ask(Edit("healthy", rule="late-rank", faults={})) == {"heals": True}
+    assert ask(Edit("a fault", overrides=("model.a=1",), faults={"local_exchange": True})) == {}
 
 
 def answer(edit: MeasuredEdit, _: object) -> Comparison | str:
@@ -82,23 +84,20 @@ def test_a_prediction_says_how_it_was_asked_for_and_is_made_once(predictions: Pa
     found = yaml.safe_load(predictions.read_text())["cases"]["mid-size"]
     assert set(found) == {edit.name for edit in read_case(collect_pairs.KIT / "cases" / "mid-size.yaml").edits}
     assert found["micro-batch-4"] == {"set": ["micro_batch_size=4"], "gain_percent": [10.0, 20.0, 30.0]}
-    assert found["permute-fusion"]["rules"] == ["fused-permutation"]  # its settings were not predicted
+    assert found["permute-fusion"] == {"not_predicted": "no trace says so"}
     again = CliRunner().invoke(cli, ["predict", "mid-size", "--bases", str(tmp_path), "--out", str(predictions)])
     assert again.exit_code == 2
 
 
 def test_a_pair_is_set_aside_only_where_it_was_predicted_before_it_ran(predictions: Path, tmp_path: Path) -> None:
-    made = yaml.safe_load(predictions.read_text())
-    made["cases"]["mid-size"]["rope-fusion"] = {"not_predicted": "no rotary embedding"}
-    predictions.write_text(yaml.safe_dump(made))
     folder = tmp_path / "out" / "mid-size"
     folder.mkdir(parents=True)
     lines = [
-        run(0, None, 100.0), run(1, "micro-batch-4", 80.0), run(2, "permute-fusion", 90.0), run(3, "rope-fusion", 95.0),
+        run(0, None, 100.0), run(1, "micro-batch-4", 80.0), run(2, "rope-fusion", 90.0), run(3, "permute-fusion", 95.0),
         run(4, None, 100.0), run(99, None, 300.0),
     ]  # fmt: skip
     (folder / "runs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    for name, year in (("01-micro-batch-4", 2999), ("02-permute-fusion", 2001)):
+    for name, year in (("01-micro-batch-4", 2999), ("02-rope-fusion", 2001)):
         (folder / f"{name}.rank1.log").write_text(f"warning: [{year}-01-01 00:00:00.123456] iteration 1/ 13 |\n")
     command = ["pairs", str(tmp_path / "out"), "--predictions", str(predictions), "--machine", "8 x H200"]
     printed = CliRunner().invoke(cli, command).output
@@ -108,7 +107,7 @@ def test_a_pair_is_set_aside_only_where_it_was_predicted_before_it_ran(predictio
     assert [row["step_ms"] for row in group["runs"]] == [100, 80, 90, 95]
     assert [(edit["name"], edit.get("set_aside", False)) for edit in edits] == [
         ("micro batch 4, mid size", True),
-        ("permute fusion, mid size", False),
+        ("rope fusion, mid size", False),
     ]
     assert "| `mid-size` | base (2 runs: 100, 100) | 100 |" in table
-    assert "| | rope fusion | 95 |" in table
+    assert "| | permute fusion | 95 |" in table

@@ -27,7 +27,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_without_measurements_no_figure_is_called_measured() -> None:
-    page = page_of(PUBLISHED, {}, [{"rules": ["larger-micro-batch"]}])
+    page = page_of(PUBLISHED, {}, [{"set": ["micro_batch_size=2"]}])
     assert page.count("Not measured yet.") == 2
     assert "| hybridep |" not in page
 
@@ -42,7 +42,8 @@ def test_a_file_of_measurements_gives_a_table_and_its_reasons() -> None:
 
 
 def test_a_measured_edit_of_the_dispatcher_stands_beside_the_published_speed_up() -> None:
-    edit = {"name": "DeepEP", "base": "trace", "rules": ["alltoall-to-deepep"], "base_ms": 110.0, "edited_ms": 100.0}
+    settings = ["moe_token_dispatcher_type=flex", "moe_flex_dispatcher_backend=deepep"]
+    edit = {"name": "DeepEP", "base": "trace", "set": settings, "base_ms": 110.0, "edited_ms": 100.0}
     assert "| DeepEP | `trace` | 110.0 | 100.0 | 1.10x |" in page_of(PUBLISHED, {}, [edit])
 
 
