@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.advice.builders import case, effect, entry_of, read, sheet_of
 from tests.advice.fake_predictor import change, choose, name_of, turns_on
-from three_walls.advice.compare_settings import SettingsDifference, compare_settings, is_set
+from three_walls.advice.compare_settings import SettingsDifference, compare_settings
+from three_walls.advice.edits import is_set
 from three_walls.advice.format.effect import Effect
 from three_walls.advice.format.load_rules import load_effects
 from three_walls.advice.format.replay_entries import FactNumber, ReplayEntry, SelectionEntry

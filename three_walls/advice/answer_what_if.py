@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from three_walls.advice import verdict_thresholds
-from three_walls.advice.compare_settings import compare_settings, is_set
-from three_walls.advice.edits import settings_as_edits
+from three_walls.advice.compare_settings import compare_settings
+from three_walls.advice.edits import is_set, settings_as_edits
 from three_walls.advice.finding import PlannedEdit, PlanNote
 from three_walls.advice.format.effect import Effect
 from three_walls.advice.format.rule import Rule

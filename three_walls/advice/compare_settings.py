@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from three_walls.advice.format.conditions import evaluate_all, same
+from three_walls.advice.edits import as_text, is_set, list_elements
+from three_walls.advice.format.conditions import evaluate_all
 from three_walls.advice.format.effect import CHANGE_NUMBERS, Effect, EffectCase
 from three_walls.advice.format.replay_entries import ReplayEntry, SelectionEntry
 from three_walls.advice.wording import list_labels
 from three_walls.lib.expressions import Truth
 from three_walls.lib.fact import FactSheet, FactValue
 from three_walls.lib.load_documents import NOT_STATED
-from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.plain_data import ConfigData, ConfigScalar
 from three_walls.megatron.parallel_layout import UNEVEN_STAGES
 from three_walls.replay.transformation import Action, Transformation
 from three_walls.tables.bridge_releases import precision_settings
@@ -82,7 +83,7 @@ def compare_settings(
     transformations: list[Transformation] = []
     unknown: list[str] = []
     for part in parts:
-        found, reason = _fill_part(part, now, explain) if part.changes else ((), "")
+        found, reason = fill_known(part.changes, now, explain) if part.changes else ((), "")
         transformations += found
         unknown += [f"{part.shown}: {reason}"] if reason else []
     companions = {name for part in parts if part.changes for name in part.effect.together_with}
@@ -101,13 +102,17 @@ def _find_parts(effects: Iterable[Effect], now: FactSheet, after: FactSheet, cha
             yield _Part(effect, own, ", ".join(_show(name, after) for name in own), _find_case(effect, now, after))
 
 
-def _fill_part(
-    part: _Part, now: FactSheet, explain: Callable[[Transformation], str]
+def fill_known(
+    entries: Sequence[ReplayEntry], facts: FactSheet, explain: Callable[[Transformation], str]
 ) -> tuple[tuple[Transformation, ...], str]:
-    """The transformations of ``part``, or none and why they are not known or change nothing."""
-    found, missing = fill_entries(part.changes, now)
-    reason = f"unknown: {list_labels(missing, now)}" if missing else _why_nothing(found, explain)
-    return ((), reason) if reason else (found, "")
+    """The transformations of ``entries``, or none and why they are not known or change nothing."""
+    found, missing = fill_entries(entries, facts)
+    if missing:
+        return (), f"unknown: {list_labels(missing, facts)}"
+    reasons = [explain(transformation) for transformation in found]
+    if all(reasons):  # also where none is left
+        return (), reasons[0] if reasons else "none of its transformations applies to this run"
+    return found, ""
 
 
 def _list_uncovered(
@@ -135,7 +140,7 @@ def apply_settings(facts: FactSheet, settings: Settings) -> tuple[FactSheet, tup
         values = {f"config.{key}": value for key, value in formats.items()} | values
         if formats:  # they stand for the recipe
             del values[_PRECISION]
-    values = {name: _as_text(name, value) for name, value in values.items()}
+    values = {name: as_text(name, value) for name, value in values.items()}
     wanted = _with_default_modules(facts.with_values(values))
     changed = tuple(name for name in sorted(values) if not is_set(name, wanted.get(name).value, facts))
     return _with_default_modules(facts.with_values({name: wanted.get(name).value for name in changed})), changed
@@ -148,34 +153,12 @@ def _with_default_modules(facts: FactSheet) -> FactSheet:
     return facts
 
 
-def is_set(name: str, value: ConfigData, facts: FactSheet) -> bool:
-    """Whether the run is known to have this value already. An unset switch is off, and an unset list is empty."""
-    current = facts.get(name)
-    if current.is_missing:
-        return False
-    value, now = _as_text(name, value), current.value
-    if isinstance(value, tuple) or isinstance(now, tuple):
-        return set(_list_elements(value)) == set(_list_elements(now))
-    off = (None, False, "none")
-    return same(now, value) or (any(same(value, each) for each in off) and any(same(now, each) for each in off))
-
-
-def _as_text(name: str, value: ConfigData) -> ConfigData:
-    return str(value) if name.startswith("env.") and value is not None else value
-
-
-def _list_elements(value: ConfigData) -> tuple[FactValue, ...]:
-    if value is None:
-        return ()
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _differing_elements(now: FactSheet, after: FactSheet, name: str) -> set[FactValue]:
+def _differing_elements(now: FactSheet, after: FactSheet, name: str) -> set[ConfigScalar]:
     """Of a list: the elements that one configuration has and the other lacks; nothing for other settings."""
     before, then = now.get(name).value, after.get(name).value
     if not isinstance(before, tuple) and not isinstance(then, tuple):
         return set()
-    return set(_list_elements(before)) ^ set(_list_elements(then))
+    return set(list_elements(before)) ^ set(list_elements(then))
 
 
 def _is_about(effect: Effect, now: FactSheet, after: FactSheet, changed: Iterable[str]) -> bool:
@@ -184,7 +167,7 @@ def _is_about(effect: Effect, now: FactSheet, after: FactSheet, changed: Iterabl
     for name in effect.settings if elements else ():
         if elements & _differing_elements(now, after, name):
             return True
-        listed = {each for sheet in (now, after) for each in _list_elements(sheet.get(name).value)}
+        listed = {each for sheet in (now, after) for each in list_elements(sheet.get(name).value)}
         if elements & listed and any(other in changed for other in effect.settings if other != name):
             return True
     return not elements
@@ -201,14 +184,6 @@ def _find_case(effect: Effect, now: FactSheet, after: FactSheet) -> EffectCase |
             if answers == {Truth.HOLDS} or (case.changes and Truth.FAILS not in answers):
                 return case
     return None
-
-
-def _why_nothing(transformations: Sequence[Transformation], explain: Callable[[Transformation], str]) -> str:
-    """Why none of ``transformations`` changes anything; empty if one does."""
-    reasons = [explain(transformation) for transformation in transformations]
-    if all(reasons):
-        return reasons[0] if reasons else "none of its transformations applies to this run"
-    return ""
 
 
 def _why_not_known(name: str, effects: Iterable[Effect]) -> str:
@@ -260,7 +235,6 @@ def _count_changes(now: FactSheet, after: FactSheet) -> dict[str, FactValue]:
             numbers["change.left_over_samples_count"] = count * before % then
     recomputed, recomputed_then = _find_recomputed_fraction(now), _find_recomputed_fraction(after)
     if recomputed is not None and recomputed_then is not None:
-        numbers["change.recomputed_layers_fraction"] = recomputed
         numbers["change.recomputed_layers_after_fraction"] = recomputed_then
         numbers["change.recomputed_layers_left_fraction"] = (
             min(1.0, recomputed_then / recomputed) if recomputed else 0.0

@@ -10,7 +10,7 @@ from three_walls.advice.format.rule import Edit, FactTarget
 from three_walls.lib.expressions import Truth
 from three_walls.lib.fact import FactSheet, FactValue
 from three_walls.lib.load_documents import NOT_STATED
-from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.plain_data import ConfigData, ConfigScalar
 
 
 def plan_edits(edits: Iterable[Edit], facts: FactSheet) -> tuple[PlannedEdit, ...]:
@@ -19,7 +19,7 @@ def plan_edits(edits: Iterable[Edit], facts: FactSheet) -> tuple[PlannedEdit, ..
     Raises ValueError if the ``only_if`` of two edits of a key hold at once.
     """
     resolved = (_resolve(edit, facts) for edit in _select_per_key(edits, facts))
-    return tuple(edit for edit in resolved if not _is_set_already(edit, facts))
+    return tuple(edit for edit in resolved if not is_set(fact_of(edit), edit.to, facts))
 
 
 def settings_as_edits(settings: Mapping[str, ConfigData], facts: FactSheet) -> tuple[PlannedEdit, ...]:
@@ -28,7 +28,7 @@ def settings_as_edits(settings: Mapping[str, ConfigData], facts: FactSheet) -> t
     for name, value in settings.items():
         kind, _, key = name.partition(".")
         edits.append(PlannedEdit(key, facts.get(name).value, value, kind, changes_numerics=False))
-    return tuple(edit for edit in edits if not _is_set_already(edit, facts))
+    return tuple(edit for edit in edits if not is_set(fact_of(edit), edit.to, facts))
 
 
 def missing_targets(edits: Iterable[Edit], facts: FactSheet) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def target_of(edit: Edit, facts: FactSheet) -> FactValue:
     to = facts.get(edit.to.fact).value if isinstance(edit.to, FactTarget) else edit.literal
     if edit.changes_list:
         to = _change_list(edit, facts.get(fact_of(edit)).value)
-    return str(to) if edit.kind == "env" and to is not None else to
+    return as_text(fact_of(edit), to)
 
 
 def _resolve(edit: Edit, facts: FactSheet) -> PlannedEdit:
@@ -87,16 +87,31 @@ def _change_list(edit: Edit, current: ConfigData) -> ConfigData:
     """``current`` (a list, one element or nothing) with the elements of ``edit`` added at its end, or without them."""
     elements = edit.literal
     assert isinstance(elements, tuple)  # checked when the rule was read
-    before = current if isinstance(current, tuple) else () if current is None else (current,)
+    before = list_elements(current)
     if edit.add is NOT_STATED:
         return tuple(element for element in before if element not in elements)
     return (*before, *(element for element in elements if element not in before))
 
 
-def _is_set_already(edit: PlannedEdit, facts: FactSheet) -> bool:
-    current = facts.get(fact_of(edit))
+def is_set(name: str, value: ConfigData, facts: FactSheet) -> bool:
+    """Whether the run is known to have this value already. An unset switch is off, and an unset list is empty."""
+    current = facts.get(name)
     if current.is_missing:
         return False
-    if edit.to is False and current.value is None:
-        return True  # an unset switch is off
-    return same(current.value, edit.to)
+    value, now = as_text(name, value), current.value
+    if name.startswith("config.") and (isinstance(value, tuple) or isinstance(now, tuple)):
+        return set(list_elements(value)) == set(list_elements(now))
+    off = (None, False, "none")
+    return same(now, value) or (any(same(value, each) for each in off) and any(same(now, each) for each in off))
+
+
+def as_text(name: str, value: ConfigData) -> ConfigData:
+    """``value`` as the setting ``name`` holds it: variables hold text."""
+    return str(value) if name.startswith("env.") and value is not None else value
+
+
+def list_elements(value: ConfigData) -> tuple[ConfigScalar, ...]:
+    """The elements of a list; a single value is a list of one, and an unset one is empty."""
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)

@@ -8,14 +8,13 @@ A rule says when a setting is worth proposing; what it changes stands here once,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field
 
 from three_walls.advice.format.conditions import Conditions, unit_of_setting
 from three_walls.advice.format.replay_entries import ReplayEntry
-from three_walls.advice.format.rule_fields import AnyFact, Prose
+from three_walls.advice.format.rule_fields import AnyFact, FileId, Prose
 from three_walls.lib.fact import FactDefinition
 from three_walls.lib.load_documents import Text, Texts, one_of
 
@@ -32,12 +31,6 @@ CHANGE_NUMBERS = (
         "count",
         "samples left over",
         "Samples of a step and rank that the new micro-batch size leaves over.",
-    ),
-    FactDefinition(
-        "change.recomputed_layers_fraction",
-        "fraction",
-        "share of the layers recomputed in full now",
-        "Of the layers of a model chunk, those that the run recomputes in full.",
     ),
     FactDefinition(
         "change.recomputed_layers_after_fraction",
@@ -68,14 +61,7 @@ def _check_settings(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-Settings = Annotated[tuple[AnyFact, ...], AfterValidator(_check_settings)]
-
-
-def _check_id(identifier: str, info: ValidationInfo) -> str:
-    path: Path = (info.context or {})["path"]
-    if identifier != path.stem:
-        raise ValueError(f"expected the file's name {path.stem} as id, found {identifier}")
-    return identifier
+SettingNames = Annotated[tuple[AnyFact, ...], AfterValidator(_check_settings)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +86,13 @@ class EffectCase:
 class Effect:
     """One subject: the first of its cases counts whose conditions hold, or may hold where the case has changes."""
 
-    id: Annotated[Text, AfterValidator(_check_id)]
+    id: FileId
     phase: Annotated[Text, one_of(PHASES)]
-    settings: Settings
+    settings: SettingNames
     """A change of any of these is what this effect is about."""
     elements: Texts = ()
     """Of those settings that are lists: the elements that it is about. Without any, all."""
-    together_with: Settings = ()
+    together_with: SettingNames = ()
     """Settings that have no effect of their own where they change together with ``settings``."""
     cases: tuple[EffectCase, ...]
     otherwise: Prose

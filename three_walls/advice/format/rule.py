@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from three_walls.advice.finding import APPLICABILITIES
 from three_walls.advice.format.conditions import Conditions
 from three_walls.advice.format.replay_entries import ReplayEntry
-from three_walls.advice.format.rule_fields import AnyFact, Fraction, OneMinusFact, Prose, TimeFact
+from three_walls.advice.format.rule_fields import AnyFact, FileId, Fraction, OneMinusFact, Prose, TimeFact
 from three_walls.advice.format.rule_sources import Pointer
 from three_walls.lib.load_documents import NOT_STATED, ByName, NamedRow, Text, Value, describe, one_of
 from three_walls.lib.plain_data import ConfigData
@@ -214,13 +214,6 @@ def folder_of(wall: Wall) -> str:
     return wall.value.replace("_", "-")
 
 
-def _check_id(identifier: str, info: ValidationInfo) -> str:
-    path: Path = (info.context or {})["path"]
-    if identifier != path.stem:
-        raise ValueError(f"expected the file's name {path.stem} as id, found {identifier}")
-    return identifier
-
-
 def _check_folder(wall: Wall, info: ValidationInfo) -> Wall:
     path: Path = (info.context or {})["path"]
     if path.parent.name != folder_of(wall):
@@ -232,7 +225,7 @@ def _check_folder(wall: Wall, info: ValidationInfo) -> Wall:
 class Rule:
     """A rule."""
 
-    id: Annotated[Text, AfterValidator(_check_id)]
+    id: FileId
     wall: Annotated[Wall, AfterValidator(_check_folder)]
     sub_wall: SubWall | None = None
     title: Prose

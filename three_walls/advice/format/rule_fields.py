@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, ValidationInfo
@@ -28,6 +29,15 @@ def _join_lines(text: str) -> str:
     return " ".join(text.split())
 
 
+def _check_id(identifier: str, info: ValidationInfo) -> str:
+    path: Path = (info.context or {})["path"]
+    if identifier != path.stem:
+        raise ValueError(f"expected the file's name {path.stem} as id, found {identifier}")
+    return identifier
+
+
+FileId = Annotated[Text, AfterValidator(_check_id)]
+"""An id, which is the name of its file."""
 Prose = Annotated[Text, AfterValidator(_join_lines)]
 """Sentences, with line breaks of the file removed."""
 AnyFact = Annotated[Text, _check_fact("")]

@@ -5,21 +5,18 @@ All times are of the step that nobody profiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from three_walls.advice.compare_settings import SettingsDifference, compare_settings, fill_entries
+from three_walls.advice.compare_settings import Settings, SettingsDifference, compare_settings, fill_known
 from three_walls.advice.finding import FREES_MEMORY, REPLAYED, Gain
 from three_walls.advice.format.effect import Effect
 from three_walls.advice.format.rule import GainModel, Rule
-from three_walls.advice.wording import list_labels
 from three_walls.facts.fact_rows import Prediction
-from three_walls.lib.fact import FactSheet, FactValue
+from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import Predictor, Transformation
 
-Settings = Mapping[str, FactValue]
-"""Fact of a setting (``config.<key>``, ``env.<VARIABLE>``) to its new value."""
 Transformations = tuple[Transformation, ...]
 
 NO_TRANSFORMATION = "no transformation of the step is known for this advice"
@@ -59,13 +56,7 @@ class Replays:
         """What following the advice of a ``rule`` without edits changes, or nothing and why that is not known."""
         if not rule.gain.replay:
             return (), rule.gain.no_replay or NO_TRANSFORMATION
-        transformations, missing_names = fill_entries(rule.gain.replay, facts)
-        if missing_names:
-            return (), f"unknown: {list_labels(missing_names, facts)}"
-        reasons = [self.explain(transformation) for transformation in transformations]
-        if all(reasons):  # also where none is left
-            return (), reasons[0] if reasons else "none of its transformations applies to this run"
-        return transformations, ""
+        return fill_known(rule.gain.replay, facts, self.explain)
 
     def step(self, transformations: Transformations = ()) -> Prediction:
         """The step after ``transformations``, with the range of what they gain; the likely step after none."""

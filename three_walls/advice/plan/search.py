@@ -21,12 +21,13 @@ from itertools import combinations
 
 from three_walls.advice import verdict_thresholds
 from three_walls.advice.answer_what_if import FactsAfter, Validate
+from three_walls.advice.compare_settings import Settings
 from three_walls.advice.edits import fact_of
 from three_walls.advice.finding import REPLAYED, Bounds, Finding, Gain, Outcome, PlannedEdit, PlanNote, PlanStep
 from three_walls.advice.format.conditions import evaluate, evaluate_all, same
-from three_walls.advice.format.rule import Rule
+from three_walls.advice.format.rule import FactTarget, Rule
 from three_walls.advice.judge import failing_requirements, is_threshold, judge_safely
-from three_walls.advice.plan.replays import Replays, Settings, Transformations, describe_gain
+from three_walls.advice.plan.replays import Replays, Transformations, describe_gain
 from three_walls.advice.upper_bound import describe_small, is_small
 from three_walls.advice.wording import explain
 from three_walls.lib.expressions import Truth
@@ -216,6 +217,8 @@ class Search:
                 return
             first = first or finding
             yield replace(finding, reason=first.reason)
+            if not any(isinstance(edit.to, FactTarget) for edit in rule.edits):
+                return  # only facts that follow from the configuration give further values
             edits = {fact_of(edit): edit.to for edit in finding.edits}
             facts = self._settle(facts, {**self.settings, **edits})
 
