@@ -15,7 +15,7 @@ from three_walls.lib import limits
 from three_walls.lib.errors import InputError
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.shell import quote_file
-from three_walls.lib.text import in_ms
+from three_walls.lib.text import count_of, in_ms
 from three_walls.lib.threads import work_meanwhile
 from three_walls.megatron.settings.merge_settings import merge_sources
 from three_walls.megatron.settings.option_words import read_command_line
@@ -220,7 +220,7 @@ def check_is_nsys(export: NsysExport, path: Path) -> None:
         return
     raise InputError(
         f"{path}: expected an export of Nsight Systems (nsys export --type sqlite), found an SQLite database "
-        f"with {len(tables)} other tables"
+        f"with {count_of(len(tables), 'other table')}"
     )
 
 
