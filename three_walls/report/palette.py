@@ -12,6 +12,7 @@ BUCKET_COLOURS: dict[str, str] = {
     "gemm": "#3b82f6",
     "attention": "#0891b2",
     "attention_unfused": "#67c8dd",
+    "linear_attention": "#0369a1",
     "permute": "#0d9488",
     "router": "#2dd4bf",
     "norm": "#86d99b",

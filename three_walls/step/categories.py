@@ -1,13 +1,12 @@
 """What each device operation is: kernels by name, copies by direction, unfused attention by its surroundings.
 
-Kernel names are matched against the ordered patterns of ``tables/kernel-categories.yaml`` (add a kernel name there),
-once per distinct name (thousands) of all ranks, and never per kernel (millions).
+Kernel names are matched against the packs of ``tables/kernel-names/`` (add a kernel name there), once per distinct name
+(thousands) of all ranks, and never per kernel (millions).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
@@ -15,7 +14,7 @@ import polars as pl
 from three_walls.step import timeline_thresholds
 from three_walls.step.step_tables import ClassifiedOperations, LaunchedOperations, Operations
 from three_walls.tables.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
-from three_walls.tables.kernel_names import KernelPattern, load_kernel_patterns
+from three_walls.tables.kernel_names import KernelPack, match_kernel
 from three_walls.trace.schemas import ROWS_AT_ONCE, distinct_rows
 
 CATEGORY = pl.Enum(CATEGORIES)
@@ -37,12 +36,14 @@ _HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE, _PEER_TO_PEER = 1, 2, 8, 10
 _PAGEABLE = 0
 
 
-def classify(operations: LaunchedOperations, names: Mapping[int, str]) -> ClassifiedOperations:
-    """Adds what each of ``operations`` is."""
+def classify(
+    operations: LaunchedOperations, names: Mapping[int, str], own: KernelPack | None = None
+) -> ClassifiedOperations:
+    """Adds what each of ``operations`` is. ``own``: kernel names of the user, which come before the program's."""
     key = ["rank_index", "kind", "name_id", "short_name_id"]
     distinct = distinct_rows(operations.select(key)).filter(pl.col("kind") == "kernel")
     pairs = distinct.select("name_id", "short_name_id").unique().sort("name_id", "short_name_id").rows()
-    rows = [_classify_name(name_id, short_name_id, names) for name_id, short_name_id in pairs]
+    rows = [_classify_name(name_id, short_name_id, names, own) for name_id, short_name_id in pairs]
     schema = pl.Schema(
         {
             "name_id": pl.Int64(),
@@ -89,25 +90,15 @@ def _find_categories(operations: pl.DataFrame, key: list[str], kernels: pl.DataF
 
 
 def _classify_name(
-    name_id: int | None, short_name_id: int | None, names: Mapping[int, str]
+    name_id: int | None, short_name_id: int | None, names: Mapping[int, str], own: KernelPack | None
 ) -> tuple[int | None, int | None, str, str | None, bool, str | None, bool, str | None]:
     demangled = names.get(name_id, "") if name_id is not None else ""
     short = names.get(short_name_id, "") if short_name_id is not None else ""
-    pattern = _match_by_table(f"{short} {demangled}".strip())
+    pattern = match_kernel(f"{short} {demangled}".strip(), own)
     if pattern is None:
         return name_id, short_name_id, UNCLASSIFIED, None, False, short or demangled or "(no name)", False, None
     is_step, row = pattern.anchor == "step", pattern
     return name_id, short_name_id, row.category, row.phase, is_step, None, row.selects_experts, row.without_experts
-
-
-@lru_cache(maxsize=10_000)  # the ranks of a run have the same kernels
-def _match_by_table(text: str) -> KernelPattern | None:
-    return match_kernel(text, load_kernel_patterns())
-
-
-def match_kernel(text: str, patterns: Sequence[KernelPattern]) -> KernelPattern | None:
-    """The first pattern found in ``text`` (short name, space, demangled name), or None."""
-    return next((row for row in patterns if row.pattern.search(text)), None)
 
 
 def _category(name: str) -> pl.Expr:

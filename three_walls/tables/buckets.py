@@ -42,7 +42,7 @@ class Bucket:
     """An owner of time."""
 
     name: str
-    """Its id, in ``report.json``, in facts and in ``tables/kernel-categories.yaml``."""
+    """Its id, in ``report.json``, in facts and in ``tables/kernel-names/``."""
     title: str
     """What a reader sees: lower case, so that it also fits into a sentence."""
     group: Group
@@ -61,6 +61,13 @@ BUCKETS: tuple[Bucket, ...] = (
         "unfused attention",
         Group.COMPUTE,
         "What unfused attention runs between its two GEMMs: softmax, mask, scale, copies of the scores.",
+    ),
+    Bucket(
+        "linear_attention",
+        "linear attention",
+        Group.COMPUTE,
+        "Token mixers other than softmax attention: state space (Mamba), gated delta net, KDA, with their short "
+        "convolutions and gates.",
     ),
     Bucket(
         "permute",
@@ -87,7 +94,7 @@ BUCKETS: tuple[Bucket, ...] = (
         "unclassified",
         "unclassified kernels",
         Group.COMPUTE,
-        "Kernels whose name matches no pattern of tables/kernel-categories.yaml.",
+        "Kernels whose name matches no pattern (tables/kernel-names, --kernel-names).",
     ),
     Bucket(
         "ep_all_to_all",

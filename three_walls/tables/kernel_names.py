@@ -1,6 +1,6 @@
 """What the names of kernels and CUDA API calls mean.
 
-``kernel-categories.yaml``: kernel -> category. ``gemm-precisions.yaml``: GEMM kernel -> number format.
+``kernel-names/``: kernel -> category, a pack per library. ``gemm-precisions.yaml``: GEMM kernel -> number format.
 ``api-calls.yaml``: API call -> what it does to its thread. In each table the first pattern that is found counts.
 ``kernel-settings.yaml``: kernels and NVTX ranges -> settings that they show.
 """
@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Literal
 
 from three_walls.lib.load_documents import Pattern, Text, load_table, one_of
@@ -24,20 +25,20 @@ _RATE_OF = {BF16: BF16, FP16: BF16, FP8: FP8, NVFP4: NVFP4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPattern:
-    """A row of ``kernel-categories.yaml``."""
+    """A row of a pack of kernel names."""
 
     category: Annotated[Text, one_of((*CATEGORIES, SEND_RECV))]
     pattern: Pattern
     """Searched in "<short name> <demangled name>"."""
     phase: Literal["forward", "backward"] | None = None
-    """Set for one kernel per pass of attention, which is counted to recognize recompute."""
+    """Set for one kernel per pass of attention (softmax or linear), which is counted to recognize recompute."""
     anchor: Literal["step"] | None = None
     """``step``: the kernel marks the optimizer update that ends a step."""
     selects_experts: bool = False
     """Whether the kernel takes the top k, which shows that the program routes tokens to experts."""
     without_experts: Annotated[Text, one_of(CATEGORIES)] | None = None
     """Category of a kernel that every program uses, on a rank where nothing selects experts."""
-    reason: Text
+    reason: Text = ""
     """What the kernel is, or why the row stands here."""
 
 
@@ -86,11 +87,26 @@ class ShownSettings:
     settings: tuple[ShownSetting, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTable:
-    """``kernel-categories.yaml``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelPack:
+    """A file of ``kernel-names/``, or one that a user gives: what the kernels of a library are."""
 
+    source: Text = ""
+    """The repository that the names come from."""
+    release: Text = ""
+    files: tuple[Text, ...] = ()
+    """Where in the repository the kernels are."""
+    is_general: bool = False
+    """Whether other libraries have its words too; it is then searched after their packs."""
+    words: tuple[Text, ...] = ()
+    """Each of its names contains one of them, which spares searching the others. Empty: all names are searched."""
     patterns: tuple[KernelPattern, ...]
+
+    def match(self, text: str) -> KernelPattern | None:
+        """The first pattern found in ``text`` (short name, space, demangled name), or None."""
+        if self.words and not any(word in text for word in self.words):
+            return None
+        return next((row for row in self.patterns if row.pattern.search(text)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +124,17 @@ class PrecisionTable:
 
 
 @cache
-def load_kernel_patterns() -> tuple[KernelPattern, ...]:
-    """Categories of kernels, in order."""
-    return load_table(TABLES_DIR / "kernel-categories.yaml", KernelTable).patterns
+def load_kernel_packs() -> Mapping[str, KernelPack]:
+    """The packs that ship with the program by name, in the order in which they are searched."""
+    packs = {path.stem: load_table(path, KernelPack) for path in sorted((TABLES_DIR / "kernel-names").glob("*.yaml"))}
+    return dict(sorted(packs.items(), key=lambda item: item[1].is_general))
+
+
+@lru_cache(maxsize=10_000)  # the ranks of a run have the same kernels
+def match_kernel(text: str, own: KernelPack | None = None) -> KernelPattern | None:
+    """What the kernel ``text`` (short name, space, demangled name) is; None where neither ``own`` nor a pack knows."""
+    packs = load_kernel_packs().values()
+    return next((row for pack in ([own, *packs] if own else packs) if (row := pack.match(text))), None)
 
 
 @cache
