@@ -55,6 +55,7 @@ from three_walls.facts.sheet import DEFINITIONS, make_sheet
 from three_walls.facts.summarize_step import budget, shown_waits, step_summary, unclassified
 from three_walls.lib.declare import Artifacts
 from three_walls.lib.errors import InputError
+from three_walls.lib.load_documents import load_table
 from three_walls.lib.version import VERSION
 from three_walls.replay.replay_steps import critical_path, predictor
 from three_walls.report.report import Diagnosis, LiveReport
@@ -66,7 +67,8 @@ from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.step.ranks.steps_to_read import choose_steps_to_read, outline_run
 from three_walls.step.selected_steps import select_from_trace
 from three_walls.tables.bridge_releases import check_release
-from three_walls.tables.kernel_names import load_api_patterns, union_of
+from three_walls.tables.kernel_names import KernelPack, load_api_patterns, union_of
+from three_walls.trace.input_file import describe_names
 from three_walls.trace.read_inputs import ChooseSteps, Inputs, Progress, read_every_step, read_inputs
 from three_walls.trace.read_trace import list_steps_to_read
 from three_walls.trace.run_request import EXPORTS, THIS_PROCESS, RunRequest, Workers
@@ -83,6 +85,7 @@ def analyze(
     settings: Iterable[str] = (),
     memory_snapshot: Path | None = None,
     step_range: str | None = None,
+    kernel_names: str | Path | None = None,
     bridge_version: str | None = None,
     rules: Path | None = None,
     allowed: Collection[str] = (),
@@ -98,6 +101,7 @@ def analyze(
     - ``memory_snapshot``: a snapshot of PyTorch's allocator on one rank.
     - ``step_range``: regular expression for the NVTX ranges that are steps, where the trace has no ``training_step_N``.
       It is searched in linear time, so it has neither look-around nor backreferences.
+    - ``kernel_names``: a YAML file that says what kernels are, searched before the names of the program.
     - ``bridge_version``: Megatron-Bridge release that the overrides are spelled for; by default the run's.
     - ``rules``: a directory of rules in addition to those of the program.
     - ``allowed``: applicabilities whose edits may be planned in addition to execution-only ones.
@@ -115,6 +119,7 @@ def analyze(
         settings=(settings,) if isinstance(settings, str) else tuple(settings),
         memory_snapshot=memory_snapshot,
         step_range=step_range,
+        kernel_names=None if kernel_names is None else Path(kernel_names),
         bridge_version=bridge_version,
         rules=rules,
         exports=exports,
@@ -137,7 +142,8 @@ def analyze_run(request: RunRequest, allowed: Collection[str] = (), progress: Pr
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, replayed, request.bridge_version, allowed)
     progress("listing kernels, host work and the timeline")
-    return _build_report(run, diagnosis, replayed)
+    report = _build_report(run, diagnosis, replayed)
+    return replace(report, kernel_names=request.kernel_names and describe_names(request.kernel_names))
 
 
 @keep_unpacked()
@@ -172,23 +178,27 @@ class _Run:
 def _measure(request: RunRequest, progress: Progress, ranks: Collection[int] = ()) -> _Run:
     """Reads and attributes a run. ``ranks``: numbers of those to read in full."""
     step_range, workers = request.step_range, request.workers
+    own_names = None if request.kernel_names is None else load_table(request.kernel_names, KernelPack)
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
 
     def measure(inputs: Inputs) -> _Run:
         if inputs.is_to_be_surveyed:
             from three_walls.step.survey.survey_run import survey_run  # most runs are not surveyed
 
-            return _begin_measuring(
-                survey_run(inputs, step_range, progress, workers=workers, rank_numbers=ranks), progress
+            surveyed = survey_run(
+                inputs, step_range, progress, workers=workers, rank_numbers=ranks, own_names=own_names
             )
+            return _begin_measuring(surveyed, progress)
         # From here on nothing refers to what was read: of a long capture most is not needed when the steps are known.
-        inputs, timeline, matched_ranks = _find_steps(inputs, step_range, progress)
+        inputs, timeline, matched_ranks = _find_steps(inputs, step_range, own_names, progress)
         progress("attributing every nanosecond")
         attribution = attribute(timeline, matched_ranks, inputs.with_kernels)
         return _begin_measuring(AttributedRun(inputs, timeline, matched_ranks, attribution), progress)
 
     read = partial(read_inputs, request, ranges, graph_launch, progress)
-    choose: ChooseSteps = partial(choose_steps_to_read, step_range=step_range, progress=progress, jobs=workers.jobs)
+    choose: ChooseSteps = partial(
+        choose_steps_to_read, step_range=step_range, progress=progress, jobs=workers.jobs, own_names=own_names
+    )
     measured = None
     with suppress(UnreadStepError):
         measured = measure(read(choose))
@@ -202,11 +212,13 @@ def _measure(request: RunRequest, progress: Progress, ranks: Collection[int] = (
     return measured
 
 
-def _find_steps(inputs: Inputs, step_range: str | None, progress: Progress) -> tuple[Inputs, Timeline, MatchedRanks]:
+def _find_steps(
+    inputs: Inputs, step_range: str | None, own_names: KernelPack | None, progress: Progress
+) -> tuple[Inputs, Timeline, MatchedRanks]:
     """Finds the steps to attribute and matches their ranks; reduces ``inputs`` to what these steps rest on."""
     traces = inputs.with_kernels
     progress("classifying kernels, finding steps")
-    captured = build_timeline(traces, inputs.config, step_range)
+    captured = build_timeline(traces, inputs.config, step_range, own_names)
     progress("matching the calls of the ranks on one clock")
     to_read = list_steps_to_read(traces)
     outline = outline_run(captured, to_read)

@@ -58,8 +58,6 @@ def test_each_threshold_decides() -> None:
     assert codes(wait_exposed_fraction=0.10, ep_transfer_is_lower_bound=True) == ["uneven-exchanges"]
     assert codes(wait_exposed_fraction=0.04, ep_transfer_is_lower_bound=True) == []
     assert codes(wait_exposed_fraction=0.099) == []
-    assert codes(unclassified_fraction=0.05) == ["unclassified-kernels"]
-    assert codes(unclassified_fraction=0.049) == []
 
 
 def test_late_launches_are_doubted_until_a_log_shows_unprofiled_steps() -> None:

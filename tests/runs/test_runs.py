@@ -27,8 +27,10 @@ def write_report(directory: Path, step_ms: float = 600, **settings: int) -> Path
 
 
 def test_options_follow_the_path_of_a_run_and_commas_may_be_in_it() -> None:
-    assert parse_run("a,b.sqlite,log=x.log,log=y.log,config=c.yaml,set=num_layers=2,name=my run") == GivenRun(
-        Path("a,b.sqlite"), (Path("x.log"), Path("y.log")), Path("c.yaml"), ("num_layers=2",), "my run"
+    assert parse_run(
+        "a,b.sqlite,log=x.log,log=y.log,config=c.yaml,set=num_layers=2,name=my run,kernel-names=k.yaml"
+    ) == GivenRun(
+        Path("a,b.sqlite"), (Path("x.log"), Path("y.log")), Path("c.yaml"), ("num_layers=2",), "my run", Path("k.yaml")
     )
     assert parse_run("run/report.json") == GivenRun(Path("run/report.json"))
 

@@ -90,7 +90,7 @@ def compare_command(
 
     A run is a trace, a directory with its traces (and its log and run_config.yaml), a report.json or a directory
     that holds one, or training logs alone. Options follow its path:
-    PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,name=TEXT].
+    PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,kernel-names=FILE][,name=TEXT].
 
     The step is the median of the logs where both runs have one, else a replay without the profiler, else the traced
     step; the output states which. A difference counts where it exceeds the spread of the steps of both runs. Where the

@@ -57,6 +57,12 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
         help="NVTX ranges that mark training steps, for a trace without training_step_N ranges: a regular expression "
         "without look-around and backreferences.",
     ),
+    "kernel_names": click.option(
+        "--kernel-names",
+        metavar="FILE",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="What kernels of your own are: a YAML file of patterns, searched before the program's own.",
+    ),
     "settings": click.option(
         "--set",
         "settings",
@@ -92,7 +98,7 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
         "its workers must see the traces under the same paths. Needs three-walls[cluster].",
     ),
 }
-_OF_EVERY_RUN = ("logs", "config", "step_range")
+_OF_EVERY_RUN = ("logs", "config", "step_range", "kernel_names")
 
 
 def run_options(*names: str) -> Callable[[Command], Command]:

@@ -10,6 +10,9 @@ MAXIMUM_OPEN_FRACTION = 0.05
 on data and tensor parallelism apply from a twentieth of the step on. With that much time of unknown owner, that time
 alone could decide whether a rule applies."""
 
+MINIMUM_UNCLASSIFIED_FRACTION = 0.05
+"""Of the step: from here on kernels of unknown kind are named. Budget rows of less decide nothing."""
+
 MINIMUM_FULL_RECOMPUTE_RATIO = 1.5
 """GEMMs between a replayed attention and its backward pass, in units of a forward layer's GEMMs: from here on recompute
 is full. With full recompute the replay and the backward pass of what follows attention have three times the GEMMs of

@@ -21,7 +21,7 @@ from three_walls.lib import limits
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement
 from three_walls.lib.report_warning import ReportWarning
-from three_walls.lib.text import capitalize, format_gib, format_setting, in_ms, write_times
+from three_walls.lib.text import capitalize, format_gib, format_setting, in_ms, in_percent, shorten, write_times
 from three_walls.lib.units import NS_PER_S
 from three_walls.log.training_log import TrainingLog
 from three_walls.megatron.parallel_layout import find_contradictions
@@ -31,6 +31,7 @@ from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import StepSource
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_rows import UnclassifiedKernel
 from three_walls.step.step_view import RunView
 from three_walls.trace.capabilities import YES
 from three_walls.trace.identity import Rank
@@ -61,6 +62,7 @@ _MOST_ALIKE = 32
 """Warnings with one code that are listed: as many as ranks that are all read in full."""
 _MOST_LOG_ENTRIES_NAMED = 5
 """Of each kind: log files that could not be read, slow ranks, and the log's own warnings."""
+_MOST_KERNELS_NAMED, _LONGEST_KERNEL = 3, 80
 _BLOCKS = {
     "argument_block": "Megatron-LM's arguments",
     "config_dump": "the configuration",
@@ -84,6 +86,8 @@ def measured_warnings(
     run: RunView,
     log_warnings: Measurement[tuple[ReportWarning, ...]],
     moe_ledger: Measurement[MoeLedger],
+    unclassified: Measurement[tuple[UnclassifiedKernel, ...]],
+    unclassified_fraction: Measurement[float],
 ) -> tuple[ReportWarning, ...]:
     """Every warning that no rule states, in a fixed order.
 
@@ -99,6 +103,7 @@ def measured_warnings(
         *matched_ranks.warnings,
         *_warn_of_slow_kernels(attribution, matched_ranks.rank_of),
         *(moe_ledger.value.warnings if moe_ledger.value else ()),
+        *_warn_of_unclassified(unclassified.value or (), unclassified_fraction.value or 0.0),
         *_warn_of_outlier_steps(attribution, matched_ranks.rank_of),
     )
     return tuple(_fold_alike(warnings))
@@ -115,6 +120,16 @@ def _fold_alike(warnings: Sequence[ReportWarning]) -> Iterator[ReportWarning]:
             yield warning
         elif places[warning.code] == _MOST_ALIKE + 1:
             yield ReportWarning(warning.code, f"{rest:,} more warnings of this kind ({warning.code}).")
+
+
+def _warn_of_unclassified(kernels: Sequence[UnclassifiedKernel], fraction: float) -> Iterator[ReportWarning]:
+    if fraction >= fact_thresholds.MINIMUM_UNCLASSIFIED_FRACTION:
+        names = ", ".join(shorten(kernel.name, _LONGEST_KERNEL) for kernel in kernels[:_MOST_KERNELS_NAMED])
+        yield ReportWarning(
+            "unclassified-kernels",
+            f"Kernels of unknown kind take {in_percent(fraction)} of the step; those that take most: {names}. "
+            "--kernel-names FILE says what they are (docs/troubleshooting.md has an example).",
+        )
 
 
 def _warn_of_traces(

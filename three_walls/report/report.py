@@ -41,7 +41,7 @@ from three_walls.step.step_rows import (
     Wait,
 )
 from three_walls.step.survey.survey_rows import Survey
-from three_walls.trace.input_file import InputFile
+from three_walls.trace.input_file import InputFile, NamesFile
 
 SCHEMA_VERSION = "3.1"
 """Version of report.json: the minor grows when fields are added, the major when one goes, or is another one."""
@@ -122,6 +122,8 @@ class Report:
     """The runs before this one, with what was tried; null where they were not given."""
     survey: Survey | None = None
     """All ranks of a run of many, of which ``ranks`` holds only those that were read in full; null where all were."""
+    kernel_names: NamesFile | None = None
+    """Null where the user gave no names of kernels."""
     schema_version: str = SCHEMA_VERSION
 
     @property

@@ -42,7 +42,8 @@ from three_walls.trace.run_request import RunRequest, Workers
 from three_walls.trace.trace_files import holds_traces, plain_name
 
 LABEL_NAME = "tried.yaml"
-_OPTION = re.compile(r",(log|config|set|name)=")
+_OPTION = re.compile(r",(log|config|set|kernel-names|name)=")
+_FORM = "PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,kernel-names=FILE][,name=TEXT]"
 _NO_TRACE = "only training logs were given"
 
 
@@ -55,16 +56,17 @@ class GivenRun:
     config: Path | None = None
     settings: tuple[str, ...] = ()
     name: str = ""
+    kernel_names: Path | None = None
 
 
 def parse_run(text: str) -> GivenRun:
-    """``PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,name=TEXT]``. Raises UsageError for another text."""
+    """The run that ``text`` (:data:`_FORM`) gives. Raises UsageError for another text."""
     path, *rest = _OPTION.split(text)
     options = list(zip(rest[::2], rest[1::2], strict=True))
     if not path or any(not value for _, value in options):
-        raise UsageError(f"expected PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,name=TEXT], found {text!r}")
+        raise UsageError(f"expected {_FORM}, found {text!r}")
     values = {name: [value for option, value in options if option == name] for name, _ in options}
-    for name in ("config", "name"):
+    for name in ("config", "kernel-names", "name"):
         if len(values.get(name, [])) > 1:
             raise UsageError(f"expected {name}= once, found it {len(values[name])} times in {text!r}")
     return GivenRun(
@@ -73,20 +75,21 @@ def parse_run(text: str) -> GivenRun:
         config=Path(values["config"][0]) if "config" in values else None,
         settings=tuple(values.get("set", [])),
         name=values.get("name", [""])[0],
+        kernel_names=Path(values["kernel-names"][0]) if "kernel-names" in values else None,
     )
 
 
 def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
     """Reads or analyzes a run. Raises the errors of :func:`analyze` and UsageError for options that do not fit."""
     name, path = given.name or _name_of(given.path), given.path
-    has_options = bool(given.logs or given.config or given.settings)
+    has_options = bool(given.logs or given.config or given.settings or given.kernel_names)
     if is_directory(path):
         report_file = _find_report(path)
         path = report_file or path
         given = given if report_file else _complete(given)
     if path.suffix == ".json":
         if has_options:
-            raise UsageError(f"{path}: a report is compared as it is; log=, config= and set= are for traces and logs")
+            raise UsageError(f"{path}: a report is compared as it is; its options are for traces and logs")
         progress(f"reading {path.name}")
         return Run(name, load_report(path))
     if _is_log(path) or (path.is_dir() and not holds_traces(path)):
@@ -94,7 +97,9 @@ def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
             raise InputError(f"{path}: expected a {REPORT_NAME}, traces or training logs in this directory, found none")
         progress(f"reading the logs of {name}")
         return Run(name, summarize_logs((path, *given.logs), given.config, given.settings))
-    request = RunRequest((path,), given.logs, given.config, given.settings, workers=Workers.per_core())
+    request = RunRequest(
+        (path,), given.logs, given.config, given.settings, kernel_names=given.kernel_names, workers=Workers.per_core()
+    )
     return Run(name, analyze_run(request, progress=lambda stage: progress(f"{name}: {stage}")))
 
 

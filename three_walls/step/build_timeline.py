@@ -39,7 +39,7 @@ from three_walls.step.step_tables import (
     ThreadIntervals,
 )
 from three_walls.tables.buckets import GEMM_CATEGORIES
-from three_walls.tables.kernel_names import load_api_patterns, shown_settings, union_of
+from three_walls.tables.kernel_names import KernelPack, load_api_patterns, shown_settings, union_of
 from three_walls.tables.megatron_signs import megatron_signs
 from three_walls.tables.nvtx_ranges import collective_owners
 from three_walls.tables.shareable import cut_private
@@ -158,14 +158,16 @@ def _check_expression(step_range: str) -> None:
     raise UsageError(f"--step-range: expected a regular expression, found {step_range!r} ({reason})")
 
 
-def build_timeline(traces: Sequence[Trace], config: RunConfig, step_range: str | None) -> Timeline:
+def build_timeline(
+    traces: Sequence[Trace], config: RunConfig, step_range: str | None, own_names: KernelPack | None = None
+) -> Timeline:
     """The timeline of the ``traces`` of one run. Each capture keeps its own clock, and each rank its own steps.
 
     ``step/ranks`` later numbers the steps alike on all ranks and drops those that a rank captured in part.
     """
     synchronize = union_of(load_api_patterns(), "synchronize").search
     # Those of a trace are sorted by rank and start, and ranks are numbered from trace to trace.
-    operations = pl.concat([_classify_operations(trace, config) for trace in traces])
+    operations = pl.concat([_classify_operations(trace, config, own_names) for trace in traces])
     ranges = pl.concat([trace.ranges for trace in traces])
     api_calls = ApiCalls.join(trace.api_calls for trace in traces)
     waiting = api_calls.named(lambda name: synchronize(name) is not None)
@@ -208,12 +210,12 @@ def _quote_range(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_NAMED else f"{text[: _LONGEST_NAMED - 3]}...")
 
 
-def _classify_operations(trace: Trace, config: RunConfig) -> Operations:
+def _classify_operations(trace: Trace, config: RunConfig, own_names: KernelPack | None) -> Operations:
     """The operations of ``trace`` with their launches, categories and communicators.
 
     Columns are added to those of the trace, never gathered anew: the two share their memory.
     """
-    operations = classify(_add_hosts(trace), trace.names)
+    operations = classify(_add_hosts(trace), trace.names, own_names)
     communication = _resolve_owners(operations, trace, config)
     # Categories have the same numbers with SendRecv among them, which is the last, as without.
     category = (

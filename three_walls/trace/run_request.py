@@ -47,6 +47,8 @@ class RunRequest:
     """Regular expression for the NVTX ranges that are steps."""
     bridge_version: str | None = None
     """Megatron-Bridge release whose recipes count and that overrides are spelled for; by default the run's."""
+    kernel_names: Path | None = None
+    """Names of kernels in addition to those of the program."""
     rules: Path | None = None
     """Directory of rules in addition to those of the program."""
     exports: Path = Path(EXPORTS)

@@ -23,7 +23,9 @@ from nsys_recipe.lib.args import Option
 NAME = "three_walls"
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 EXPORT_SUFFIXES = (".sqlite", ".sqlite.xz", ".sqlite.zst")
-PASSED_ON = ("--log", "--config", "--set", "--step-range", "--bridge-version", "--rules", "--memory-snapshot")
+PASSED_ON = (
+    "--log", "--config", "--set", "--step-range", "--kernel-names", "--bridge-version", "--rules", "--memory-snapshot"
+)  # fmt: skip
 """Options of ``three-walls analyze``; those of :data:`REPEATED` may be given several times."""
 REPEATED = ("--log", "--set")
 PYTHON, ROOT = "three_walls_python", "three_walls_root"

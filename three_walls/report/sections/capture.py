@@ -25,7 +25,12 @@ def capture(report: Report) -> Section:
         Column("Launches", "count", format_count),
     )
     title = "Unclassified kernels"
-    lead = "Their names match no pattern of tables/kernel-categories.yaml; their time is in the bucket unclassified."
+    lead = "Their names match no pattern; their time is in the bucket unclassified. --kernel-names says what they are."
+    given = [
+        Note(f"{names.path_name} (SHA-256 {names.sha256[:12]}) says what kernels are, before the program's names.")
+        for names in (report.kernel_names,)
+        if names
+    ]
     last = (
         (Table("unclassified", kernels, report.unclassified, title, lead, is_compact=True),)
         if report.unclassified
@@ -37,6 +42,7 @@ def capture(report: Report) -> Section:
         (
             Table("capabilities", capabilities, sorted(report.capabilities.items())),
             Table("inputs", inputs, report.inputs, "Inputs"),
+            *given,
             *last,
         ),
         link="Capture",

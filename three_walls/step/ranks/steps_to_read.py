@@ -35,6 +35,7 @@ from three_walls.step.ranks.attributed_steps import choose_numbers
 from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.step.ranks.match_calls import MatchedCalls, RankOutline, outline_ranks
 from three_walls.step.step_tables import RankIntervals, Steps
+from three_walls.tables.kernel_names import KernelPack
 from three_walls.trace.identity import read_host
 from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_tables import GRAPHS, HAS_ENDED, KERNELS, WantedRanges, count_operations, read_ranges
@@ -70,7 +71,7 @@ class UnknownStepsError(Exception):
     """Some rank's steps are not found in one pass."""
 
 
-def find_step_times(path: Path, step_range: str | None) -> CaptureSteps:
+def find_step_times(path: Path, step_range: str | None, own_names: KernelPack | None = None) -> CaptureSteps:
     """The steps of all ranks in the capture at ``path``. ``step_range``: of the user, for the ranges that are steps.
 
     Raises UnknownStepsError where one pass does not show the steps of every rank, and InputError if the file cannot be
@@ -78,7 +79,7 @@ def find_step_times(path: Path, step_range: str | None) -> CaptureSteps:
     """
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
         ranges = read_ranges(export, WantedRanges((TRAINING_STEP_TEXT,), step_range, numbered=TRAINING_STEP_TEXT))
-        signs = _StepSigns(export, of_names=ranges.is_empty())
+        signs = _StepSigns(export, own_names, of_names=ranges.is_empty())
         ranks: list[RankSteps] = []
         for (process, device), (begin, end, kernels) in sorted(signs.kernels.items()):
             steps = list_marked_steps(ranges.filter(pl.col("process") == process), step_range, begin)
@@ -110,11 +111,11 @@ _SIGNS = pl.Schema(
 class _StepSigns:
     """What one pass over the kernels and graphs of an export shows."""
 
-    def __init__(self, export: NsysExport, *, of_names: bool) -> None:
+    def __init__(self, export: NsysExport, own_names: KernelPack | None, *, of_names: bool) -> None:
         """``of_names``: whether kernels are told apart. Raises UnknownStepsError where one states no process."""
         self.kernels: dict[Device, tuple[int, int, int]] = {}
         """Of each device the earliest start, the earliest end, and how many there are."""
-        self._export = export
+        self._export, self._own_names = export, own_names
         self._known = pl.DataFrame(
             schema={**dict.fromkeys(_NAMES, pl.Int64()), "category": CATEGORY_OR_SEND_RECV, "anchor": pl.Boolean()}
         )
@@ -147,7 +148,7 @@ class _StepSigns:
             texts = self._export.strings({*new["name_id"].drop_nulls(), *new["short_name_id"].drop_nulls()})
             absent = [pl.lit(None, dtype=pl.Int8).alias(each) for each in ("copy_kind", "source_kind", "target_kind")]
             kernel = [pl.lit(0, dtype=pl.Int64).alias("rank_index"), pl.lit("kernel", dtype=KINDS).alias("kind")]
-            categories = classify(new.with_columns(*kernel, *absent), cut_names(texts))
+            categories = classify(new.with_columns(*kernel, *absent), cut_names(texts), self._own_names)
             self._known = pl.concat([self._known, categories.select(self._known.columns)])
         is_sign = pl.col("anchor") | pl.col("category").is_in(list(MODEL_WORK))
         start_ns = pl.col("start_ns")
@@ -167,7 +168,12 @@ T = TypeVar("T")
 
 
 def choose_steps_to_read(
-    paths: Sequence[Path], captures_count: int, step_range: str | None, progress: Callable[[str], None], jobs: int = 1
+    paths: Sequence[Path],
+    captures_count: int,
+    step_range: str | None,
+    progress: Callable[[str], None],
+    jobs: int = 1,
+    own_names: KernelPack | None = None,
 ) -> Mapping[Path, Mapping[Device, StepsToRead]]:
     """For each of the captures at ``paths`` the steps to read of each of its ranks; none where all are.
 
@@ -186,7 +192,7 @@ def choose_steps_to_read(
         return {}
     progress("choosing the steps to read")
     try:
-        captures = _read_each(partial(find_step_times, step_range=step_range), readable, jobs)
+        captures = _read_each(partial(find_step_times, step_range=step_range, own_names=own_names), readable, jobs)
     except UnknownStepsError:
         return {}
     capture_of = {path: capture for path, capture in zip(readable, captures, strict=True) if capture is not None}
@@ -204,14 +210,16 @@ def sample_steps(first: Trace) -> SampledSteps | None:
     return SampledSteps(read.attributed, read.are_marked, spans, read.steps.filter("kept").height)
 
 
-def take_sampled(path: Path, sample: SampledSteps, step_range: str | None) -> Mapping[Device, StepsToRead]:
+def take_sampled(
+    path: Path, sample: SampledSteps, step_range: str | None, own_names: KernelPack | None = None
+) -> Mapping[Device, StepsToRead]:
     """The steps to read of each rank of the capture at ``path``: those in ``sample``; none where all are.
 
     Steps that no range marks are counted from the begin of each capture, so they are found by when they ran. Clocks of
     different hosts are milliseconds apart, far less than a step takes.
     """
     try:
-        capture = find_step_times(path, step_range)
+        capture = find_step_times(path, step_range, own_names)
     except (InputError, UnknownStepsError):
         return {}
     to_read = {}

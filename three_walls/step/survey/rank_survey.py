@@ -40,7 +40,7 @@ from three_walls.step.slow_ranks import PacedCalls, list_paced_calls, measure_st
 from three_walls.step.step_tables import BudgetRows, ExposureRows, StepIntervals, Steps, StepSpreads, StepTimes
 from three_walls.step.survey import survey_thresholds
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
-from three_walls.tables.kernel_names import load_api_patterns, union_of
+from three_walls.tables.kernel_names import KernelPack, load_api_patterns, union_of
 from three_walls.trace.api_calls import ApiCalls
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_inputs import Progress
@@ -90,6 +90,8 @@ class SurveyTask:
     step_range: str | None
     sample: SampledSteps | None = None
     """The steps that are attributed; None: all."""
+    own_names: KernelPack | None = None
+    """The user's names of kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,11 @@ class RankSurvey:
 
 
 def plan_tasks(
-    paths: Sequence[Path], config: RunConfig, step_range: str | None, sample: SampledSteps | None = None
+    paths: Sequence[Path],
+    config: RunConfig,
+    step_range: str | None,
+    sample: SampledSteps | None = None,
+    own_names: KernelPack | None = None,
 ) -> list[SurveyTask]:
     """Tasks that read ``paths`` in order: a few small captures each, or a single large one."""
     tasks: list[SurveyTask] = []
@@ -169,11 +175,11 @@ def plan_tasks(
         size_bytes = path.stat().st_size if path.is_file() else 0
         is_full = len(together) == survey_thresholds.MOST_RANKS_PER_TASK
         if together and (is_full or together_bytes + size_bytes > survey_thresholds.MOST_MIB_PER_TASK << 20):
-            tasks.append(SurveyTask(tuple(together), config, step_range, sample))
+            tasks.append(SurveyTask(tuple(together), config, step_range, sample, own_names))
             together, together_bytes = [], 0
         together.append((capture_id, path.absolute()))
         together_bytes += size_bytes
-    return [*tasks, SurveyTask(tuple(together), config, step_range, sample)]
+    return [*tasks, SurveyTask(tuple(together), config, step_range, sample, own_names)]
 
 
 def read_in_full(
@@ -218,7 +224,9 @@ def survey_captures(task: SurveyTask) -> RankSurvey:
         first_rank_index = sum(len(trace.ranks) for trace in traces)
         try:
             with keep_unpacked():  # for the two times that a long capture is read
-                to_read = {} if task.sample is None else take_sampled(path, task.sample, task.step_range)
+                to_read = (
+                    {} if task.sample is None else take_sampled(path, task.sample, task.step_range, task.own_names)
+                )
                 trace = read_trace(
                     path, capture_id, first_rank_index, ranges, graph_launch, with_events=False, to_read=to_read
                 )
@@ -242,9 +250,9 @@ def _summarize(traces: Sequence[Trace], lost: Sequence[LostCapture], task: Surve
     if not with_kernels:
         return replace(_empty_survey(), captures=captures, lost=tuple(lost))
     try:
-        timeline = build_timeline(with_kernels, task.config, task.step_range)
+        timeline = build_timeline(with_kernels, task.config, task.step_range, task.own_names)
     except UsageError:  # these captures lack the range that marks the others' steps
-        timeline = build_timeline(with_kernels, task.config, None)
+        timeline = build_timeline(with_kernels, task.config, None, task.own_names)
     to_read = list_steps_to_read(with_kernels)
     check_are_kept(timeline.steps, to_read)
     outline = outline_run(timeline, to_read)

@@ -24,13 +24,20 @@ from three_walls.step.survey.summarize_survey import summarize_survey
 from three_walls.step.survey.survey_workers import run_tasks
 from three_walls.step.transfer import measure_transfer
 from three_walls.step.waits_for_peers import list_waits
+from three_walls.tables.kernel_names import KernelPack
 from three_walls.trace.read_inputs import Inputs, Progress, warn_of_unreadable
 from three_walls.trace.read_trace import Trace, list_steps_to_read
 from three_walls.trace.run_request import Workers
 
 
 def survey_run(
-    inputs: Inputs, step_range: str | None, progress: Progress, *, workers: Workers, rank_numbers: Collection[int]
+    inputs: Inputs,
+    step_range: str | None,
+    progress: Progress,
+    *,
+    workers: Workers,
+    rank_numbers: Collection[int],
+    own_names: KernelPack | None = None,
 ) -> AttributedRun:
     """Surveys and attributes the run of ``inputs``. ``rank_numbers``: of ranks to read in full.
 
@@ -38,8 +45,8 @@ def survey_run(
     """
     first = inputs.with_kernels[0]
     # A range that marks no step is an error before all are read, and so are steps that did not run where expected.
-    check_are_kept(build_timeline([first], inputs.config, step_range).steps, list_steps_to_read([first]))
-    tasks = plan_tasks(inputs.paths, inputs.config, step_range, sample_steps(first))
+    check_are_kept(build_timeline([first], inputs.config, step_range, own_names).steps, list_steps_to_read([first]))
+    tasks = plan_tasks(inputs.paths, inputs.config, step_range, sample_steps(first), own_names)
     survey = run_tasks(tasks, workers, progress)
     progress(f"matching the calls of {len(survey.ranks):,} ranks on one clock")
     captures = [capture for capture in survey.captures if capture.ranks]
@@ -57,7 +64,9 @@ def survey_run(
         survey.budget.select(STEP).unique(), on=STEP, how="semi", maintain_order="left"
     )
     steps = attributed_steps.filter(pl.col("rank_index").is_in(list(in_full)))
-    timeline = replace(build_timeline(traces, inputs.config, step_range), steps=steps, sources=survey.sources)
+    timeline = replace(
+        build_timeline(traces, inputs.config, step_range, own_names), steps=steps, sources=survey.sources
+    )
     attribution = complete_attribution(survey_attribution, late_ranks, timeline, matched_ranks, traces)
     lost = tuple(warn_of_unreadable(capture.path, capture.reason) for capture in survey.lost)
     inputs = replace(inputs, traces=tuple(traces), surveyed=survey.captures, warnings=(*lost, *inputs.warnings))
