@@ -142,8 +142,8 @@ def analyze_run(request: RunRequest, allowed: Collection[str] = (), progress: Pr
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, replayed, request.bridge_version, allowed)
     progress("listing kernels, host work and the timeline")
-    report = _build_report(run, diagnosis, replayed)
-    return replace(report, kernel_names=request.kernel_names and describe_names(request.kernel_names))
+    report, names = _build_report(run, diagnosis, replayed), request.kernel_names
+    return report if names is None else replace(report, kernel_names=describe_names(names))
 
 
 @keep_unpacked()
