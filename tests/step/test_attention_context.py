@@ -96,3 +96,19 @@ def test_a_narrow_softmax_next_to_fused_attention_is_pointwise_work(tmp_path: Pa
     owned = budget(tmp_path, builder)
     assert (owned["attention"], owned["elementwise"]) == (5, 30 + 40 + 10)
     assert "attention_unfused" not in owned
+
+
+CONCATENATION = "void at::native::CatArrayBatchedCopy_vectorized<OpaqueType<2>>"
+
+
+def test_a_concatenation_permutes_tokens_only_where_experts_are_selected(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for at in (1, 1001, 2001, 3001):
+        builder.kernel(GEMM, at, at + 100)
+        builder.kernel(CONCATENATION, at + 100, at + 120)
+    dense = builder.write(tmp_path / "dense.sqlite")
+    for at in (1, 1001, 2001, 3001):
+        builder.kernel(TOP_K, at + 300, at + 305)
+    moe = builder.write(tmp_path / "moe.sqlite")
+    buckets = [{row.bucket for row in analyze(path).kernels} for path in (dense, moe)]
+    assert [("elementwise" in found, "permute" in found) for found in buckets] == [(True, False), (False, True)]
