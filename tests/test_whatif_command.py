@@ -122,7 +122,7 @@ def test_a_value_that_is_given_twice_is_one_value() -> None:
 @pytest.mark.usefixtures("predictor")
 def test_a_setting_whose_effect_is_not_known_is_answered_with_the_reason() -> None:
     found = json.loads(whatif("--set", "seq_length=7", "--json").output)
-    assert found["because_unknown"] == "seq_length=7: no measurement shows what it changes in a step"
+    assert found["because_unknown"] == "what seq_length=7 changes is not known, because no measurement shows it"
 
 
 def test_what_the_launcher_refuses_is_said_with_the_constraint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,19 +103,21 @@ def test_a_variable_is_text() -> None:
 
 def test_what_no_effect_is_about_is_unknown() -> None:
     found = compare([ROPE], configured(rope=False), hidden_size=8192, rope=True)
-    assert found.unknown == ("hidden_size=8192: no measurement shows what it changes in a step",)
+    assert found.unknown == ("what hidden_size=8192 changes is not known, because no measurement shows it",)
     assert found.transformations == (change("rope"),)
 
 
 def test_turning_off_what_the_capture_does_not_show_is_unknown() -> None:
     fused = effect("rope", *ROPE.cases, otherwise="the capture does not show the kernels that the fusion replaced")
     (reason,) = compare([fused], configured(rope=True), rope=False).unknown
-    assert reason == "rope=false: the capture does not show the kernels that the fusion replaced"
+    assert reason.endswith("because the capture does not show the kernels that the fusion replaced")
 
 
 def test_a_case_may_state_that_nobody_can_tell() -> None:
     doubtful = effect("rope", case("config.rope is True", unknown="nobody ran it"))
-    assert compare([doubtful], configured(rope=False), rope=True).unknown == ("rope=true: nobody ran it",)
+    assert compare([doubtful], configured(rope=False), rope=True).unknown == (
+        "what rope=true changes is not known, because nobody ran it",
+    )
 
 
 def test_a_case_may_state_that_nothing_changes() -> None:
@@ -151,7 +153,7 @@ def test_a_companion_changes_nothing_of_its_own() -> None:
     assert made(compare([overlap], facts, overlap=True, QUEUES="32")) == ["hide"]
     assert made(compare([overlap], facts, overlap=True)) == ["hide"]
     (reason,) = compare([overlap], facts, QUEUES="32").unknown
-    assert reason == "QUEUES=32: what it changes is known only together with overlap"
+    assert reason == "what QUEUES=32 changes is not known, because it is known only together with overlap"
 
 
 def test_a_companion_that_another_effect_is_about_counts_beside_what_needs_it() -> None:
@@ -160,7 +162,9 @@ def test_a_companion_that_another_effect_is_about_counts_beside_what_needs_it() 
     queues = effect("queues", case(unknown="nobody measured the queues"), settings=("env.QUEUES",))
     facts = configured(overlap=False, env__QUEUES="1")
     assert made(compare([overlap, queues], facts, overlap=True, QUEUES="32")) == ["hide"]
-    assert compare([overlap, queues], facts, QUEUES="32").unknown == ("QUEUES=32: nobody measured the queues",)
+    assert compare([overlap, queues], facts, QUEUES="32").unknown == (
+        "what QUEUES=32 changes is not known, because nobody measured the queues",
+    )
 
 
 def test_a_companion_of_a_setting_that_stays_is_unknown() -> None:
@@ -173,7 +177,7 @@ def test_a_companion_of_what_changes_nothing_is_unknown() -> None:
     cases = (case("config.overlap is True", nothing="there is nothing to hide"),)
     overlap = effect("overlap", *cases, together_with=("env.QUEUES",))
     found = compare([overlap], configured(overlap=False, env__QUEUES="1"), overlap=True, QUEUES="32")
-    assert found.unknown == ("QUEUES=32: what it changes is known only together with overlap",)
+    assert found.unknown == ("what QUEUES=32 changes is not known, because it is known only together with overlap",)
 
 
 def scopes(*elements: str) -> list[Effect]:
@@ -204,12 +208,15 @@ def test_of_a_list_every_new_element_counts_by_itself() -> None:
 
 def test_an_element_that_leaves_a_list_is_a_change_too() -> None:
     (reason,) = compare(GRAPHS, configured(scope=("attn", "moe"), graphs=True), scope=("attn",)).unknown
-    assert reason == "scope=[attn]: nobody measured it"
+    assert reason == "what scope=[attn] changes is not known, because nobody measured it"
 
 
 def test_an_element_that_no_effect_is_about_is_unknown() -> None:
     (reason,) = compare(GRAPHS, configured(scope=("attn",), graphs=True), scope=("attn", "moe", "mlp")).unknown
-    assert reason == "scope=[attn,moe,mlp]: what mlp changes is not known"
+    assert (
+        reason
+        == "what scope=[attn,moe,mlp] changes is not known, because no measurement shows what mlp changes in a step"
+    )
 
 
 def test_elements_that_stay_count_where_another_setting_turns_them_on() -> None:
@@ -232,12 +239,18 @@ def test_facts_give_the_numbers_of_the_run_as_it_is() -> None:
     (found,) = compare([scaled], facts, x=True).transformations
     assert found.time == Levels(0.4, 0.4, 0.4)
     (reason,) = compare([scaled], configured(x=False), x=True).unknown
-    assert reason == "x=true: unknown: the efficiency of the GEMMs"
+    assert (
+        reason
+        == "what x=true changes is not known, because it depends on what is not known: the efficiency of the GEMMs"
+    )
 
 
 def test_changes_that_select_nothing_are_unknown_with_the_reason() -> None:
     found = compare_settings([ROPE], configured(rope=False), {"config.rope": True}, lambda _: "no such kernels")
-    assert (found.transformations, found.unknown) == ((), ("rope=true: no such kernels",))
+    assert (found.transformations, found.unknown) == (
+        (),
+        ("what rope=true changes is not known, because no such kernels",),
+    )
     two = turns_on("rope", "a", "b")
     one_left = compare_settings(
         [two], configured(rope=False), {"config.rope": True}, lambda each: "gone" if name_of(each) == "a" else ""
@@ -248,12 +261,17 @@ def test_changes_that_select_nothing_are_unknown_with_the_reason() -> None:
 def test_entries_whose_conditions_all_fail_are_unknown() -> None:
     entry = entry_of(change("a"), *read("gpu.family == 'H100'"))
     found = compare([effect("x", case("", entry))], sheet_of({"gpu.family": "B200"}), x=True)
-    assert found.unknown == ("x=true: none of its transformations applies to this run",)
+    assert found.unknown == (
+        "what x=true changes is not known, because none of its transformations applies to this run",
+    )
 
 
 def test_a_case_that_cannot_be_told_does_not_hide_what_another_effect_knows() -> None:
     found = compare([ROPE, effect("router", case(unknown="why"))], configured(), rope=True, router=True)
-    assert (found.transformations, found.unknown) == ((change("rope"),), ("router=true: why",))
+    assert (found.transformations, found.unknown) == (
+        (change("rope"),),
+        ("what router=true changes is not known, because why",),
+    )
 
 
 def shipped(facts: FactSheet, **settings: ConfigData) -> SettingsDifference:
@@ -284,14 +302,16 @@ def test_a_micro_batch_has_any_size_that_splits_the_samples(size: int, factor: f
     ],
 )
 def test_a_size_that_does_not_split_the_samples_is_unknown(size: int, reason: str) -> None:
-    assert shipped(TWO_SAMPLES, micro_batch_size=size).unknown == (f"micro_batch_size={size}: {reason}",)
+    assert shipped(TWO_SAMPLES, micro_batch_size=size).unknown == (
+        f"what micro_batch_size={size} changes is not known, because {reason}",
+    )
 
 
 @pytest.mark.parametrize("size", ["many", True, (4,)])
 def test_a_size_that_is_no_number_is_unknown(size: ConfigData) -> None:
     found = shipped(TWO_SAMPLES, micro_batch_size=size)
     assert found.transformations == ()
-    assert found.unknown[0].endswith(": how the new micro-batch size compares with the run's is not known")
+    assert found.unknown[0].endswith("because how the new micro-batch size compares with the run's is not known")
 
 
 def test_the_size_that_the_run_has_changes_nothing() -> None:
@@ -430,7 +450,10 @@ def test_the_layers_are_those_of_a_model_chunk() -> None:
 def test_an_unknown_number_of_layers_is_said(now: Mapping[str, ConfigData]) -> None:
     found = shipped(configured(**now), recompute_num_layers=2)
     assert found.transformations == ()
-    assert found.unknown == ("recompute_num_layers=2: unknown: share of the layers recomputed in full in addition",)
+    assert found.unknown == (
+        "what recompute_num_layers=2 changes is not known, because it depends on what is not known: "
+        "share of the layers recomputed in full in addition",
+    )
 
 
 GRAPH_ACTIONS = {
@@ -511,7 +534,9 @@ def test_what_is_left_of_the_loss_depends_on_its_implementation_and_that_alone_c
 
 def test_sizes_of_parallelism_are_not_predicted() -> None:
     found = shipped(configured(expert_model_parallel_size=8), expert_model_parallel_size=4)
-    assert found.unknown[0].startswith("expert_model_parallel_size=4: sizes of parallelism change every GEMM")
+    assert found.unknown[0].startswith(
+        "what expert_model_parallel_size=4 changes is not known, because sizes of parallelism change every GEMM"
+    )
 
 
 SETTINGS = {

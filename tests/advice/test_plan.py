@@ -142,8 +142,10 @@ def test_an_edit_whose_effect_is_not_known_stays_a_finding_with_its_upper_bound_
     most = findings["most"]
     assert (most.outcome, most.gain_ns.basis) == (Outcome.RECOMMENDED, "upper_bound")
     assert (most.gain_ns.low, most.gain_ns.likely, most.gain_ns.high) == (0, None, 200 * MS)
-    assert most.gain_ns.explanation == "Not replayed: most=true: the capture does not show it. reason"
-    assert most.reason == "Not replayed: most=true: the capture does not show it"
+    assert (
+        most.gain_ns.explanation == "What most=true changes is not known, because the capture does not show it. reason"
+    )
+    assert most.reason == "What most=true changes is not known, because the capture does not show it"
 
 
 def test_a_change_that_selects_nothing_leaves_an_upper_bound_with_the_reason() -> None:
@@ -151,7 +153,9 @@ def test_a_change_that_selects_nothing_leaves_an_upper_bound_with_the_reason() -
     findings, steps = plan_of([rule("a")], predictor)
     assert not steps
     assert findings["a"].gain_ns.likely is None
-    assert findings["a"].gain_ns.explanation.startswith("Not replayed: a=true: no operation of this kind was found.")
+    assert findings["a"].gain_ns.explanation.startswith(
+        "What a=true changes is not known, because no operation of this kind was found."
+    )
 
 
 def test_an_upper_bound_is_no_more_than_the_replayed_step_and_one_too_small_to_measure_is_not_needed() -> None:
@@ -169,7 +173,7 @@ def test_an_edit_that_no_effect_is_about_is_not_replayed() -> None:
     rules = (rule("a"),)
     findings, steps = make_plan(ReplayedRun(rules, (), run(), saving(a=100)))
     assert not steps
-    assert findings[0].reason == "Not replayed: a=true: no measurement shows what it changes in a step"
+    assert findings[0].reason == "What a=true changes is not known, because no measurement shows it"
 
 
 def test_a_plan_asks_for_few_replays() -> None:

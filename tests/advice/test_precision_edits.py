@@ -101,4 +101,4 @@ def test_unknown_sizes_leave_the_edit_without_a_prediction() -> None:
     settings = {"config.fp8": "hybrid", "config.fp8_recipe": CURRENT}
     found = compare_settings(EFFECTS, sheet_of(facts), settings)
     assert found.transformations == ()
-    assert found.unknown[0].endswith(f"unknown: {sheet_of(LARGE).get('linear_inputs_read_fraction').label}")
+    assert found.unknown[0].endswith(f"not known: {sheet_of(LARGE).get('linear_inputs_read_fraction').label}")

@@ -114,10 +114,19 @@ def test_a_name_that_does_not_exist_is_refused_in_one_line_with_a_suggestion() -
         (
             "config.apply_rope_fusion",
             False,
-            "apply_rope_fusion=false: the capture does not show the kernels that the fusion replaced",
+            "what apply_rope_fusion=false changes is not known, because "
+            "the capture does not show the kernels that the fusion replaced",
         ),
-        ("config.seq_length", 1024, "seq_length=1024: no measurement shows what it changes in a step"),
-        ("env.ANY_VARIABLE", "1", "ANY_VARIABLE=1: no measurement shows what it changes in a step"),
+        (
+            "config.seq_length",
+            1024,
+            "what seq_length=1024 changes is not known, because no measurement shows it",
+        ),
+        (
+            "env.ANY_VARIABLE",
+            "1",
+            "what ANY_VARIABLE=1 changes is not known, because no measurement shows it",
+        ),
     ],
 )
 def test_a_change_that_nobody_measured_leaves_the_answer_unknown(setting: str, value: ConfigData, reason: str) -> None:

@@ -61,7 +61,7 @@ class _Part:
     def doubt(self) -> str:
         """Why it is not known what happens; empty where it is."""
         reason = self.effect.otherwise if self.case is None else self.case.unknown
-        return f"{self.shown}: {reason}" if reason else ""
+        return _describe_unknown(self.shown, reason) if reason else ""
 
     @property
     def changes(self) -> tuple[ReplayEntry, ...]:
@@ -85,7 +85,7 @@ def compare_settings(
     for part in parts:
         found, reason = fill_known(part.changes, now, explain) if part.changes else ((), "")
         transformations += found
-        unknown += [f"{part.shown}: {reason}"] if reason else []
+        unknown += [_describe_unknown(part.shown, reason)] if reason else []
     companions = {name for part in parts if part.changes for name in part.effect.together_with}
     unknown += [part.doubt for part in parts if part.doubt and not companions.issuperset(part.own)]
     unknown += _list_uncovered(parts, effects, now, after, [name for name in changed if name not in companions])
@@ -108,7 +108,7 @@ def fill_known(
     """The transformations of ``entries``, or none and why they are not known or change nothing."""
     found, missing = fill_entries(entries, facts)
     if missing:
-        return (), f"unknown: {list_labels(missing, facts)}"
+        return (), f"it depends on what is not known: {list_labels(missing, facts)}"
     reasons = [explain(transformation) for transformation in found]
     if all(reasons):  # also where none is left
         return (), reasons[0] if reasons else "none of its transformations applies to this run"
@@ -124,9 +124,10 @@ def _list_uncovered(
         about = [part.effect for part in parts if name in part.own]
         left = _differing_elements(now, after, name).difference(*(effect.elements for effect in about))
         if not about and name not in doubtful:
-            yield f"{_show(name, after)}: {_why_not_known(name, effects)}"
+            yield _describe_unknown(_show(name, after), _why_not_known(name, effects))
         elif about and left and all(effect.elements for effect in about):
-            yield f"{_show(name, after)}: what {', '.join(sorted(map(str, left)))} changes is not known"
+            reason = f"no measurement shows what {', '.join(sorted(map(str, left)))} changes in a step"
+            yield _describe_unknown(_show(name, after), reason)
 
 
 def apply_settings(facts: FactSheet, settings: Settings) -> tuple[FactSheet, tuple[str, ...]]:
@@ -190,8 +191,12 @@ def _why_not_known(name: str, effects: Iterable[Effect]) -> str:
     owners = [effect.settings[0] for effect in effects if name in effect.together_with]
     if owners:
         others = " or ".join(dict.fromkeys(owner.partition(".")[2] for owner in owners))
-        return f"what it changes is known only together with {others}"
-    return "no measurement shows what it changes in a step"
+        return f"it is known only together with {others}"
+    return "no measurement shows it"
+
+
+def _describe_unknown(shown: str, reason: str) -> str:
+    return f"what {shown} changes is not known, because {reason}"
 
 
 def _show(name: str, facts: FactSheet) -> str:

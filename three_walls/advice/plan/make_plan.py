@@ -24,6 +24,7 @@ from three_walls.advice.plan.search import Search
 from three_walls.advice.upper_bound import is_small, minimum_gain_ns
 from three_walls.advice.without_culprit import CULPRIT_COST, CULPRIT_RULE, without_culprit
 from three_walls.lib.fact import FactSheet
+from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import Predictor
 
 
@@ -103,6 +104,7 @@ def _predict_alone(finding: Finding, rule: Rule, facts: FactSheet, replays: Repl
         changes, reason = difference.transformations, "; ".join(difference.unknown)
     else:
         changes, reason = replays.follow_advice(rule, facts)
+        reason = reason and f"not replayed, because {reason}"
     if not reason:
         before, after = replays.step(), replays.step(changes)
         return replace(finding, gain_ns=describe_gain(rule.gain, changes, before, after))
@@ -113,7 +115,7 @@ def _predict_alone(finding: Finding, rule: Rule, facts: FactSheet, replays: Repl
         gain_ns=replace(
             finding.gain_ns,
             high=min(finding.gain_ns.high, replays.step().likely_ns),
-            explanation=f"Not replayed: {reason}. {finding.gain_ns.explanation}",
+            explanation=f"{capitalize(reason)}. {finding.gain_ns.explanation}",
         ),
     )
 

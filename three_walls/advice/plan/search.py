@@ -32,6 +32,7 @@ from three_walls.advice.upper_bound import describe_small, is_small
 from three_walls.advice.wording import explain
 from three_walls.lib.expressions import Truth
 from three_walls.lib.fact import FactSheet, FactValue
+from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import Action, Selection
 from three_walls.tables.buckets import Wall
 
@@ -245,7 +246,7 @@ class Search:
             return None
         difference = self.replays.compare(settings)
         if difference.unknown:
-            self.left_out[finding.rule] = f"Not replayed: {'; '.join(difference.unknown)}"
+            self.left_out[finding.rule] = capitalize("; ".join(difference.unknown))
             return None
         before_ns, likely_ns = self.replays.likely_ns(self.changes), self.replays.likely_ns(difference.transformations)
         gain_ns = before_ns - likely_ns
