@@ -79,7 +79,7 @@ def make_sheet(measured: Artifacts, config: RunConfig) -> FactSheet:
     if not excess_ns.value:
         return sheet
     as_traced = measured.with_inputs({"excess_ns": None})
-    changed = measured.following(["excess_ns"])
+    changed = CATALOG.following(["excess_ns"])
     traced = {each.name: _find(each, as_traced).value for each in DEFINITIONS if each.name in changed}
     return replace(
         sheet, before_log={name: value for name, value in traced.items() if value != sheet.facts[name].value}

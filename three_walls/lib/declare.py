@@ -17,7 +17,7 @@ which a fact is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -53,6 +53,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self.declared: dict[str, Declared] = {}
+        self._following: dict[frozenset[str], frozenset[str]] = {}
 
     def artifact(self, function: F) -> F:
         """Declares what is made once per run and is no fact."""
@@ -136,6 +137,17 @@ class Catalog:
         if name in self.declared:
             raise ValueError(f"{name} is declared twice")
         self.declared[name] = declared
+        self._following.clear()
+
+    def following(self, names: Iterable[str]) -> frozenset[str]:
+        """``names``, and all that is made from these; a plan asks for the same ones dozens of times."""
+        given = following = frozenset(names)
+        while given not in self._following:
+            more = {name for name, each in self.declared.items() if following.intersection(each.sources)}
+            if more <= following:
+                self._following[given] = following
+            following |= more
+        return self._following[given]
 
 
 def _read(function: Function) -> Declared:
@@ -184,17 +196,9 @@ class Artifacts:
     def with_inputs(self, inputs: Mapping[str, object]) -> Artifacts:
         """The same run with ``inputs`` added or replaced: only what follows from these is made again."""
         changed = Artifacts(inputs, self._catalog)
-        stale = self.following(inputs)
+        stale = self._catalog.following(inputs)
         changed._measurements |= {name: each for name, each in self._measurements.items() if name not in stale}
         return changed
-
-    def following(self, names: Collection[str]) -> set[str]:
-        """``names``, and all that is made from these."""
-        following = set(names)
-        declared = self._catalog.declared.items()
-        while more := {name for name, each in declared if following.intersection(each.sources)} - following:
-            following |= more
-        return following
 
     def _make(self, name: str) -> Measurement[Any]:
         declared = self._catalog.declared[name]

@@ -88,8 +88,9 @@ def _add_kernels(
     duration_ns[before] += np.rint(np.maximum(share * took_ns, least_ns)).astype(np.int64)
     # A graph launches what is added to it, too.
     is_launched = (graph.call_of != NONE) & ~_is_in_graph(graph)
-    launches = np.unique(graph.call_of[before[is_launched[before]]])
-    host_segment_ns[_places_before(graph, launches)] += round(kernels * _usual_launch_ns(graph, work))
+    launches = np.zeros(graph.calls.height, dtype=bool)
+    launches[graph.call_of[before[is_launched[before]]]] = True
+    host_segment_ns[_places_before(graph, np.flatnonzero(launches))] += round(kernels * _usual_launch_ns(graph, work))
     return replace(changed, host_segment_ns=host_segment_ns, duration_ns=duration_ns)
 
 
@@ -100,15 +101,25 @@ def _places_before(graph: StepGraph, launches: Int64Array) -> Int64Array:
 
 def _is_in_graph(graph: StepGraph) -> BoolArray:
     """Operations that a CUDA graph launches: several of one call."""
-    launched = np.bincount(graph.call_of[graph.call_of != NONE], minlength=graph.calls.height)
-    return np.asarray((graph.call_of != NONE) & (launched[graph.call_of] > 1))
+
+    def find() -> BoolArray:
+        launched = np.bincount(graph.call_of[graph.call_of != NONE], minlength=graph.calls.height)
+        return np.asarray((graph.call_of != NONE) & (launched[graph.call_of] > 1))
+
+    return graph.once("in graph", find)
 
 
 def _usual_launch_ns(graph: StepGraph, work: Work) -> float:
     """Host time of a launch and the think time before it: the median of the step's launches."""
-    launches = np.unique(graph.call_of[graph.call_of != NONE])
-    before_ns = np.where(graph.points.sync_node[2 * launches] == NONE, work.host_segment_ns[2 * launches], 0)
+    launches, is_free = graph.once("launches", lambda: _find_launches(graph))
+    before_ns = np.where(is_free, work.host_segment_ns[2 * launches], 0)
     return float(np.median(before_ns + work.host_segment_ns[2 * launches + 1])) if len(launches) else 0.0
+
+
+def _find_launches(graph: StepGraph) -> tuple[Int64Array, BoolArray]:
+    """The calls that launch something, and which of them no thread begins or resumes with."""
+    launches = np.unique(graph.call_of[graph.call_of != NONE])
+    return launches, graph.points.sync_node[2 * launches] == NONE
 
 
 def _scale_operations(
@@ -456,13 +467,13 @@ def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     It still waits for the last member to arrive: overlap hides a transfer, not a rank that is late. With micro-batches
     known, the first forward and the last backward pass have nothing to hide under.
     """
-    selected = select_operations(graph, change.select) & _can_be_covered(graph)
+    selected = select_operations(graph, change.select) & graph.once("covered", lambda: _can_be_covered(graph))
     computes = select_operations(graph, Selection(categories=COMPUTE_CATEGORIES))
     starts_compute = np.zeros(graph.nodes_count, dtype=bool)
     starts_compute[graph.start_node[computes]] = True
     edges, share = work.edges, _at(change.share, level)
     is_released = (edges.operation != NONE) & selected[np.maximum(edges.operation, 0)] & starts_compute[edges.target]
-    is_released &= np.isin(edges.kind, (Kind.EVENT, Kind.STREAM, Kind.RESOURCE))
+    is_released[is_released] = np.isin(edges.kind[is_released], (Kind.EVENT, Kind.STREAM, Kind.RESOURCE))
     released = replace(edges, share=np.where(is_released, edges.share * (1 - share), edges.share))
     hidden_ns, compute_ns = int(work.duration_ns[selected].sum()), int(work.duration_ns[computes].sum())
     slower = 1 + (_at(change.slowdown, level) - 1) * share * min(1.0, hidden_ns / max(1, compute_ns))

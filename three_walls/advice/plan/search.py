@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 
 from three_walls.advice import verdict_thresholds
 from three_walls.advice.answer_what_if import FactsAfter, Validate
@@ -153,23 +152,33 @@ class Search:
 
     def _replay_best(self, names: Iterable[str]) -> Candidate | None:
         """The largest likely gain. Of gains that two runs could not tell apart, one against the wall goes first."""
-        replayed: list[Candidate] = []
-        largest_ns, enough_ns = 0.0, 0.0
+        waiting, replayed = list(names), list[Candidate]()
+        while True:
+            waiting = self._replay_likely(waiting, replayed)
+            if not replayed:
+                return None
+            largest = max(replayed, key=lambda found: found.nearest_gain_ns)
+            enough_ns = verdict_thresholds.SAME_GAIN_FRACTION * largest.nearest_gain_ns
+            best = min(
+                (found for found in replayed if found.nearest_gain_ns >= enough_ns),
+                key=lambda found: (found.finding.wall is not self.wall, -found.nearest_gain_ns, *found.effort),
+            )
+            refuted = next((found for found in (largest, best) if not self._is_shown(found)), None)
+            if refuted is None:
+                return best
+            replayed.remove(refuted)
+
+    def _replay_likely(self, names: Iterable[str], replayed: list[Candidate]) -> list[str]:
+        """Adds to ``replayed`` what may be the best next to it, and returns the rules that it left out."""
+        left = []
         for name in names:
-            if name in self.last_gain and self._most_ns(name) < enough_ns:
-                break
-            if name in self.last_gain and self._most_ns(name) < largest_ns and self.rules[name].wall is not self.wall:
-                continue
-            if (found := self._replay(name)) and self._is_enough(found) and self._is_shown(found):
+            largest_ns = max((found.nearest_gain_ns for found in replayed), default=0)
+            is_rival = self.rules[name].wall is self.wall  # it may gain a little less than the largest
+            if self._most_ns(name) < largest_ns * (verdict_thresholds.SAME_GAIN_FRACTION if is_rival else 1):
+                left.append(name)
+            elif (found := self._replay(name)) and self._is_enough(found):
                 replayed.append(found)
-                largest_ns = max(largest_ns, found.nearest_gain_ns)
-                enough_ns = verdict_thresholds.SAME_GAIN_FRACTION * largest_ns
-        same_gain = [found for found in replayed if found.nearest_gain_ns >= enough_ns]
-        return min(
-            same_gain,
-            key=lambda found: (found.finding.wall is not self.wall, -found.nearest_gain_ns, *found.effort),
-            default=None,
-        )
+        return left
 
     def _is_enough(self, candidate: Candidate) -> bool:
         """Whether the gain is worth an entry; else the reason is noted."""
@@ -287,18 +296,40 @@ class Search:
 
     def _find_pair(self, names: Iterable[str], fitting: Iterable[str]) -> Candidate | None:
         """The best two rules that gain enough together and not alone, as one candidate."""
-        gains = {name: self.last_gain[name][0] for name in names if name in self.last_gain}
-        best_alone = sorted(gains, key=lambda name: (-gains[name], name))[:MOST_PAIRED]
+        gains = {name: max(0, self.last_gain[name][0]) for name in names if name in self.last_gain}
+        best_alone = sorted(gains, key=lambda name: (-self.last_gain[name][0], name))[:MOST_PAIRED]
         continuing = ((self.rules[name].continues, name) for name in names if self.rules[name].continues in gains)
-        pairs = [*combinations(best_alone, 2), *continuing, *self._list_unlocking(names, fitting)]
-        found = [pair for first, second in pairs if (pair := self._join(first, second))]
-        enough = [pair for pair in found if self._is_more_than_its_parts(pair)]
+        pairs = [*self._list_promising(best_alone, gains), *continuing, *self._list_unlocking(names, fitting)]
+        found = [pair for first, second in pairs if (pair := self._join(self._judge_as_possible(first), second))]
+        enough = [
+            pair
+            for pair in found
+            if pair.gain_ns >= self.minimum_ns
+            and self._is_more(pair.gain_ns - sum(gains.get(name, 0) for name in (pair.finding.rule, pair.with_rule)))
+        ]
         return min(enough, key=lambda pair: (-pair.gain_ns, *pair.effort), default=None)
 
-    def _is_more_than_its_parts(self, pair: Candidate) -> bool:
-        """Whether the two gain enough, and enough of it only together."""
-        alone_ns = sum(max(0, self.last_gain.get(name, (0, 0))[0]) for name in (pair.finding.rule, pair.with_rule))
-        return pair.gain_ns >= self.minimum_ns and pair.gain_ns - alone_ns >= self.minimum_ns / 2
+    def _list_promising(self, names: Iterable[str], gains: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """The pairs of ``names`` that may gain more together than alone.
+
+        A rule gains more on top of all before it than alone if it does so on top of one of them. So each is added to
+        these, and is paired with every one where that gains more, or where it cannot be added.
+        """
+        union, gain_ns = None, 0
+        before: list[str] = []
+        for name in names:
+            joined = self._join(union, name) if union else None
+            if union is None:
+                union, gain_ns = self._judge_as_possible(name), gains[name]
+            elif joined is None or self._is_more(joined.gain_ns - gain_ns - gains[name]):
+                yield from ((first, name) for first in before)
+            if joined and joined.gain_ns >= gain_ns:
+                union, gain_ns = joined.finding, joined.gain_ns
+            before.append(name)
+
+    def _is_more(self, gain_ns: float) -> bool:
+        """Whether what edits gain together more than alone is worth a pair."""
+        return gain_ns >= self.minimum_ns / 2
 
     def _list_unlocking(self, names: Iterable[str], fitting: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Pairs of a rule that frees memory, and one that is blocked without it."""
@@ -321,17 +352,18 @@ class Search:
         finding = judge_safely(replace(rule, when=()), self.facts)
         return None if self._reason_against(rule, finding) else finding
 
-    def _join(self, first: str, second: str) -> Candidate | None:
-        earlier = self._judge_as_possible(first)
+    def _join(self, earlier: Finding | None, name: str) -> Candidate | None:
+        """A rule on top of the edits of another one, or of several."""
         if earlier is None:
             return None
         settings = {**self.settings, **{fact_of(edit): edit.to for edit in earlier.edits}}
-        later = self._judge(self.rules[second], self._settle(self.facts, settings))
-        if _contradiction(earlier.edits, later.edits) or self._reason_against(self.rules[second], later):
+        later = self._judge(self.rules[name], self._settle(self.facts, settings))
+        if _contradiction(earlier.edits, later.edits) or self._reason_against(self.rules[name], later):
             return None
         edits = {fact_of(edit): edit for edit in (*earlier.edits, *later.edits)}
         confirm = tuple(dict.fromkeys((*earlier.confirm_first, *later.confirm_first)))
-        return self._predict(replace(later, edits=tuple(edits.values()), confirm_first=confirm), with_rule=first)
+        later = replace(later, edits=tuple(edits.values()), confirm_first=confirm)
+        return self._predict(later, with_rule=earlier.rule)
 
     def _take(self, candidate: Candidate) -> None:
         """Makes the candidate the next entry, unless the launcher refuses its edits."""
