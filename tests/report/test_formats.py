@@ -55,10 +55,7 @@ def test_a_missing_fact_is_unknown_and_not_unset() -> None:
         (Gain(None, None, None, "upper_bound"), "gain unknown"),
         (Gain(None, None, None, "none"), "gain unknown"),
         (Gain(None, None, None, "frees_memory", "", 0.015), "frees memory, costs about 1.5% of the step"),
-        (
-            Gain(None, None, None, "frees_memory", "", 0.06, True),
-            "frees memory, costs about 6.0% of the step (estimated)",
-        ),
+        (Gain(None, None, None, "frees_memory", "", 0.06), "frees memory, costs about 6.0% of the step"),
         (Gain(None, None, None, "frees_memory", "", 0.0), "frees memory, costs no time"),
     ],
 )

@@ -149,7 +149,7 @@ def test_markup_and_escapes_of_the_run_are_shown_as_text(report: Report) -> None
 @pytest.mark.parametrize(("dialect", "suffix"), [("megatron_bridge", "bridge"), ("megatron_lm", "megatron")])
 def test_the_first_trial_names_the_file_of_the_run_s_launcher(report: Report, dialect: str, suffix: str) -> None:
     first = report.plan[0]
-    trial = FirstTrial(first.rule, "x", "replayed", None, None, None, None, None, None, False, "")
+    trial = FirstTrial(first.rule, "x", "replayed", None, None, None, None, None, None, "")
     config = replace(report.config, dialect=dialect)
     text = " ".join(print_plain(replace(report, first_trial=trial, config=config)).split())
     assert f"Its overrides: overrides/01-{first.rule}.{suffix}.txt" in text

@@ -50,8 +50,6 @@ class Gain:
     cost_fraction: float | None = None
     """For an edit that frees memory, the share of the step that it costs by replay; null where that is not known, and
     for all other edits."""
-    cost_is_estimated: bool = False
-    """Whether that cost is an estimate, not a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +184,6 @@ class FirstTrial:
     """The log's step if the gain is at its low end."""
     cost_fraction: float | None
     """For an entry that frees memory, roughly the share of the step that it costs; null for others."""
-    cost_is_estimated: bool
     must_show: str
     """What the next trace shows if the entry worked."""
 

@@ -44,7 +44,7 @@ def describe_gain(gain: Gain) -> str:
     """
     if gain.basis == FREES_MEMORY:
         known = gain.cost_fraction is not None
-        costs = f", {format_cost(gain.cost_fraction, gain.cost_is_estimated)}" if known else ""
+        costs = f", {format_cost(gain.cost_fraction)}" if known else ""
         return f"{format_gain_bounds(gain)}{costs}"
     if gain.high is None and gain.low is None:
         return f"gain {UNKNOWN}"
@@ -81,12 +81,11 @@ def format_likely(gain: Gain) -> str:
     return format_ms_estimate(gain.likely, widest_ns)
 
 
-def format_cost(fraction: float | None, is_estimated: bool) -> str:
+def format_cost(fraction: float | None) -> str:
     """What an edit that frees memory costs: ``costs about 1.5% of the step``."""
     if fraction == 0:
         return "costs no time"
-    estimated = " (estimated)" if is_estimated else ""
-    return f"costs about {format_share(fraction)} of the step{estimated}"
+    return f"costs about {format_share(fraction)} of the step"
 
 
 def format_gemm(shape: GemmShape) -> str:

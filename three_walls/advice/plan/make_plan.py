@@ -179,6 +179,5 @@ def choose_first_trial(
         unprofiled_step_after_low_ns=after_low,
         unprofiled_step_after_high_ns=after_high,
         cost_fraction=first.gain_ns.cost_fraction,
-        cost_is_estimated=first.gain_ns.cost_is_estimated,
         must_show=first.finding.how_to_verify,
     )

@@ -89,7 +89,7 @@ def describe_gain(model: GainModel, changes: Transformations, before: Prediction
     """
     if model.frees_memory:
         cost = max(0.0, after.likely_ns / before.likely_ns - 1) if before.likely_ns else 0.0
-        return Gain(None, None, None, FREES_MEMORY, f"The cost is by replay. {model.explanation}", cost, True)
+        return Gain(None, None, None, FREES_MEMORY, f"The cost is by replay. {model.explanation}", cost)
     likely_ns = before.likely_ns - after.likely_ns
     ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
     reasons = " ".join(

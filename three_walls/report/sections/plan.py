@@ -228,7 +228,7 @@ def _lead(report: Report) -> str:
 def describe_expectation(trial: FirstTrial) -> str:
     """What the log must show if the first entry works, or the rank was fixed."""
     if trial.basis == FREES_MEMORY:
-        cost = format_cost(trial.cost_fraction, trial.cost_is_estimated)
+        cost = format_cost(trial.cost_fraction)
         return f"It frees memory: the log's memory peak should fall. It {cost}."
     if trial.saved_low_fraction is None or trial.saved_high_fraction is None:
         return "Its gain is not known: compare the log's unprofiled step time before and after."
@@ -294,7 +294,7 @@ def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest
     if widest_ns and gain.low is not None and gain.high is not None:
         likely = None if gain.likely is None else gain.likely / widest_ns
         scale = Range(max(0, gain.low) / widest_ns, gain.high / widest_ns, likely, describe_gain(gain))
-    cost = format_cost(gain.cost_fraction, gain.cost_is_estimated).removeprefix("costs ")
+    cost = format_cost(gain.cost_fraction).removeprefix("costs ")
     share = describe_share(gain, base)
     likely_or_cost: tuple[Metric, ...] = ()
     if gain.cost_fraction is not None:
