@@ -60,8 +60,7 @@ class _Part:
     @property
     def doubt(self) -> str:
         """Why it is not known what happens; empty where it is."""
-        reason = self.effect.otherwise if self.case is None else self.case.unknown
-        return _describe_unknown(self.shown, reason) if reason else ""
+        return self.effect.otherwise if self.case is None else self.case.unknown
 
     @property
     def changes(self) -> tuple[ReplayEntry, ...]:
@@ -81,18 +80,19 @@ def compare_settings(
     now, after = (_with_numbers(sheet, numbers) for sheet in (now, after))
     parts = tuple(_find_parts(effects, now, after, changed))
     transformations: list[Transformation] = []
-    unknown: list[str] = []
+    unknown: list[tuple[str, str]] = []
     for part in parts:
         found, reason = fill_known(part.changes, now, explain) if part.changes else ((), "")
         transformations += found
-        unknown += [_describe_unknown(part.shown, reason)] if reason else []
+        unknown += [(part.shown, reason)] if reason else []
     companions = {name for part in parts if part.changes for name in part.effect.together_with}
-    unknown += [part.doubt for part in parts if part.doubt and not companions.issuperset(part.own)]
+    unknown += [(part.shown, part.doubt) for part in parts if part.doubt and not companions.issuperset(part.own)]
     unknown += _list_uncovered(parts, effects, now, after, [name for name in changed if name not in companions])
     moving = {name for part in parts if part.changes for name in part.own}
     quiet = (part for part in parts if part.case and part.case.nothing and moving.isdisjoint(part.own))
     notes = dict.fromkeys(f"{part.shown} changes nothing: {part.case.nothing}." for part in quiet if part.case)
-    return SettingsDifference(tuple(transformations), tuple(dict.fromkeys(unknown)), tuple(notes))
+    doubts = (f"what {shown} changes is not known, because {reason}" for shown, reason in dict.fromkeys(unknown))
+    return SettingsDifference(tuple(transformations), tuple(doubts), tuple(notes))
 
 
 def _find_parts(effects: Iterable[Effect], now: FactSheet, after: FactSheet, changed: Iterable[str]) -> Iterator[_Part]:
@@ -117,17 +117,16 @@ def fill_known(
 
 def _list_uncovered(
     parts: Sequence[_Part], effects: Sequence[Effect], now: FactSheet, after: FactSheet, changed: Iterable[str]
-) -> Iterator[str]:
-    """Why what changes is not known, of settings and elements of lists that no effect is about."""
+) -> Iterator[tuple[str, str]]:
+    """What changes, and why it is not known, of settings and elements of lists that no effect is about."""
     doubtful = {name for part in parts if part.doubt for name in part.effect.together_with}
     for name in changed:
         about = [part.effect for part in parts if name in part.own]
         left = _differing_elements(now, after, name).difference(*(effect.elements for effect in about))
         if not about and name not in doubtful:
-            yield _describe_unknown(_show(name, after), _why_not_known(name, effects))
+            yield _show(name, after), _why_not_known(name, effects)
         elif about and left and all(effect.elements for effect in about):
-            reason = f"no measurement shows what {', '.join(sorted(map(str, left)))} changes in a step"
-            yield _describe_unknown(_show(name, after), reason)
+            yield _show(name, after), f"no measurement shows what {', '.join(sorted(map(str, left)))} changes in a step"
 
 
 def apply_settings(facts: FactSheet, settings: Settings) -> tuple[FactSheet, tuple[str, ...]]:
@@ -193,10 +192,6 @@ def _why_not_known(name: str, effects: Iterable[Effect]) -> str:
         others = " or ".join(dict.fromkeys(owner.partition(".")[2] for owner in owners))
         return f"it is known only together with {others}"
     return "no measurement shows it"
-
-
-def _describe_unknown(shown: str, reason: str) -> str:
-    return f"what {shown} changes is not known, because {reason}"
 
 
 def _show(name: str, facts: FactSheet) -> str:

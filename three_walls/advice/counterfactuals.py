@@ -63,6 +63,7 @@ def _list_removals(replays: Replays, facts: FactSheet) -> tuple[dict[str, Transf
         gemms = Transformation(Action.SCALE, Selection(categories=("gemms",)), time=Levels(share, share, share))
         removals[COMPUTE] = (*removals[COMPUTE], gemms)
     effective = {
-        wall: tuple(change for change in changes if not replays.explain(change)) for wall, changes in removals.items()
+        wall: tuple(change for change in changes if not replays.predictor.explain(change))
+        for wall, changes in removals.items()
     }
     return effective, notes

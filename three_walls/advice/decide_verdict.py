@@ -95,14 +95,14 @@ def decide_verdict(
         verdict = _judge(facts, culprit, None)
         return replace(verdict, no_replay_reason=predictor.missing_reason if predictor else "")
     now_ns = replays.step().likely_ns
-    if culprit is None or replays.explain(heal(culprit.ranks)):
+    if culprit is None or replays.predictor.explain(heal(culprit.ranks)):
         replayed = _replay(replays, without_culprit(facts) if culprit else facts)
         verdict = _judge(facts, culprit, replayed)
         return replace(verdict, replayed_step_ns=now_ns, counterfactuals=replayed.without)
     healed_ns = replays.likely_ns((heal(culprit.ranks),))
     healed = Counterfactual((STRAGGLER,), healed_ns, now_ns - healed_ns)
     base = (heal(culprit.ranks),) if healed_ns < now_ns else ()
-    replayed = _replay(replays.starting_from(base), without_culprit(facts))
+    replayed = _replay(replace(replays, base=base), without_culprit(facts))
     if _holds_back(healed, replayed):
         verdict = _judge(facts, culprit, replayed)
     else:

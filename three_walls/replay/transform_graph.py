@@ -87,10 +87,9 @@ def _add_kernels(
     duration_ns, host_segment_ns = changed.duration_ns.copy(), changed.host_segment_ns.copy()
     duration_ns[before] += np.rint(np.maximum(share * took_ns, least_ns)).astype(np.int64)
     # A graph launches what is added to it, too.
-    is_launched = (graph.call_of != NONE) & ~_is_in_graph(graph)
-    launches = np.zeros(graph.calls.height, dtype=bool)
-    launches[graph.call_of[before[is_launched[before]]]] = True
-    host_segment_ns[_places_before(graph, np.flatnonzero(launches))] += round(kernels * _usual_launch_ns(graph, work))
+    is_launched = (graph.call_of != NONE) & ~graph.once("in graph", lambda: _is_in_graph(graph))
+    launches = np.flatnonzero(np.bincount(graph.call_of[before[is_launched[before]]]))
+    host_segment_ns[_places_before(graph, launches)] += round(kernels * _usual_launch_ns(graph, work))
     return replace(changed, host_segment_ns=host_segment_ns, duration_ns=duration_ns)
 
 
@@ -101,25 +100,15 @@ def _places_before(graph: StepGraph, launches: Int64Array) -> Int64Array:
 
 def _is_in_graph(graph: StepGraph) -> BoolArray:
     """Operations that a CUDA graph launches: several of one call."""
-
-    def find() -> BoolArray:
-        launched = np.bincount(graph.call_of[graph.call_of != NONE], minlength=graph.calls.height)
-        return np.asarray((graph.call_of != NONE) & (launched[graph.call_of] > 1))
-
-    return graph.once("in graph", find)
+    launched = np.bincount(graph.call_of[graph.call_of != NONE], minlength=graph.calls.height)
+    return np.asarray((graph.call_of != NONE) & (launched[graph.call_of] > 1))
 
 
 def _usual_launch_ns(graph: StepGraph, work: Work) -> float:
     """Host time of a launch and the think time before it: the median of the step's launches."""
-    launches, is_free = graph.once("launches", lambda: _find_launches(graph))
-    before_ns = np.where(is_free, work.host_segment_ns[2 * launches], 0)
+    launches = graph.once("launches", lambda: np.unique(graph.call_of[graph.call_of != NONE]))
+    before_ns = np.where(graph.points.sync_node[2 * launches] == NONE, work.host_segment_ns[2 * launches], 0)
     return float(np.median(before_ns + work.host_segment_ns[2 * launches + 1])) if len(launches) else 0.0
-
-
-def _find_launches(graph: StepGraph) -> tuple[Int64Array, BoolArray]:
-    """The calls that launch something, and which of them no thread begins or resumes with."""
-    launches = np.unique(graph.call_of[graph.call_of != NONE])
-    return launches, graph.points.sync_node[2 * launches] == NONE
 
 
 def _scale_operations(

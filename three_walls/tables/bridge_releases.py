@@ -32,6 +32,7 @@ _AFTER_EVERY_RELEASE = (0, 7)
 """The release that main counts as; raise it when the schema of main is updated."""
 
 
+@cache  # of thousands of fields a few dozen differ
 def _check_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
     for kind in kinds:
         if not _KIND.fullmatch(kind):

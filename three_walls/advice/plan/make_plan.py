@@ -61,7 +61,7 @@ def make_plan(
         ], first
     traced = left.as_traced()
     replayed_ns = replays.step().likely_ns
-    minimum_ns = max(minimum_gain_ns(replayed_ns), replays.error_fraction * replayed_ns)
+    minimum_ns = max(minimum_gain_ns(replayed_ns), replays.predictor.error_fraction * replayed_ns)
     findings = [
         # What is not known does not matter where the gain is too small anyway.
         drop_small(finding, by_id[finding.rule], traced, minimum_ns)
@@ -146,7 +146,7 @@ def _heal(replays: Replays, rule: Rule, facts: FactSheet, entry: PlanStep) -> tu
         return replays, (entry,)
     bounds = Bounds(after.low_ns, after.high_ns)
     step = replace(entry, gain_ns=gain, step_after_ns=bounds, step_after_likely_ns=after.likely_ns)
-    return replays.starting_from(healed), (step,)
+    return replace(replays, base=healed), (step,)
 
 
 def choose_first_trial(

@@ -19,8 +19,6 @@ from three_walls.replay.transformation import Predictor, Transformation
 
 Transformations = tuple[Transformation, ...]
 
-NO_TRANSFORMATION = "no transformation of the step is known for this advice"
-
 
 @dataclass(slots=True)
 class Replays:
@@ -33,30 +31,21 @@ class Replays:
     base: Transformations = ()
     """What every prediction starts from: the rank to fix first is healed."""
     answers: dict[Transformations, Prediction] = field(default_factory=dict)
-    explained: dict[Transformation, str] = field(default_factory=dict)
 
     @staticmethod
     def of(predictor: Predictor | None, effects: Sequence[Effect], facts: FactSheet) -> Replays | None:
         """None where there is no predictor, or it predicts nothing."""
         return None if predictor is None or predictor.missing_reason else Replays(predictor, effects, facts)
 
-    def starting_from(self, base: Transformations) -> Replays:
-        """The same predictor with ``base`` applied before everything."""
-        return replace(self, base=base)
-
-    @property
-    def error_fraction(self) -> float:
-        return self.predictor.error_fraction
-
     def compare(self, settings: Settings) -> SettingsDifference:
         """What ``settings`` change in the step of the run."""
-        return compare_settings(self.effects, self.facts, settings, self.explain)
+        return compare_settings(self.effects, self.facts, settings, self.predictor.explain)
 
     def follow_advice(self, rule: Rule, facts: FactSheet) -> tuple[Transformations, str]:
         """What following the advice of a ``rule`` without edits changes, or nothing and why that is not known."""
         if not rule.gain.replay:
-            return (), rule.gain.no_replay or NO_TRANSFORMATION
-        return fill_known(rule.gain.replay, facts, self.explain)
+            return (), rule.gain.no_replay or "no transformation of the step is known for this advice"
+        return fill_known(rule.gain.replay, facts, self.predictor.explain)
 
     def step(self, transformations: Transformations = ()) -> Prediction:
         """The step after ``transformations``, with the range of what they gain; the likely step after none."""
@@ -74,12 +63,6 @@ class Replays:
         known = self.answers.get(changes)
         return known.likely_ns if known else self.predictor.predict_likely_ns(changes)
 
-    def explain(self, transformation: Transformation) -> str:
-        """Why ``transformation`` changes nothing; empty if it does."""
-        if transformation not in self.explained:
-            self.explained[transformation] = self.predictor.explain(transformation)
-        return self.explained[transformation]
-
 
 def describe_gain(model: GainModel, changes: Transformations, before: Prediction, after: Prediction) -> Gain:
     """The step before less the step after, at the ends of all parameters. ``changes``: those that the edits add.
@@ -93,7 +76,9 @@ def describe_gain(model: GainModel, changes: Transformations, before: Prediction
     likely_ns = before.likely_ns - after.likely_ns
     ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
     reasons = " ".join(
-        dict.fromkeys(f"{_sentence(part.reason)}{f' ({part.source})' if part.source else ''}." for part in changes)
+        dict.fromkeys(
+            f"{capitalize(part.reason.rstrip('.'))}{f' ({part.source})' if part.source else ''}." for part in changes
+        )
     )
     return Gain(
         low=min(ends),
@@ -102,7 +87,3 @@ def describe_gain(model: GainModel, changes: Transformations, before: Prediction
         basis=REPLAYED,
         explanation=f"By replaying the step without the profiler. {reasons}",
     )
-
-
-def _sentence(text: str) -> str:
-    return capitalize(text.rstrip("."))

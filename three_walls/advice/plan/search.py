@@ -8,7 +8,7 @@ every gain that is older than the last entry is replayed once more: work that is
 shortens a step only after the launches are gone.
 
 Then pairs are tried: edits that gain nothing alone but let others follow, as freed memory does for a larger
-micro-batch, and the best single candidates together. Such a pair is one entry.
+micro-batch, and the best single candidates that gain more on top of each other. Such a pair is one entry.
 
 A rule's threshold on something measured keeps no edit out: the replay shows what is there to gain.
 """
@@ -36,9 +36,10 @@ from three_walls.replay.transformation import Action, Selection
 from three_walls.tables.buckets import Wall
 
 FITTING_PRESSURES = ("allocator_retries", "near_limit", "fragmented")
-"""Values of the fact ``memory_pressure`` of a run that is short of memory and goes on."""
+"""Values of the fact ``memory_pressure`` of a run that fits into memory, if barely: to free some is no
+condition of saving time."""
 MOST_PAIRED = 6
-"""Of the candidates that gain too little alone: so many of the best are tried in pairs, 15 replays."""
+"""Of the candidates that gain too little alone: so many of the best are tried together, in 5 to 20 replays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,9 @@ class Search:
         """What makes the run fit; else the best by replay; else a pair; else what frees memory."""
         open_rules = [name for name in self.rules if self._is_open(name)]
         fitting = [name for name in open_rules if self.rules[name].gain.frees_memory]
-        if not self._fits() and (cheapest := self._find_cheapest(fitting)):
+        if self.facts.get("memory_pressure").value not in FITTING_PRESSURES and (
+            cheapest := self._find_cheapest(fitting)
+        ):
             return cheapest
         others = [name for name in open_rules if name not in fitting]
         if best := self._find_best(others) or self._find_pair(open_rules, fitting):
@@ -123,10 +126,6 @@ class Search:
         rule, finding = self.rules[name], self.findings[name]
         is_planned = name in self.part_of or any(step.rule == name for step in self.steps)
         return bool(rule.edits) and not is_planned and name not in self.refused and self.may_enter(finding)
-
-    def _fits(self) -> bool:
-        """Whether the run is known to fit into memory: to free some is then no condition of saving time."""
-        return self.facts.get("memory_pressure").value in FITTING_PRESSURES
 
     def _find_cheapest(self, names: Iterable[str]) -> Candidate | None:
         """Of the rules that free memory and whose symptom is there, the one after which the step is shortest."""
@@ -140,11 +139,8 @@ class Search:
         """The rule with the largest likely gain on the step as the entries left it; None if all gains are small."""
         waiting = sorted(names, key=lambda name: (-self._most_ns(name), name))
         likely = [name for name in waiting if self._most_ns(name) >= self.minimum_ns]
-        best = self._replay_best(likely)
-        if best is None:
-            stale = [name for name in waiting if name not in likely and self.last_gain[name][1] < len(self.steps)]
-            best = self._replay_best(stale)
-        return best
+        stale = (name for name in waiting if name not in likely and self.last_gain[name][1] < len(self.steps))
+        return self._replay_best(likely) or self._replay_best(stale)
 
     def _most_ns(self, name: str) -> float:
         """What the rule gained when it was last replayed; endless where it never was."""
@@ -173,8 +169,8 @@ class Search:
         left = []
         for name in names:
             largest_ns = max((found.nearest_gain_ns for found in replayed), default=0)
-            is_rival = self.rules[name].wall is self.wall  # it may gain a little less than the largest
-            if self._most_ns(name) < largest_ns * (verdict_thresholds.SAME_GAIN_FRACTION if is_rival else 1):
+            share = verdict_thresholds.SAME_GAIN_FRACTION if self.rules[name].wall is self.wall else 1
+            if self._most_ns(name) < share * largest_ns:
                 left.append(name)
             elif (found := self._replay(name)) and self._is_enough(found):
                 replayed.append(found)
@@ -301,12 +297,9 @@ class Search:
         continuing = ((self.rules[name].continues, name) for name in names if self.rules[name].continues in gains)
         pairs = [*self._list_promising(best_alone, gains), *continuing, *self._list_unlocking(names, fitting)]
         found = [pair for first, second in pairs if (pair := self._join(self._judge_as_possible(first), second))]
-        enough = [
-            pair
-            for pair in found
-            if pair.gain_ns >= self.minimum_ns
-            and self._is_more(pair.gain_ns - sum(gains.get(name, 0) for name in (pair.finding.rule, pair.with_rule)))
-        ]
+        alone_ns = (gains.get(pair.finding.rule, 0) + gains.get(pair.with_rule, 0) for pair in found)
+        least_ns = (max(self.minimum_ns, ns + self.minimum_ns / 2) for ns in alone_ns)
+        enough = [pair for pair, ns in zip(found, least_ns, strict=True) if pair.gain_ns >= ns]
         return min(enough, key=lambda pair: (-pair.gain_ns, *pair.effort), default=None)
 
     def _list_promising(self, names: Iterable[str], gains: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -321,15 +314,11 @@ class Search:
             joined = self._join(union, name) if union else None
             if union is None:
                 union, gain_ns = self._judge_as_possible(name), gains[name]
-            elif joined is None or self._is_more(joined.gain_ns - gain_ns - gains[name]):
+            elif joined is None or joined.gain_ns - gain_ns - gains[name] >= self.minimum_ns / 2:
                 yield from ((first, name) for first in before)
             if joined and joined.gain_ns >= gain_ns:
                 union, gain_ns = joined.finding, joined.gain_ns
             before.append(name)
-
-    def _is_more(self, gain_ns: float) -> bool:
-        """Whether what edits gain together more than alone is worth a pair."""
-        return gain_ns >= self.minimum_ns / 2
 
     def _list_unlocking(self, names: Iterable[str], fitting: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Pairs of a rule that frees memory, and one that is blocked without it."""
@@ -362,8 +351,8 @@ class Search:
             return None
         edits = {fact_of(edit): edit for edit in (*earlier.edits, *later.edits)}
         confirm = tuple(dict.fromkeys((*earlier.confirm_first, *later.confirm_first)))
-        later = replace(later, edits=tuple(edits.values()), confirm_first=confirm)
-        return self._predict(later, with_rule=earlier.rule)
+        joined = replace(later, edits=tuple(edits.values()), confirm_first=confirm)
+        return self._predict(joined, with_rule=earlier.rule)
 
     def _take(self, candidate: Candidate) -> None:
         """Makes the candidate the next entry, unless the launcher refuses its edits."""
