@@ -183,6 +183,15 @@ def test_a_pair_that_is_only_the_sum_of_its_parts_does_not_enter() -> None:
     assert {finding.outcome for finding in findings.values()} == {Outcome.NOT_NEEDED}
 
 
+@pytest.mark.parametrize("others", [{"c": 6, "d": 5}, {"c": -30, "d": -40}, {"c": 6, "d": -40}])
+def test_a_pair_is_found_among_edits_that_gain_or_lose_on_their_own(others: dict[str, float]) -> None:
+    def step_of(taken: frozenset[str]) -> float:
+        return 800 - sum(others.get(name, 0) for name in taken) - (60 if taken >= {"a", "b"} else 0)
+
+    _, steps = plan_of([rule(name) for name in ("a", "b", "c", "d")], FakePredictor(step_of))
+    assert [{step.rule, step.with_rule} for step in steps] == [{"a", "b"}]
+
+
 def test_a_loss_of_one_part_does_not_make_a_pair_of_the_other() -> None:
     """Together they gain 9 ms, 5 of them by one alone: what is more than that is half of the threshold of 8 ms."""
     assert len(plan_of([rule("a"), rule("b")], together("a", "b", saved_ms=9, a=5, b=-20))[1]) == 1
