@@ -57,7 +57,7 @@ from three_walls.lib.declare import Artifacts
 from three_walls.lib.errors import InputError
 from three_walls.lib.load_documents import load_table
 from three_walls.lib.version import VERSION
-from three_walls.replay.replay_steps import critical_path, predictor
+from three_walls.replay.replay_steps import critical_path, predictor, synchronizations
 from three_walls.report.report import Diagnosis, LiveReport
 from three_walls.step import step_view
 from three_walls.step.attribute_steps import AttributedRun, attribute
@@ -324,6 +324,7 @@ def _build_report(run: _Run, diagnosis: Diagnosis, replayed: ReplayedRun) -> Liv
         critical_path=artifacts.find(critical_path).value,
         kernels=artifacts.find(kernels).value or (),
         host_work=work.rows if work else (),
+        synchronizations=artifacts.find(synchronizations).value,
         timeline=artifacts.find(drawn_timeline).value,
         survey=attributed.survey,
         replay=replayed,

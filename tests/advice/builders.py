@@ -118,7 +118,7 @@ def requirement(name: str, *checks: Clause, confirm: str = "") -> Requirement:
 
 def entry_of(change: Transformation, *only_if: Clause) -> ReplayEntry:
     """The entry of an effect that states ``change``, where ``only_if`` hold."""
-    words = {part.name: getattr(change.select, part.name) for part in fields(change.select) if part.name != "ranks"}
+    words = {part.name: getattr(change.select, part.name) for part in fields(SelectionEntry) if part.name != "ranks"}
     action: dict[str, Any] = {} if change.action is Action.HOST else {change.action.value: SelectionEntry(**words)}
     levels = {name: getattr(change, name) for name in ("time", "host", "share", "slowdown")}
     ranges: dict[str, Any] = {

@@ -9,8 +9,9 @@ import pytest
 from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from three_walls import analyze
-from three_walls.export.kernel_table import LONGEST_OF_BUCKET, generalize, shorten_name
+from three_walls.export.kernel_table import LONGEST_OF_BUCKET, shorten_name
 from three_walls.export.step_detail_rows import KernelRow
+from three_walls.step.operators import generalize
 
 US = 1_000
 

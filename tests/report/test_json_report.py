@@ -105,7 +105,7 @@ def test_the_same_report_gives_the_same_bytes(report: Report) -> None:
 
 def test_the_names_that_scripts_read(report: Report) -> None:
     loaded = json.loads(render_json(report))
-    assert loaded["schema_version"] == "3.1"
+    assert loaded["schema_version"] == "3.2"
     assert loaded["verdict"]["step_ns"] == 640_000_000
     assert (loaded["verdict"]["wall"], loaded["verdict"]["sub_wall"]) == ("communication", None)
     first = loaded["plan"][0]

@@ -253,6 +253,7 @@ def test_timers_of_steps_come_first_the_longest_at_the_top(log: LogSummary) -> N
         ("eight-ranks", "warnings", {"warnings": ()}),
         ("eight-ranks", "kernels", {"kernels": ()}),
         ("eight-ranks", "host_work", {"host_work": ()}),
+        ("eight-ranks", "synchronizations", {"synchronizations": None}),
         ("eight-ranks", "timers", {"log": None}),
     ],
 )

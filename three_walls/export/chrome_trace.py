@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from three_walls.export.lanes import (
-    LONGEST_SHOWN_NAME,
     MeasuredStep,
     Window,
     find_path,
@@ -30,7 +29,7 @@ from three_walls.export.lanes import (
 from three_walls.lib.version import VERSION
 from three_walls.replay.find_critical_path import GAP, HOST, OPERATION
 from three_walls.step.intervals import DURATION
-from three_walls.step.operators import read_operator_text
+from three_walls.step.operators import LONGEST_SHOWN_NAME, read_operator_text
 from three_walls.step.step_tables import Intervals, Operations
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES
 from three_walls.tables.shareable import cut_private

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
-from three_walls.export.kernel_table import DescribedOperations, generalize, is_place, name_part
+from three_walls.export.kernel_table import DescribedOperations, name_part
 from three_walls.export.step_detail_rows import HostWorkRow
 from three_walls.lib import limits
 from three_walls.lib.declare import artifact
@@ -22,7 +22,7 @@ from three_walls.lib.measurement import Measurement
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
 from three_walls.step.compute_gaps import Cause
-from three_walls.step.operators import read_named_ranges
+from three_walls.step.operators import generalize, is_place, read_named_ranges
 from three_walls.step.ownership import OWNER
 from three_walls.step.step_rows import GapCause, RankReport
 from three_walls.step.step_tables import GapCauses, Intervals, NamedRanges, Operations

@@ -10,20 +10,18 @@ from typing import Annotated, Any
 
 import polars as pl
 
-from three_walls.export.lanes import LONGEST_SHOWN_NAME, MeasuredStep
+from three_walls.export.lanes import MeasuredStep
 from three_walls.export.step_detail_rows import KernelPlace, KernelRow
 from three_walls.facts.gemm_shapes import LaunchedGemms
 from three_walls.layers.layer_order import OUTSIDE
 from three_walls.lib.declare import artifact
 from three_walls.lib.units import NS_PER_S
 from three_walls.megatron.count_flops import precision_of
-from three_walls.step.find_steps import TRAINING_STEP_TEXT
 from three_walls.step.intervals import DURATION
-from three_walls.step.operators import EVALUATES, Operators
+from three_walls.step.operators import LONGEST_SHOWN_NAME, Operators, generalize, is_place
 from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 from three_walls.tables.kernel_names import peak_of, precision_of_kernel
-from three_walls.tables.shareable import cut_private
 
 MOST_PLACES = 4
 LEAST_FRACTION = 0.001
@@ -38,8 +36,6 @@ _LAMBDA = re.compile(r"(?:::(?:operator)? *(?:const)? *)+")
 """What is left of a lambda's name where its scope and arguments are cut, if its argument list ends there."""
 _LEADING_NUMBERS = re.compile(r"<(?:\d+, )+")
 _LONGEST_READ = 4_000
-_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z])|(?<=layer)\d+|(?<=step)\d+")
-"""Numbers of layers, steps and regions, but not those of functions: ``MulBackward0`` is another one than 1."""
 
 
 @artifact
@@ -100,21 +96,10 @@ def shorten_name(full_name: str) -> str:
     return _LEADING_NUMBERS.sub("<", name).strip()
 
 
-@lru_cache(maxsize=20_000)
-def generalize(range_name: str) -> str:
-    """The name of a range without what differs between layers and runs: layer numbers, paths, addresses."""
-    return cut_private(_NUMBER.sub("*", range_name))[:LONGEST_SHOWN_NAME]
-
-
 def name_part(module: str | None, direction: str | None) -> str:
     """A part of the model in words: ``experts forward``, ``forward outside of layers``; empty where it is not known."""
     words = (direction, "outside of layers") if module == OUTSIDE else (module, direction)
     return " ".join(word for word in words if word)
-
-
-def is_place(range_name: str) -> bool:
-    """Whether a range names a place in the code: a step does not, nor does the range around a node of autograd."""
-    return not range_name.startswith(EVALUATES) and TRAINING_STEP_TEXT not in range_name
 
 
 DescribedOperations = Annotated[

@@ -40,9 +40,6 @@ from three_walls.trace.identity import Rank
 from three_walls.trace.read_inputs import Inputs
 from three_walls.trace.read_trace import Trace
 
-LONGEST_SHOWN_NAME = 400
-"""Characters of a name: demangled kernels have up to 1,421, and the words that distinguish them come early."""
-
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 import polars as pl
 
-from three_walls.export.kernel_table import DescribedOperations, generalize, name_part, shorten_name
+from three_walls.export.kernel_table import DescribedOperations, name_part, shorten_name
 from three_walls.export.lanes import (
     MeasuredStep,
     Window,
@@ -32,7 +32,7 @@ from three_walls.export.lanes import (
 from three_walls.export.step_detail_rows import StepTimeline, TimelineLane, TimelineRank, TimelineStretch
 from three_walls.lib.declare import artifact
 from three_walls.step.intervals import DURATION
-from three_walls.step.operators import name_ranges
+from three_walls.step.operators import generalize, name_ranges
 from three_walls.step.step_tables import GapCauses, Intervals, NamedRanges, Operations, Slices
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES, COMMUNICATION_CATEGORIES, IDLE_BUCKETS
 from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between

@@ -70,6 +70,58 @@ class GraphCoverage:
 
 
 @dataclass(frozen=True, slots=True)
+class SynchronizationSite:
+    """A place in the code at which a host thread waits for the device."""
+
+    function: str
+    """CUDA function that waits: ``cudaStreamSynchronize``; where a copy to pageable memory and a wait for it follow
+    each other, the wait."""
+    operator: str
+    """Operator of PyTorch around it: ``aten::item``; of several inside one another the outermost. Empty: none."""
+    range: str
+    """NVTX range or autograd function around that, numbers of layers left out; empty: none."""
+    module: str | None
+    """Module of the model whose operation the thread launches next (``attention``, ``experts``, ...); null where a
+    range names the place, or where it is not known."""
+    direction: str | None
+    """``forward``, ``backward`` or ``recompute`` of that operation; null where the module is."""
+    thread: int
+    """Its id on the host."""
+    calls: int
+    """Per step; the copy of a value and the wait for it count once."""
+    blocked_ns: int
+    """Time of the thread in these calls, per step."""
+    drained_ns: int
+    """While nothing runs on the device: from the return of each call until the thread's next kernel starts, or until
+    the thread waits again."""
+    gain_ns: int | None
+    """The step less its replay in which these calls return at once; null where the step was not replayed."""
+
+    @property
+    def name(self) -> str:
+        """The site in the words of the code: ``aten::item in MoELayer``."""
+        return " in ".join(word for word in (self.operator or self.function, self.range) if word)
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronizations:
+    """Where host threads wait for the device in the representative step of the representative rank."""
+
+    sites: tuple[SynchronizationSite, ...]
+    """The largest gain first. Those with least time are left out."""
+    other_sites: int
+    """How many are left out."""
+    calls: int
+    """Of all sites, as the next times."""
+    blocked_ns: int
+    drained_ns: int
+    step_ns: int | None
+    """The unprofiled step that a gain shortens; null where it was not replayed."""
+    gain_ns: int | None
+    """Less than the sum over sites where one wait hides another, more where only all of them together free the host."""
+
+
+@dataclass(frozen=True, slots=True)
 class OverlapSlowdown:
     """The same GEMM (name and grid) alone and concurrent with communication."""
 

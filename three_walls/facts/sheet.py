@@ -16,6 +16,7 @@ from three_walls.megatron.settings.run_config import NOT_SHOWN, RunConfig
 
 _ORDER = (
     "step_facts",
+    "host_synchronization",
     "communication_facts",
     "recoverable",
     "overlap_slowdown",

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
-from three_walls.facts.fact_rows import CriticalPath, Prediction
+from three_walls.facts.fact_rows import CriticalPath, Prediction, Synchronizations
 from three_walls.facts.unfused_ops import UnfusedWork
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known, missing
@@ -22,9 +22,10 @@ from three_walls.replay.loader_waits import find_loader_waits
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.replay.step_graph import RankOperations, StepGraph, replay
+from three_walls.replay.synchronizations import label_synchronizations, measure_synchronizations
 from three_walls.replay.transformation import NoPredictor, Predictor
 from three_walls.step.attribute_steps import Attribution
-from three_walls.step.build_timeline import Timeline
+from three_walls.step.build_timeline import Timeline, take_rank
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import read_named_ranges, read_range_times
 from three_walls.step.ranks.matched_ranks import MatchedRanks
@@ -60,6 +61,8 @@ class RunReplay:
     """The unprofiled step, without the log."""
     critical_path: Measurement[CriticalPath]
     """Of the unprofiled step."""
+    synchronizations: Measurement[Synchronizations]
+    """Of the representative rank, also where the replay is not to be trusted."""
 
 
 @artifact
@@ -78,6 +81,12 @@ def predicted_step(run_replay: RunReplay) -> Measurement[Prediction]:
 def critical_path(run_replay: RunReplay) -> Measurement[CriticalPath]:
     """The critical path of the unprofiled step."""
     return run_replay.critical_path
+
+
+@artifact
+def synchronizations(run_replay: RunReplay) -> Measurement[Synchronizations]:
+    """Where host threads wait for the device, and the step without these calls."""
+    return run_replay.synchronizations
 
 
 @artifact
@@ -145,25 +154,29 @@ def run_replay(
     graph = replace(graph, operations=labelled)
     place = graph.ranks.index(step.rank_index)
     added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
-    loader = find_loader_waits(graph, [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))])
+    ranges = [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))]
+    graph, loader = label_synchronizations(graph, ranges), find_loader_waits(graph, ranges)
     tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
     log_step_ns = log_steps.value.median_ns if log_steps.value else None
     cost = fit_profiler_cost(graph, added_ns, tail_ns, log_steps.value, loader)
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
     predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place, loader)
+    of_rank = take_rank(timeline.operations, step.rank_index)
+    synchronizations = known(measure_synchronizations(graph, place, of_rank, predictor))
     if reason:
-        return replace(_without_replay(reason), predictor=predictor, error=known(error))
+        unpredicted = replace(_without_replay(reason), synchronizations=synchronizations)
+        return replace(unpredicted, predictor=predictor, error=known(error))
     without_log = predictor
     if log_step_ns is not None:
         usual = fit_profiler_cost(graph, added_ns, tail_ns, None, loader)
         without_log = StepReplay(graph, added_ns, tail_ns, error, usual, place=place, loader=loader)
     numbers = dict(graph.operations.select("rank_index", "rank_number").unique().drop_nulls().iter_rows())
     path = summarize_critical_path(graph, predictor.critical_path(), numbers)
-    return RunReplay(predictor, known(error), known(without_log.step_ns), known(path))
+    return RunReplay(predictor, known(error), known(without_log.step_ns), known(path), synchronizations)
 
 
 def _without_replay(reason: str) -> RunReplay:
-    return RunReplay(NoPredictor(reason), missing(reason), missing(reason), missing(reason))
+    return RunReplay(NoPredictor(reason), *[missing(reason)] * 4)
 
 
 def _find_lack(step: StepView, envelope_fraction: float | None) -> str:

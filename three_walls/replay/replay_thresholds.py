@@ -85,6 +85,9 @@ log's step. Between two of them it is read off a straight line, which is off by 
 SHORTEST_SEGMENT_FRACTION = 0.002
 """Of the step: a shorter part of the critical path is joined to its short neighbours in the report, because a chart of
 500 columns cannot show it."""
+MOST_SITES = 8
+"""Places that synchronize whose removal is replayed, those with most time first: each replay takes as long as one of
+the plan's some ninety."""
 MOST_COMPARED_STEPS = 12
 """Kept steps whose unchanged replays are compared with the capture. Building the graph of a step takes longer than
 attributing it. Steps of a run repeat the same work, so their errors differ less than those of runs; the shortest and

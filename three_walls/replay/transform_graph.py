@@ -145,7 +145,7 @@ def _host_segments_of(graph: StepGraph, selected: BoolArray) -> BoolArray:
 
 
 def _find_host_segments(graph: StepGraph, selected: BoolArray) -> BoolArray:
-    leads_to = _leads_to(graph)
+    leads_to = find_next_launches(graph)
     launches_selected = np.zeros(graph.calls.height, dtype=bool)
     launched = graph.call_of[selected & (graph.call_of != NONE)]
     launches_selected[launched] = True
@@ -155,12 +155,12 @@ def _find_host_segments(graph: StepGraph, selected: BoolArray) -> BoolArray:
     return np.asarray(host_segments & ~is_sync_point)
 
 
-def _leads_to(graph: StepGraph) -> Int64Array:
+def find_next_launches(graph: StepGraph) -> Int64Array:
     """Per call the next call of its thread that launches something, itself included; NONE after the last."""
-    return graph.once("leads_to", lambda: _find_next_launches(graph))
+    return graph.once("leads_to", lambda: _search_next_launches(graph))
 
 
-def _find_next_launches(graph: StepGraph) -> Int64Array:
+def _search_next_launches(graph: StepGraph) -> Int64Array:
     count = graph.calls.height
     launches = np.zeros(count, dtype=bool)
     launches[graph.call_of[graph.call_of != NONE]] = True
@@ -492,19 +492,27 @@ def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) 
     selected = select_operations(graph, change.select)
     edges, share = work.edges, _at(change.share, level)
     released = (edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)]
-    if change.select.calls:
+    if change.select.calls or change.select.sites:
         call_of_node = np.full(graph.nodes_count, NONE, dtype=np.int64)
         ends = graph.points.sync_node[1::2]
         call_of_node[ends[ends != NONE]] = np.flatnonzero(ends != NONE)
-        is_meant = (
-            graph.calls["name"].cast(pl.String).str.contains(change.select.calls).fill_null(value=False).to_numpy()
-        )
-        released &= is_meant[np.maximum(call_of_node[edges.target], 0)]
+        released &= _select_calls(graph, change.select)[np.maximum(call_of_node[edges.target], 0)]
     if share < 1:  # every n-th wait stays
         places = np.flatnonzero(released)
         stays = np.floor(np.arange(len(places)) * (1 - share)) != np.floor((np.arange(len(places)) + 1) * (1 - share))
         released[places[stays]] = False
     return replace(work, edges=edges.drop(released))
+
+
+def _select_calls(graph: StepGraph, select: Selection) -> BoolArray:
+    """Which calls are meant by their names and places in the code. A place that is not known matches nothing."""
+    is_meant = pl.lit(value=True)
+    if select.calls:
+        is_meant &= pl.col("name").cast(pl.String).str.contains(select.calls)
+    if select.sites:
+        site = pl.col("site") if "site" in graph.calls.columns else pl.lit(None, dtype=pl.Int64)
+        is_meant &= site.is_in(list(select.sites))
+    return graph.calls.select(is_meant.fill_null(value=False)).to_series().to_numpy()
 
 
 def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:

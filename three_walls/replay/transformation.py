@@ -114,6 +114,8 @@ class Selection:
     """Only layers that are neither the first nor the last of their rank."""
     calls: str = ""
     """For ``unwait``: regular expression, searched in the names of the synchronizing calls."""
+    sites: tuple[int, ...] = ()
+    """For ``unwait``: numbers of the places in the code that synchronize (``replay/synchronizations.py``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from three_walls.facts.fact_rows import (
     OverlapSlowdown,
     PipelinePhase,
     RecomputedLayer,
+    Synchronizations,
 )
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.report_warning import ReportWarning
@@ -43,7 +44,7 @@ from three_walls.step.step_rows import (
 from three_walls.step.survey.survey_rows import Survey
 from three_walls.trace.input_file import InputFile, NamesFile
 
-SCHEMA_VERSION = "3.1"
+SCHEMA_VERSION = "3.2"
 """Version of report.json: the minor grows when fields are added, the major when one goes, or is another one."""
 
 
@@ -116,6 +117,8 @@ class Report:
     """By bucket in the order of the buckets' kernel time, then by time; the rest of a bucket comes last."""
     host_work: tuple[HostWorkRow, ...] = ()
     """The longest starvation first; the rest of each thread comes last."""
+    synchronizations: Synchronizations | None = None
+    """Null where the step's launches were not recorded."""
     timeline: StepTimeline | None = None
     """Null without a kept step."""
     history: History | None = None

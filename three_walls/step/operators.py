@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -18,13 +19,16 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from three_walls.lib import limits
+from three_walls.step.find_steps import TRAINING_STEP_TEXT
 from three_walls.step.step_tables import NAMED_RANGES, RANGE_TIMES, NamedRanges, Operations, RangeTimes
+from three_walls.tables.shareable import cut_private
 from three_walls.trace.read_tables import read_ranges_between
 from three_walls.trace.read_trace import Trace
-from three_walls.trace.schemas import ExportRanges
+from three_walls.trace.schemas import ExportRanges, Int64Array
 
 EVALUATES = "autograd::engine::evaluate_function: "
 """What the name of a range begins with in which autograd runs a node of the backward pass."""
@@ -32,9 +36,14 @@ EVALUATES = "autograd::engine::evaluate_function: "
 ASKS_FOR_BATCH = "enumerate(DataLoader)#"
 """What the name of a range begins with in which a thread asks PyTorch's data loader for the next batch."""
 
+LONGEST_SHOWN_NAME = 400
+"""Characters of a name: demangled kernels have up to 1,421, and the words that distinguish them come early."""
+
 _END_OF_NAME = re.compile(r", (?:seq = \d|op_id = \d|sizes = \[)")
 _SEQUENCE = re.compile(r", seq = (\d{1,18})")
 _SIZES = re.compile(r", sizes = (\[[\]\[0-9, ]*\])")
+_NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z])|(?<=layer)\d+|(?<=step)\d+")
+"""Numbers of layers, steps and regions, but not those of functions: ``MulBackward0`` is another one than 1."""
 _STILL_OPEN = 2**62
 
 _SHAPES = "sizes = "
@@ -176,6 +185,17 @@ _NAME = pl.coalesce(_TEXT.str.head(_TEXT.str.find(_END_OF_NAME.pattern) + len(",
 )
 
 
+@lru_cache(maxsize=20_000)
+def generalize(range_name: str) -> str:
+    """The name of a range without what differs between layers and runs: layer numbers, paths, addresses."""
+    return cut_private(_NUMBER.sub("*", range_name))[:LONGEST_SHOWN_NAME]
+
+
+def is_place(range_name: str) -> bool:
+    """Whether a range names a place in the code: a step does not, nor does the range around a node of autograd."""
+    return not range_name.startswith(EVALUATES) and TRAINING_STEP_TEXT not in range_name
+
+
 def nest_operators(ranges: ExportRanges) -> Operators:
     """Nests ``ranges``: HOST_RANGES of one process, sorted by thread and start, the outer before the inner.
 
@@ -208,6 +228,27 @@ def nest_operators(ranges: ExportRanges) -> Operators:
                 stack.append(index)
     operators = tuple(map(Operator, texts["name"].to_list(), sizes, sequences, parents))
     return Operators(operators, starts, order, tuple(ends))
+
+
+def list_ranges_around(ranges: NamedRanges, at_ns: Int64Array) -> list[tuple[str, ...]]:
+    """Per instant the names of the ranges open then, from the inside out; steps and nodes of autograd left out.
+
+    ``ranges``: of one thread, by start, the outer before the inner. ``at_ns``: ascending. A range inside as many others
+    as ``limits.MOST_NESTED_RANGES`` is not listed.
+    """
+    start, end = ranges["start_ns"].to_numpy(), ranges["end_ns"].fill_null(_STILL_OPEN).to_numpy()
+    is_around = np.searchsorted(at_ns, start, side="left") < np.searchsorted(at_ns, end, side="left")
+    around = zip(start[is_around].tolist(), end[is_around].tolist(), ranges["name"].filter(is_around), strict=True)
+    waiting, stack, found = deque(around), list[tuple[int, str]](), []
+    for at in at_ns.tolist():
+        while waiting and waiting[0][0] <= at:
+            opened, until, name = waiting.popleft()
+            while stack and stack[-1][0] <= opened:
+                stack.pop()
+            if len(stack) < limits.MOST_NESTED_RANGES:
+                stack.append((until, name))
+        found.append(tuple(generalize(name) for until, name in reversed(stack) if until > at and is_place(name)))
+    return found
 
 
 def read_operator_text(text: str) -> tuple[str, Sizes | None, int | None]:

@@ -19,7 +19,7 @@ from three_walls.report.sections.facts import facts, reading
 from three_walls.report.sections.findings import findings
 from three_walls.report.sections.gaps import gaps
 from three_walls.report.sections.history import history
-from three_walls.report.sections.host_work import graphs, host_work
+from three_walls.report.sections.host_work import graphs, host_work, synchronizations
 from three_walls.report.sections.kernels import changed_kernels, kernels
 from three_walls.report.sections.memory import memory, recompute
 from three_walls.report.sections.moe import moe
@@ -42,6 +42,7 @@ SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     overrides,
     budget,
     gaps,
+    synchronizations,
     critical_path,
     walls,
     communication,

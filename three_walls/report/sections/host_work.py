@@ -1,4 +1,5 @@
-"""Host work: where the threads that launch work are outside of CUDA calls; and what CUDA graphs launch for them."""
+"""Host work: where the threads that launch work wait for the device, where they are outside of CUDA calls, and what
+CUDA graphs launch for them."""
 
 from __future__ import annotations
 
@@ -57,6 +58,45 @@ def _name_code(row: HostWorkRow) -> Text | str:
         return ""
     code = " > ".join(word for word in (row.range, row.operator) if word)
     return Text(show_control_characters(code), "code") if code else Text("outside of ranges", "muted")
+
+
+def synchronizations(report: Report) -> Section | None:
+    """Where the host waits for the device, and the step without it."""
+    found = report.synchronizations
+    if found is None or not found.sites:
+        return None
+    columns = (
+        Column("Site", "name", lambda name: Text(show_control_characters(name), "code")),
+        Column("Waits in", "function", role="code", in_terminal=False),
+        Column("Next launch", ROW, lambda row: describe_part(row.module, row.direction, "") if row.module else ""),
+        Column("Thread", "thread", str, role="muted"),
+        Column("Calls", "calls", format_count, sums=True),
+        Column("Blocked", "blocked_ns", format_ms, sums=True),
+        Column("Drained after", "drained_ns", format_ms, sums=True),
+        Column("Gain without", "gain_ns", format_ms),
+        Column("Of the step", lambda row: _fraction(row.gain_ns, found.step_ns), format_share),
+    )
+    notes = [
+        f"{count_of(found.calls, 'call')} per step wait for the device: {format_ms(found.blocked_ns)} of host time in "
+        f"them (blocked), and then {format_ms(found.drained_ns)} in which the GPU idles until the thread's next kernel "
+        "starts (drained after)."
+    ]
+    if found.gain_ns is not None:
+        of_all = format_ms(found.gain_ns)
+        notes.append(f"Gain without: how much shorter the step is, by replay, if they return at once; of all {of_all}.")
+    if found.other_sites:
+        notes.append(f"Left out: {count_of(found.other_sites, 'site')} with less time.")
+    return Section(
+        "synchronizations",
+        "Host synchronizations",
+        (Table("synchronizations", columns, found.sites, terminal_rows=5),),
+        lead=" ".join(notes),
+        link="Host synchronizations",
+    )
+
+
+def _fraction(gain_ns: int | None, step_ns: int | None) -> float | None:
+    return None if gain_ns is None or not step_ns else max(0, gain_ns) / step_ns
 
 
 def graphs(report: Report) -> Section | None:
