@@ -68,7 +68,7 @@ def test_automatic_choice_that_fell_back_is_a_finding_and_no_edit(tmp_path: Path
 
 def test_unfused_attention_that_a_setting_asks_for_is_an_edit(tmp_path: Path) -> None:
     report = report_of(tmp_path, NORM, SOFTMAX, attention_backend="unfused")
-    assert outcome(report, "unfused-attention-fallback") == "not_needed"
+    assert outcome(report, "unfused-attention-fallback") == "not_applicable"
     assert report.facts.get("attention_fell_back").value is False
 
 

@@ -112,6 +112,11 @@ class Finding:
     """What to do where no setting fixes it."""
     applicability: str = "execution-only"
     """``execution-only``; ``convergence-changing`` and ``benchmark-only`` are planned with ``--allow`` only."""
+    configured: str = ""
+    """What the configuration asks for and this rule looks for; it does not happen where the outcome is ``found``. Empty
+    for other rules, and where the configuration is not known to ask for it."""
+    cause: str = ""
+    """Why it does not happen, as far as trace and environment name a cause."""
     near: str = ""
     """What misses its threshold by little, where a rule is not needed or blocked for this reason alone; else empty."""
 

@@ -31,7 +31,11 @@ def judge_all(rules: Iterable[Rule], facts: FactSheet) -> list[Finding]:
 def judge_safely(rule: Rule, facts: FactSheet) -> Finding:
     """``judge``, with outcome ``error`` for an exception, so that a defective rule never costs the whole report."""
     try:
-        return judge(rule, facts)
+        finding = judge(rule, facts)
+        if rule.configured and evaluate_all(rule.applies_to, facts) is Truth.HOLDS:
+            cause = _name_causes(rule, facts) if finding.outcome is Outcome.FOUND else ""
+            finding = replace(finding, configured=rule.configured, cause=cause)
+        return finding
     except Exception as error:
         return _finding(rule, Outcome.ERROR, f"The rule failed with {type(error).__name__}: {error}")
 
@@ -223,6 +227,12 @@ def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:
         advice=" ".join(advice.text for advice in rule.advice),
         applicability=rule.applicability,
     )
+
+
+def _name_causes(rule: Rule, facts: FactSheet) -> str:
+    """The causes that the facts name."""
+    named = (each for each in rule.advice if each.cause and evaluate_all(each.when, facts) is Truth.HOLDS)
+    return "; ".join(each.cause for each in named)
 
 
 def _order_advice(rule: Rule, facts: FactSheet) -> str:

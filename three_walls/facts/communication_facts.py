@@ -80,7 +80,7 @@ def step_with_owners(step: StepView) -> Measurement[StepView]:
     )
 
 
-@duration("expert-parallel communication time per step")
+@duration("expert-parallel communication time per step", share="expert-parallel communication")
 def ep_busy_ns(owned_ep_communication: SplitCommunication) -> int:
     """Time per step in which expert-parallel communication runs: all-to-all, dispatch, combine, notify."""
     return owned_ep_communication.busy_ns
@@ -197,6 +197,53 @@ def dp_exposed_ns(step_with_owners: StepView) -> int:
     """Time per step in which parameters and gradients are transferred between data-parallel ranks and no compute kernel
     runs. Collectives of unknown owner do not count."""
     return step_with_owners.transferred_ns(("data_parallel",))
+
+
+@duration("data-parallel communication time per step", share="data-parallel communication")
+def dp_busy_ns(step_with_owners: StepView) -> int:
+    """Time per step in which parameters and gradients are transferred between data-parallel ranks, or wait for it."""
+    return step_with_owners.union_ns(("data_parallel",))
+
+
+@duration("hidden data-parallel communication time per step")
+def dp_hidden_ns(step_with_owners: StepView, dp_busy_ns: int) -> int:
+    """Time per step in which data-parallel communication runs and a compute kernel does too."""
+    return dp_busy_ns - step_with_owners.union_ns(("data_parallel",), exposed=True)
+
+
+CATALOG.quotient(
+    __name__,
+    "dp_hidden_of_busy_fraction",
+    "hidden data-parallel communication",
+    "Fraction of data-parallel communication that is hidden behind compute.",
+    ("dp_hidden_ns", "dp_busy_ns"),
+    whole="all data-parallel communication",
+)
+
+
+@duration("tensor-parallel communication time per step", share="tensor-parallel communication")
+def tp_busy_ns(step_with_owners: StepView) -> int:
+    """Time per step in which tensor and sequence parallelism transfer data in kernels of NCCL, or wait for it.
+
+    Not the same as: All their transfers: Transformer Engine's overlap copies through buffers of its own.
+    """
+    return step_with_owners.union_ns(("tensor_parallel",))
+
+
+@duration("hidden tensor-parallel communication time per step")
+def tp_hidden_ns(step_with_owners: StepView, tp_busy_ns: int) -> int:
+    """Time per step in which tensor-parallel communication runs and a compute kernel does too."""
+    return tp_busy_ns - step_with_owners.union_ns(("tensor_parallel",), exposed=True)
+
+
+CATALOG.quotient(
+    __name__,
+    "tp_hidden_of_busy_fraction",
+    "hidden tensor-parallel communication",
+    "Fraction of tensor-parallel communication that is hidden behind compute.",
+    ("tp_hidden_ns", "tp_busy_ns"),
+    whole="all tensor-parallel communication",
+)
 
 
 @duration(

@@ -141,20 +141,13 @@ def attention_unfused_ns(step: StepView) -> int:
     if_true="Transformer Engine chose unfused attention by itself",
     if_false="Transformer Engine did not choose unfused attention by itself",
 )
-def attention_fell_back(step: StepView) -> bool:
+def attention_fell_back(step: StepView, attention_choice_is_automatic: bool) -> bool:
     """Whether unfused attention runs in Transformer Engine's layers although no setting is known to ask for it.
 
     Not the same as: Transformer Engine then chose the backend itself, because attention_backend is automatic unless it
     is set.
     """
-    config = step.config
-    # Layers of Transformer Engine are known by their kernels where no setting states them.
-    is_chosen_by_layer = config.get("transformer_impl") == "transformer_engine"
-    switch = config.environment.get("NVTE_FUSED_ATTN")
-    is_asked_for = config.get("attention_backend") in ("unfused", "local") or (
-        switch is not None and str(switch.value) == "0"
-    )
-    return is_chosen_by_layer and not is_asked_for and step.owned_ns("attention_unfused") > 0
+    return attention_choice_is_automatic and step.owned_ns("attention_unfused") > 0
 
 
 @duration("fused attention time per step")

@@ -192,6 +192,8 @@ class Advice:
 
     text: Prose
     when: Conditions
+    cause: Prose = ""
+    """What keeps the configured from happening where ``when`` holds, as a phrase; for rules with ``configured``."""
 
 
 def _as_advice(value: Any) -> Any:
@@ -241,6 +243,9 @@ class Rule:
     edits: Edits = ()
     advice: Annotated[tuple[Advice, ...], BeforeValidator(_as_advice)] = ()
     """What to do where no setting helps. In the file it may be a single text that always applies."""
+    configured: Prose = ""
+    """What the configuration asks for where ``applies_to`` holds, as a noun phrase: the rule finds that it does not
+    happen. The report lists all of them, with those that do."""
     any_program: bool = False
     """Whether the advice also holds for a program that is not known to be a Megatron training run."""
     side_effects: tuple[SideEffect, ...] = ()
@@ -254,6 +259,8 @@ class Rule:
             raise ValueError("a rule has either edits or, where no edit helps, advice: give one of them")
         if self.edits and (self.gain.replay or self.gain.no_replay):
             raise ValueError("what edits change in a replay is stated in rules/effects: remove replay and no_replay")
+        if self.configured and self.edits:
+            raise ValueError("what is configured and does not happen has advice: remove configured, or the edits")
         if self.any_program and self.edits:
             raise ValueError("edits are Megatron's settings: a rule with edits cannot have any_program")
         if bool(self.edits) != bool(self.lever):

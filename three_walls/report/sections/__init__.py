@@ -16,7 +16,7 @@ from three_walls.report.sections.config import changed_settings, config, recipe
 from three_walls.report.sections.critical_path import critical_path
 from three_walls.report.sections.efficiency import efficiency
 from three_walls.report.sections.facts import facts, reading
-from three_walls.report.sections.findings import findings
+from three_walls.report.sections.findings import configured, findings
 from three_walls.report.sections.gaps import gaps
 from three_walls.report.sections.history import history
 from three_walls.report.sections.host_work import graphs, host_work, synchronizations
@@ -40,6 +40,7 @@ SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     plan,
     history,
     overrides,
+    configured,
     budget,
     gaps,
     synchronizations,

@@ -112,6 +112,38 @@ def findings(report: Report) -> Section:
     )
 
 
+_SEEN = {Outcome.FOUND: "not seen", Outcome.NOT_NEEDED: "seen", Outcome.UNKNOWN: "cannot be told"}
+"""Outcome of a rule that looks for what is configured -> what the trace shows of it; what is not seen comes first."""
+
+
+def configured(report: Report) -> Section | None:
+    """What the configuration asks for, whether the trace shows it, and why not."""
+    asked = [finding for finding in report.findings if finding.configured and finding.outcome in _SEEN]
+    rows = sorted(asked, key=lambda finding: (list(_SEEN).index(finding.outcome), finding.configured))
+    if not rows:
+        return None
+    columns = (
+        Column("Configured", "configured"),
+        Column("In the step", lambda finding: _SEEN[finding.outcome]),
+        Column("Cause", _name_cause, width="wide"),
+        Column("What was compared", "reason", role="muted", in_terminal=False, width="wide"),
+        Column("Rule", "rule", role="code", in_terminal=False),
+    )
+    return Section(
+        "configured",
+        "Configured and seen",
+        (Table("configured", columns, rows, is_compact=True),),
+        lead="Overlaps, graphs, fusions and dispatchers that the configuration asks for, and whether they happen.",
+        link="Configured and seen",
+    )
+
+
+def _name_cause(finding: Finding) -> str:
+    if finding.outcome is Outcome.FOUND:
+        return finding.cause or "neither the trace nor the environment names one"
+    return finding.reason if finding.outcome is Outcome.UNKNOWN else ""
+
+
 def group_by_outcome(report: Report) -> dict[Outcome, tuple[Finding, ...]]:
     """Findings that are not in the plan."""
     planned = {step.rule for step in report.plan}
