@@ -43,6 +43,10 @@ for a robust one."""
 MINIMUM_OUTLIER_EXCESS_FRACTION = 0.05
 """Of the median step: a step that is longer by less is no outlier. Steps of one run differ by a few percent."""
 
+CHECKPOINT_BYTES = 256 << 20
+"""Copied to the host in one step and not in the others: from here on a step is taken to save a checkpoint. Norms,
+losses and token counts are some kilobytes; the shard of a rank is gigabytes."""
+
 MINIMUM_LINK_FRACTION = 0.25
 """Of a link's bandwidth: communication that stays below it does not use the link. On H200s the fastest token exchange
 of a run reaches 0.66 to 0.78 of NVLink's bandwidth in one direction (NCCL), or 0.49 (DeepEP); with peer-to-peer

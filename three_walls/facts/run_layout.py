@@ -53,6 +53,16 @@ def data_parallel_size(run: RunView) -> Measurement[int]:
     return _known_or_needs(run.layout.data, "WORLD_SIZE and the parallel sizes")
 
 
+@fact("ratio", "expert-parallel ranks per chosen expert")
+def ranks_per_chosen_expert_ratio(run: RunView) -> Measurement[float]:
+    """Ranks of an expert-parallel group over the experts that a token chooses: how many times as many copies of tokens
+    the allgather dispatcher sends as the alltoall dispatcher, with balanced routing."""
+    group, chosen = run.layout.expert_group, run.config.whole_number("moe_router_topk")
+    if not chosen:
+        return unstated("moe_router_topk")
+    return _known_or_needs(None if group is None else group / chosen, "the expert-parallel size")
+
+
 @fact("count", "the number of experts per rank")
 def experts_per_rank_count(run: RunView) -> Measurement[int]:
     """Experts of a layer on one rank: experts / EP."""

@@ -41,6 +41,7 @@ _ORDER = (
     "rank_facts",
     "program_facts",
     "run_layout",
+    "weight_updates",
     "configured",
 )
 """The subjects in the order of reports. Facts of other modules come after them, by the module's name."""
