@@ -52,6 +52,8 @@ class Case:
     warmup: int
     edits_between_bases: int
     capture: bool
+    metrics: bool
+    """Whether the capture samples the GPU's hardware counters, too."""
     step_ms: float
     """About what a step takes, to plan a session with."""
     expect: Mapping[str, Any] | None
@@ -61,7 +63,8 @@ class Case:
 
 
 DEFAULTS = {
-    "gpus": 2, "faults": {}, "edits_between_bases": 2, "capture": True, "step_ms": 550, "expect": None, "must_not": {},
+    "gpus": 2, "faults": {}, "edits_between_bases": 2, "capture": True, "metrics": False, "step_ms": 550, "expect": None,
+    "must_not": {},
 }  # fmt: skip
 
 
@@ -100,10 +103,10 @@ def order(case: Case) -> Iterator[Edit]:
 
 
 def alike(cases: Iterable[Case]) -> list[list[Case]]:
-    """The cases in groups that the same processes can train: as many GPUs, the same variables."""
+    """The cases in groups that the same processes can train: the same recipes, as many GPUs, the same variables."""
     groups: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
-        groups.setdefault((case.gpus, *sorted(case.environment.items())), []).append(case)
+        groups.setdefault((case.recipes, case.gpus, *sorted(case.environment.items())), []).append(case)
     return list(groups.values())
 
 

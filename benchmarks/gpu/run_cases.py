@@ -253,8 +253,16 @@ def write_line(run: Run, folder: Path) -> None:
 def start_profiled(case: Case, edit: Edit, folder: Path, nsys: str, pins: Pins) -> Workers:
     trace = f"--trace={TRACES[edit.profiler or 'capture']}"
     output = folder if edit is BASE else folder / edit.name
-    before = [[nsys, "profile", trace, *CAPTURE, "--output", str(output / f"rank{rank}")] for rank in range(case.gpus)]
+    before = [
+        [nsys, "profile", trace, *CAPTURE, *metrics_of(case, rank), "--output", str(output / f"rank{rank}")]
+        for rank in range(case.gpus)
+    ]
     return Workers(case, output, pins, edit, before)
+
+
+def metrics_of(case: Case, rank: int) -> list[str]:
+    """Each rank samples the counters of its own GPU: one process can."""
+    return [f"--gpu-metrics-device={rank}"] if case.metrics else []
 
 
 def train(case: Case, edit: Edit, number: int, workers: Workers, folder: Path) -> Run:

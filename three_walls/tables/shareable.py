@@ -54,6 +54,7 @@ ColumnKind = Literal[
     "gpu_names",
     "sentences",
     "field_names",
+    "metric_names",
     "nccl_payloads",
 ]
 """What a column holds; the header of ``scrub.yaml`` explains each."""

@@ -251,6 +251,13 @@ def test_the_scan_finds_what_searching_one_by_one_finds(data: bytes, values: set
     assert leaked == sum(any(value.encode(code) in data for code in codes) for value in values)
 
 
+def test_names_of_hardware_counters_stay_and_other_words_in_them_do_not() -> None:
+    texts = TextFilter(scrub_rules(), Secrets())
+    name = "NVLink RX Responses User Data [Throughput %]"
+    assert texts.filter("metric_names", name) == name
+    assert texts.filter("metric_names", "Tensor Active of hunter [Avg]") == "Tensor Active of word1 [Avg]"
+
+
 def test_a_message_of_the_profiler_that_names_a_secret_is_replaced() -> None:
     texts = TextFilter(scrub_rules(), Secrets())
     assert texts.filter("sentences", "Process train --token abc failed") == "message-1"

@@ -129,7 +129,7 @@ def _column(name: str, kind: str) -> tuple[str, str]:
     """The declaration of a column, and the expression that makes its cells from the original ones."""
     if kind == "nccl_payloads":
         return f'"{name}" BLOB', f'reduced(typeof("{name}"), CAST("{name}" AS BLOB))'
-    if kind in ("range_texts", "gpu_names", "sentences", "field_names"):
+    if kind in ("range_texts", "gpu_names", "sentences", "field_names", "metric_names"):
         filtered = f"filtered('{kind}', CAST(\"{name}\" AS BLOB))"
         return f'"{name}" TEXT', f"CASE WHEN typeof(\"{name}\") = 'text' THEN {filtered} END"
     return f'"{name}" INTEGER', f"CASE WHEN typeof(\"{name}\") IN ('integer', 'real') THEN \"{name}\" END"

@@ -84,6 +84,8 @@ class TextFilter:
                 return self._filter_name(text, "kernel")
             case "call_ids":
                 return self._filter_name(text, "call")
+            case "metric_names":
+                return self._filter_name(text, "metric")
             case "range_ids" | "range_texts":
                 return self._filter_range(text)
             case "gpu_names":
