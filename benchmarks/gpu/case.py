@@ -63,8 +63,8 @@ class Case:
 
 
 DEFAULTS = {
-    "gpus": 2, "faults": {}, "edits_between_bases": 2, "capture": True, "metrics": False, "step_ms": 550, "expect": None,
-    "must_not": {},
+    "gpus": 2, "faults": {}, "edits_between_bases": 2, "capture": True, "metrics": False, "step_ms": 550,
+    "expect": None, "must_not": {},
 }  # fmt: skip
 
 
