@@ -52,7 +52,7 @@ def step_of(tmp_path: Path, gemm_us: int, apart_us: int, update_us: int = 10) ->
         at = max(at + gemm_us + 1, 110 + apart_us * (place + 1))
     step.run(at, at + update_us, launched=105 + apart_us * 4, name=ADAM)
     graph = step.graph_between(tmp_path, 110, 9000)
-    return labelled(graph, work=[*["expert_gemm"] * 4, "optimizer"], layer=[0, 1, 2, 3, None])
+    return labelled(graph, part=[*["expert_gemm"] * 4, "optimizer"], layer=[0, 1, 2, 3, None])
 
 
 CURRENT, DELAYED = "tensorwise", "delayed"

@@ -79,7 +79,7 @@ def test_no_replay_states_why_there_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
-        ("    - {fuse: {work: [rops]}, reason: r}\n", "35:21: expected one of attention_core, barrier, "),
+        ("    - {fuse: {work: [rops]}, reason: r}\n", "35:21: expected one of router, preprocess, "),
         ("    - {fuze: {work: [rope]}, reason: r}\n", "35:8: unknown key fuze (did you mean fuse?)"),
         (
             "    - {reason: r}\n",

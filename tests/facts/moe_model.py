@@ -78,6 +78,13 @@ class Model:
         self.run((PERMUTE, 10), (ROUTER_BACKWARD, 10), (NORM_BACKWARD, 10), (GEMM, 10), (GEMM, 10), (BACKWARD, 10))
         return self.run((GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 20))
 
+    def dense(self) -> Model:
+        return self.run((NORM, 10), (GEMM, 10), (FORWARD, 10), (GEMM, 10), (NORM, 10), (GEMM, 10), (GEMM, 10))
+
+    def dense_backward(self) -> Model:
+        self.run(*[(GEMM, 10)] * 4, (NORM_BACKWARD, 10), (GEMM, 10), (GEMM, 10), (BACKWARD, 10))
+        return self.run((GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 20))
+
     def head(self) -> Model:
         """The output layer, forward and backward."""
         return self.run((NORM, 10), (GEMM, 10), (POINTWISE, 10), (GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 10))

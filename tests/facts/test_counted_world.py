@@ -44,9 +44,7 @@ def timeline(*passes_of_steps: int) -> Timeline:
                     "phase": phase,
                 }
             )
-    tables = dict.fromkeys(
-        ("synchronizing", "overhead", "api_calls", "stream_waits", "event_records", "schedule_nodes"), pl.DataFrame()
-    )
+    tables = dict.fromkeys(("synchronizing", "overhead", "api_calls", "stream_waits", "event_records"), pl.DataFrame())
     columns = {"rank_index": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "stream": pl.Int64}
     schema = {**columns, "category": pl.String, "phase": pl.String}
     return Timeline(operations=pl.DataFrame(operations, schema=schema), steps=pl.DataFrame(steps), sources={}, **tables)

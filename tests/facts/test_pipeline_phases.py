@@ -23,7 +23,6 @@ from tests.analyzed_samples import analyze_sample, reads_sample
 from three_walls import analyze
 from three_walls.facts.fact_rows import PipelinePhase
 from three_walls.facts.pipeline_schedule import bubble_beyond_schedule_ns, find_phases
-from three_walls.layers.attention_passes import find_passes
 from three_walls.report.report import Report
 
 pytestmark = pytest.mark.slow
@@ -150,12 +149,13 @@ def phases_of(order: str) -> tuple[list[tuple[str, int, int]], str]:
         "R": ("reduce_scatter", None),
     }
     rows = [
-        (100 * place, 100 * place + (50 if kind == "X" else 10), 7, *kinds[kind])
+        (100 * place, 100 * place + (50 if kind == "X" else 10), 7, None, *kinds[kind])
         for place, kind in enumerate(order, start=1)
     ]
-    names = {"start_ns": pl.Int64, "end_ns": pl.Int64, "stream": pl.Int64, "category": pl.String, "phase": pl.String}
+    numbers = dict.fromkeys(("start_ns", "end_ns", "stream", "launch_thread"), pl.Int64)
+    names = {**numbers, "category": pl.String, "phase": pl.String}
     operations = pl.DataFrame(rows, schema=names, orient="row")
-    return find_phases(operations, find_passes(operations, (0, 1000)), (0, 1000))
+    return find_phases(operations, (0, 1000))
 
 
 def test_an_interleaved_schedule_has_the_same_phases() -> None:

@@ -46,19 +46,13 @@ def facts_of(model: Model, tmp_path: Path, launched: str = "") -> FactSheet:
     return analyze(model.builder.write(tmp_path / "trace.sqlite")).facts
 
 
-def test_where_kernels_show_nothing_each_replay_costs_a_forward_layers_spacing(tmp_path: Path) -> None:
-    found = facts(tmp_path, "FFFF" + "FB" * 4, FULL)
-    assert found.number("attention_forward_per_backward_ratio") == 2
-    assert found.number("recompute_ns") == 4 * 50
-
-
 def test_without_recompute_the_cost_is_zero_not_missing(tmp_path: Path) -> None:
     found = facts(tmp_path, "FFFFBBBB", "--recompute-granularity selective")
     assert found.number("attention_forward_per_backward_ratio") == 1
     assert found.number("recompute_ns") == 0
 
 
-@pytest.mark.parametrize("flags", ["", "--recompute-granularity selective"])
+@pytest.mark.parametrize("flags", ["", FULL])
 def test_a_replay_of_unknown_extent_has_no_price(tmp_path: Path, flags: str) -> None:
     found = facts(tmp_path, "FFFF" + "FB" * 4, flags)
     assert found.get("recompute_ns").is_missing

@@ -56,6 +56,5 @@ def step_view(
         budget_ns={},
         transfer_ns={},
         kept_steps=pl.DataFrame(),
-        schedule_nodes=pl.DataFrame(),
         why="the only step",
     )

@@ -11,7 +11,7 @@ import pytest
 
 from tests.replay.built_steps import US, Step
 from tests.trace_builder import GEMM, POINTWISE, SEND_RECV, TraceBuilder
-from three_walls.replay.labels import LABELS
+from three_walls.layers.labels import LABELS
 from three_walls.replay.step_graph import StepGraph, replay
 from three_walls.replay.transform_graph import select_operations, transform
 from three_walls.replay.transformation import Action, Level, Levels, Selection, Transformation
@@ -27,6 +27,8 @@ def step_us(graph: StepGraph, *changes: Transformation, level: Level = Level.LIK
 
 def labelled(graph: StepGraph, **columns: list[object]) -> StepGraph:
     types = {**graph.operations.schema, **LABELS}
+    if "part" in columns:
+        columns = {"operator": [None] * graph.operations.height, **columns}
     labels = {name: pl.Series(values, dtype=types.get(name)) for name, values in columns.items()}
     return replace(graph, operations=graph.operations.with_columns(**labels))
 

@@ -30,7 +30,7 @@ def launched(
     """GEMMs one after the other; ``asks``: the time before a launch lies before the calls that prepare it and fill."""
     builder = GraphBuilder()
     builder.call(0, 0)
-    work, module = [], []
+    part, module = [], []
     for order, took_ns in enumerate((*fixed_ns, *experts_ns)):
         is_expert = order >= len(fixed_ns)
         stream = streams[order - len(fixed_ns)] if is_expert else 0
@@ -38,11 +38,11 @@ def launched(
         if asks:
             builder.calls[builder.call(took_ns, 0)]["kind"] = "other"
             builder.operation(builder.call(0, 0), 1, stream, category="memset")
-            work, module = [*work, labels[0].removesuffix("_gemm")], [*module, labels[1]]
+            part, module = [*part, labels[0].removesuffix("_gemm")], [*module, labels[1]]
         builder.operation(builder.call(0 if asks else took_ns, 0), 1, stream, category=category)
-        work, module = [*work, labels[0]], [*module, labels[1]]
+        part, module = [*part, labels[0]], [*module, labels[1]]
     graph = builder.build()
-    return replace(graph, operations=graph.operations.with_columns(work=pl.Series(work), module=pl.Series(module)))
+    return replace(graph, operations=graph.operations.with_columns(part=pl.Series(part), module=pl.Series(module)))
 
 
 def host_ns(graph: StepGraph, level: Level = Level.LIKELY, change: Transformation = BALANCED) -> int:

@@ -18,8 +18,9 @@ from three_walls.report.html_report import render_html
 from three_walls.report.overrides_file import quote_bridge
 from three_walls.report.report import Report
 from three_walls.report.section import PAGE_ROWS
-from three_walls.report.sections.moe import CARRYING_PARTS, DIRECTIONS, PARTS
+from three_walls.report.sections.moe import CARRYING_PARTS
 from three_walls.step.step_rows import Alignment, CommunicationTime, GapCause, Straggler, UnclassifiedKernel, Wait
+from three_walls.tables.model_parts import DIRECTIONS, MOE_PARTS
 
 HOSTILE = '<script>alert(1)</script></script><img src=x onerror="alert(2)">\u2028{{ 7 * 7 }}'
 
@@ -212,9 +213,9 @@ def test_a_page_of_94_layers_stays_light_and_states_how_many_rows_it_leaves_out(
         )
         for layer in range(94)
         for direction in DIRECTIONS
-        for part in PARTS
+        for part in MOE_PARTS
     )
     text = render_html(replace(report, moe_layers=layers))
     assert len(text.encode()) < 1_500_000
-    assert f"{94 * len(DIRECTIONS) * len(PARTS) - PAGE_ROWS:,} more rows are in report.json." in text
+    assert f"{94 * len(DIRECTIONS) * len(MOE_PARTS) - PAGE_ROWS:,} more rows are in report.json." in text
     assert "more rows are in report.json" not in render_html(replace(report, moe_layers=layers[:40]))

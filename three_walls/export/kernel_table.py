@@ -13,7 +13,6 @@ import polars as pl
 from three_walls.export.lanes import MeasuredStep
 from three_walls.export.step_detail_rows import KernelPlace, KernelRow
 from three_walls.facts.gemm_shapes import LaunchedGemms
-from three_walls.layers.layer_order import OUTSIDE
 from three_walls.lib.declare import artifact
 from three_walls.lib.units import NS_PER_S
 from three_walls.megatron.count_flops import precision_of
@@ -22,6 +21,7 @@ from three_walls.step.operators import LONGEST_SHOWN_NAME, Operators, generalize
 from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 from three_walls.tables.kernel_names import peak_of, precision_of_kernel
+from three_walls.tables.model_parts import OUTSIDE
 
 MOST_PLACES = 4
 LEAST_FRACTION = 0.001

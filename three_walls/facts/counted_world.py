@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from three_walls.layers.attention_passes import count_phases, find_passes
+import polars as pl
+
 from three_walls.megatron.parallel_layout import has_uneven_stages, read_layout
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.step.build_timeline import Timeline, take_rank
+from three_walls.tables.model_parts import BACKWARD
 
 COUNTED = "derived: from the micro-batches of a step"
 
@@ -50,7 +52,6 @@ def _backward_passes(timeline: Timeline) -> set[int]:
     counts = set()
     for rank_index, start, end in timeline.steps.filter("kept").select("rank_index", "start_ns", "end_ns").rows():
         operations = take_rank(timeline.operations, rank_index)
-        # find_passes looks at what starts in the step alone.
         first, after = (operations["start_ns"].search_sorted(at, "left") for at in (start, end))
-        counts.add(count_phases(find_passes(operations[first:after], (start, end)))[1])
+        counts.add(int((operations["phase"][first:after].cast(pl.String) == BACKWARD).sum()))
     return counts

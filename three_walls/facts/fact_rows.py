@@ -13,11 +13,12 @@ class MoePart:
     """One part of one MoE layer in the representative step."""
 
     layer: int | None
-    """Number of the layer; null: the sum of all layers."""
+    """From 0 among the layers of the rank's pipeline stage (the model's number with one stage); null: all layers."""
     direction: str
     """``forward``, ``backward`` or ``recompute``."""
     part: str
-    """``router``, ``permute``, ``dispatch``, ``expert_gemm``, ``combine``, ``unpermute``, ``shared_expert``."""
+    """``router``, ``preprocess`` (of the dispatch), ``permute``, ``dispatch``, ``expert_gemm``, ``expert`` (what
+    experts run besides GEMMs), ``combine``, ``unpermute``, ``shared_expert``: those of the forward pass throughout."""
     ns: int
     exposed_ns: int
     """While no compute kernel runs."""
@@ -38,7 +39,7 @@ class RecomputedLayer:
     layer: int | None
     """From 0 among the layers of the rank's pipeline stage (the model's number with one stage); null: all together."""
     kind: str
-    """``full`` (the whole layer) or ``selective`` (its core attention only)."""
+    """``full`` (the whole layer) or ``selective`` (a part of it)."""
     ns: int
     calls: int
     """Replays in the step."""

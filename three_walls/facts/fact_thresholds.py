@@ -13,18 +13,12 @@ alone could decide whether a rule applies."""
 MINIMUM_UNCLASSIFIED_FRACTION = 0.05
 """Of the step: from here on kernels of unknown kind are named. Budget rows of less decide nothing."""
 
-MINIMUM_FULL_RECOMPUTE_RATIO = 1.5
-"""GEMMs between a replayed attention and its backward pass, in units of a forward layer's GEMMs: from here on recompute
-is full. With full recompute the replay and the backward pass of what follows attention have three times the GEMMs of
-its forward pass. In a dense layer, where the least follows attention, these are 9 GEMMs against the forward layer's 4
-(fused attention), or 12 against 6. If only core attention is replayed, at most 3 GEMMs are there, those of the
-scores."""
+MINIMUM_FULL_RECOMPUTE_FRACTION = 0.8
+"""GEMMs of a replay per GEMM of a forward layer from which on recompute is full. It replays all of them; without its
+experts or its attention, which selective recompute replays, a layer lacks two GEMMs of six or more."""
 MINIMUM_REPLAYED_LAYER_RATIO = 2.5
 """GEMMs of a backward layer per GEMM of a forward layer from which on work other than attention is replayed. A backward
 pass runs two GEMMs for each one of the forward pass, and three where an expert layer is replayed."""
-MINIMUM_SHAPED_FRACTION = 0.9
-"""Of the pointwise operations: the part that must have recorded shapes before unfused work is identified by tensor
-shapes. With fewer, some of that work is not seen."""
 MINIMUM_OVERLAP_CALLS = 3
 """Calls of a GEMM, of those that ran alone and of those concurrent with communication, needed to compare their
 medians."""

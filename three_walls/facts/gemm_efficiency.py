@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from three_walls.facts.fact_rows import Efficiency, MoePart
 from three_walls.facts.run_layout import UNKNOWN_GPU
-from three_walls.layers.moe_passes import EXPERT_GEMM
 from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.lib.units import NS_PER_S
@@ -23,6 +22,7 @@ from three_walls.megatron.parallel_layout import CompleteLayout
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.step_view import StepView
 from three_walls.tables.hardware import GpuModel
+from three_walls.tables.model_parts import EXPERT_GEMM
 
 GEMMS_ROLE, EXPERTS_ROLE, OTHER_ROLE, ATTENTION_ROLE = ("GEMMs", "expert GEMMs", "other GEMMs", "fused attention")
 _GEMMS_OVERLAP = ("overlap_moe_expert_parallel_comm", "moe_shared_expert_overlap", "delay_wgrad_compute")

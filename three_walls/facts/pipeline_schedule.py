@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from three_walls.facts.fact_rows import PipelinePhase
-from three_walls.layers.attention_passes import BACKWARD, FORWARD, AttentionPasses, find_passes
+from three_walls.layers.directions import direct_attention
 from three_walls.lib.declare import artifact, duration
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.megatron.settings.run_config import RunConfig
@@ -31,6 +31,7 @@ from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import Operations, Slices
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import BUCKETS, EP_CATEGORIES, Group
+from three_walls.tables.model_parts import BACKWARD, FORWARD
 
 WARM_UP, STEADY, COOL_DOWN, UPDATE = "warm-up", "steady", "cool-down", "update"
 WHOLE_STEP = "step"
@@ -142,13 +143,14 @@ def bubble_beyond_schedule_ns(bubble_ns: int, expected_fraction: float, step_ns:
     return max(0, bubble_ns - round(expected_fraction * step_ns))
 
 
-def find_phases(operations: Operations, passes: AttentionPasses, window: tuple[int, int]) -> tuple[list[Phase], str]:
+def find_phases(operations: Operations, window: tuple[int, int]) -> tuple[list[Phase], str]:
     """The phases of one rank's step, in order and without gaps; one phase of all, with the reason, where none shows.
 
     Warm-up: until the first backward pass begins. Steady: until the last forward pass ends. Cool-down: until the
     last backward pass is over and its gradient sent: where the first kernel of gradients or optimizer begins after
-    it. Update: the rest. ``operations`` are the rank's in the step; ``passes``: see find_passes.
+    it. Update: the rest. ``operations`` are the rank's in the step.
     """
+    passes = _direct_passes(operations)
     reason = _why_no_phases(passes["direction"].to_list())
     if reason:
         return [(WHOLE_STEP, *window)], reason
@@ -168,6 +170,15 @@ def find_phases(operations: Operations, passes: AttentionPasses, window: tuple[i
     edges = [min(edge, end) for edge in edges] + [end]
     names = (WARM_UP, STEADY, COOL_DOWN, UPDATE)
     return list(zip(names, edges[:-1], edges[1:], strict=True)), ""
+
+
+def _direct_passes(operations: Operations) -> pl.DataFrame:
+    """start_ns, end_ns, direction of the passes of attention in order; all null where replays are unknown."""
+    passes = operations.drop_nulls("phase").sort("start_ns", "end_ns", "stream")
+    directions = direct_attention(passes["phase"].cast(pl.String).to_list(), passes["launch_thread"].to_list())
+    return passes.select(
+        "start_ns", "end_ns", direction=pl.Series(directions or [None] * passes.height, dtype=pl.String)
+    )
 
 
 def _why_no_phases(directions: list[str | None]) -> str:
@@ -204,7 +215,7 @@ def _find_phases_of_ranks(timeline: Timeline, medians: pl.DataFrame) -> tuple[pl
         operations = timeline.operations.filter(
             (pl.col("rank_index") == rank_index) & pl.col("start_ns").is_between(start, end, closed="left")
         )
-        phases, reason = find_phases(operations, find_passes(operations, (start, end)), (start, end))
+        phases, reason = find_phases(operations, (start, end))
         rows += [(rank_index, step, place, *phase) for place, phase in enumerate(phases)]
         reasons[(rank_index, step)] = reason
     names = ("rank_index", "step", "place", "phase", "start_ns", "end_ns")

@@ -17,8 +17,7 @@ from three_walls.facts.run_layout import (
     ep_ranks_per_nvlink_domain_count,
     ep_spans_nodes,
 )
-from three_walls.layers.attention_passes import BACKWARD
-from three_walls.layers.moe_passes import COMBINE, DISPATCH, Exchanges
+from three_walls.layers.labels import LabelledOperations
 from three_walls.lib.declare import fact, flag
 from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, missing, unstated
 from three_walls.lib.units import NS_PER_S
@@ -27,6 +26,7 @@ from three_walls.step import attribution_thresholds
 from three_walls.step.intervals import DURATION
 from three_walls.step.step_tables import Arrivals
 from three_walls.step.step_view import StepView
+from three_walls.tables.model_parts import BACKWARD, COMBINE, DISPATCH
 
 BYTES_PER_VALUE = 2
 """Megatron's dispatchers exchange activations and their gradients in bf16 or fp16."""
@@ -49,8 +49,8 @@ class ExchangeRates:
     sent_bytes: int | None
     """What a rank sends in one dispatch or combine; None where the config does not give it."""
     measured: Measurement[TokenRates]
-    by_part: Mapping[str, float] = field(default_factory=dict)
-    """Bytes per second of dispatch and of combine, by the definition of ep_achieved_bytes_per_s."""
+    by_kind: Mapping[str, float] = field(default_factory=dict)
+    """Bytes per second by ``kernel_kind``, by the definition of ep_achieved_bytes_per_s."""
 
 
 @fact("bytes_per_s", "achieved token exchange bandwidth")
@@ -205,7 +205,12 @@ def _copies_to_others(is_deduplicated: bool, top_k: int, experts: int, ranks: in
     return top_k * (ranks - 1) / ranks
 
 
-def measure_rates(exchanges: Exchanges, arrivals: Arrivals, config: RunConfig) -> ExchangeRates:
+def kernel_kind(direction: str, part: str) -> str:
+    """Which kernel of a dispatcher runs an exchange: what goes back through the combine is sent as a dispatch sends."""
+    return {DISPATCH: COMBINE, COMBINE: DISPATCH}[part] if direction == BACKWARD else part
+
+
+def measure_rates(exchanges: LabelledOperations, arrivals: Arrivals, config: RunConfig) -> ExchangeRates:
     """Bytes per second of the token exchanges, from the time in which they transfer.
 
     Dispatch and combine move as many bytes, in both directions. Where the arrival of every rank is known, a call
@@ -215,7 +220,7 @@ def measure_rates(exchanges: Exchanges, arrivals: Arrivals, config: RunConfig) -
     ones 0.33 to 0.39 ms (302 to 355 GB/s). There all calls of one part can have waited, so parts that run the same
     kernel share one bandwidth.
 
-    ``exchanges``: LayerPasses.exchanges with their ``direction``. ``arrivals``: those of the rank's calls
+    ``exchanges``: those of tokens in passes through MoE layers. ``arrivals``: those of the rank's calls
     (matched_ranks.measure_arrivals).
     """
     sent = exchange_bytes(config)
@@ -235,7 +240,7 @@ def measure_rates(exchanges: Exchanges, arrivals: Arrivals, config: RunConfig) -
     together = calls.select(typical=typical, fastest=transfer.min(), median=transfer.median()).row(0, named=True)
     # DeepEP's and HybridEP's dispatch and combine are different kernels. NCCL's are the same.
     is_one_kernel = config.get("moe_token_dispatcher_type") != "flex"
-    parts = calls.group_by("part").agg(typical=typical, calls=pl.len()).filter(pl.col("calls") >= minimum_calls)
+    kinds = calls.group_by("kind").agg(typical=typical, calls=pl.len()).filter(pl.col("calls") >= minimum_calls)
     sent_per_ns = sent.value * NS_PER_S
     return ExchangeRates(
         sent.value,
@@ -248,14 +253,14 @@ def measure_rates(exchanges: Exchanges, arrivals: Arrivals, config: RunConfig) -
             )
         ),
         {
-            str(part): sent_per_ns / (typical_ns if is_resolved or not is_one_kernel else together["typical"])
-            for part, typical_ns in parts.select("part", "typical").rows()
+            str(kind): sent_per_ns / (typical_ns if is_resolved or not is_one_kernel else together["typical"])
+            for kind, typical_ns in kinds.select("kind", "typical").rows()
         },
     )
 
 
-def _select_token_calls(exchanges: pl.DataFrame, arrivals: Arrivals) -> pl.DataFrame:
-    """part, transfer_ns and resolved of the exchanges that carry the tokens.
+def _select_token_calls(exchanges: LabelledOperations, arrivals: Arrivals) -> pl.DataFrame:
+    """kind, transfer_ns and resolved of the exchanges that carry the tokens.
 
     One dispatch or combine may exchange probabilities too, before or after: a call of small messages. Backward passes
     run the exchanges of forward ones in reverse. So of each pair of mirrored positions the tokens are carried by the
@@ -264,29 +269,30 @@ def _select_token_calls(exchanges: pl.DataFrame, arrivals: Arrivals) -> pl.DataF
 
     Where only some ranks of the group were captured, the shortest participant of a call bounds its transfer.
     """
-    goes_back = pl.col("direction") == BACKWARD
+    is_back = pl.col("direction") == BACKWARD
+    position = pl.int_range(pl.len(), dtype=pl.Int64).over("direction", "pass", "part")
+    last = pl.len().over("direction", "pass", "part").cast(pl.Int64) - 1
     matched = arrivals.select("start_ns", "end_ns", "transfer_ns", "resolved").unique(
         ["start_ns", "end_ns"], keep="none", maintain_order=True
     )
     timed = (
-        exchanges.join(matched, on=["start_ns", "end_ns"], how="left", maintain_order="left")
+        exchanges.sort("start_ns", "end_ns")
+        .with_columns(
+            place=pl.when(is_back).then(last - position).otherwise(position),
+            kind=pl.when(is_back)
+            .then(pl.col("part").replace_strict({part: kernel_kind(BACKWARD, part) for part in (DISPATCH, COMBINE)}))
+            .otherwise("part"),
+        )
+        .join(matched, on=["start_ns", "end_ns"], how="left", maintain_order="left")
         .with_columns(
             transfer_ns=pl.coalesce("transfer_ns", DURATION), resolved=pl.col("resolved").fill_null(value=False)
         )
         .filter(pl.col("transfer_ns") > 0)
-        .with_columns(
-            place=pl.when(goes_back).then(pl.col("position").max() - pl.col("position")).otherwise("position"),
-            forward_part=pl.when(goes_back)
-            .then(pl.col("part").replace_strict({DISPATCH: COMBINE, COMBINE: DISPATCH}))
-            .otherwise("part"),
-        )
     )
     places = (
-        timed.group_by("forward_part", "place")
+        timed.group_by("part", "place")
         .agg(pl.col("transfer_ns").min())
         .sort("transfer_ns", "place", descending=[True, False])
-        .unique("forward_part", keep="first", maintain_order=True)
+        .unique("part", keep="first", maintain_order=True)
     )
-    return timed.join(places.select("forward_part", "place"), on=["forward_part", "place"]).select(
-        "part", "transfer_ns", "resolved"
-    )
+    return timed.join(places.select("part", "place"), on=["part", "place"]).select("kind", "transfer_ns", "resolved")

@@ -1,88 +1,33 @@
-"""Work that a fused kernel, or a setting, would take over: found by the operators around it, not by kernel names.
-
-Unfused, the loss, the rotary embedding or the router's top-k is a series of general pointwise kernels whose names
-reveal nothing. The range around a launch does, or the shapes of the tensors it works on. Found so, each sum is an upper
-bound: it contains other work on tensors of that kind, and a fused kernel keeps some of it. Where no shapes were
-recorded, the order of the operators identifies the rotary embedding and the router (``operator_sequences.py``).
-"""
+"""The time of work that a fused kernel, or a setting, would take over (``layers/unfused_work.py``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.facts import fact_thresholds
 from three_walls.facts.step_facts import HOST_LAUNCHES
-from three_walls.layers.attention_passes import FORWARD
-from three_walls.layers.operator_sequences import FusedPart, Sequences, find_sequences, is_operator
+from three_walls.layers.operator_sequences import FusedPart, is_operator
+from three_walls.layers.unfused_work import FOUND_IN_ORDER, UnfusedOperations, UnfusedWork
 from three_walls.lib.declare import artifact, duration, fact
 from three_walls.lib.measurement import Measurement, known, missing
-from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
-from three_walls.step.operators import Operators, Sizes
+from three_walls.step.operators import Operators
 from three_walls.step.ownership import LABELS
-from three_walls.step.step_tables import Operations, Slices
+from three_walls.step.step_tables import Slices
 from three_walls.step.step_view import StepView
-from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
-from three_walls.tables.nvtx_ranges import BARRIER, LOSS, WGRAD_ACCUMULATION, torch_operators
-
-ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD = "rope", "router_topk", "bias_dropout_add"
+from three_walls.tables.buckets import COMPUTE_CATEGORIES
+from three_walls.tables.model_parts import BARRIER, BIAS_DROPOUT_ADD, LOSS, ROPE, ROUTER_TOPK, WGRAD_ACCUMULATION
+from three_walls.tables.nvtx_ranges import torch_operators
 
 _OPS = (ROPE, LOSS, WGRAD_ACCUMULATION, ROUTER_TOPK, BIAS_DROPOUT_ADD)
-_FOUND_IN_ORDER = (ROPE, ROUTER_TOPK)
-"""Operations that the order of the operators identifies where shapes do not."""
-
 NO_OPERATORS = "no ranges of PyTorch's operators were recorded (recapture with --profile and -t cuda,nvtx)"
 _RECORD_SHAPES = "(recapture with --profile; Megatron-Bridge also needs profiling.record_shapes=true)"
-_PLAIN = ("elementwise", "unclassified")
-_POINTWISE = ("elementwise", "permute", "copy_d2d", "memset", "unclassified")
-_ROUTING = ("router", *_POINTWISE)
-_RESIDUAL_OPERATORS = ("aten::add", "aten::add_", "aten::mul", "aten::div", "aten::dropout", "aten::native_dropout")
-
 _FOUND_BY_SHAPE = (ROPE, ROUTER_TOPK, BIAS_DROPOUT_ADD)
 """Operations measured only where enough of the pointwise work has recorded shapes."""
 
 _STARVED = mask_of(["launch_starved"], LABELS)
-
-
-@dataclass(frozen=True, slots=True)
-class _ShapeRule:
-    """Operations of ``categories`` whose operator ``matches``, by its name and the shapes of its arguments."""
-
-    categories: tuple[str, ...]
-    matches: Callable[[str, Sizes], bool]
-
-    def fits(self, category: str, name: str, shapes: Sizes) -> bool:
-        return category in self.categories and self.matches(name, shapes)
-
-
-UnfusedOperations = Annotated[
-    Operations,
-    {
-        "op": pl.String,  # null for other work
-        "fused_kernel": pl.Int64,  # number of the fused kernel that would take it over; null if not known
-        "part_range": pl.Int64,  # index of the operator of a sequence that launched it
-    },
-]
-
-
-@dataclass(frozen=True, slots=True)
-class UnfusedWork:
-    """The unfused work among the operations of one rank."""
-
-    operations: UnfusedOperations
-    shapes_known_fraction: float
-    """Of the pointwise work: launched inside of a range with shapes."""
-    sequences: Sequences | None
-    """None where shapes identify the work."""
-
-    def started_in(self, window: tuple[int, int]) -> UnfusedWork:
-        """The same without the operations that started before the step of ``window``."""
-        started = self.operations.filter(pl.col("start_ns").is_between(*window, closed="left"))
-        return replace(self, operations=started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +63,6 @@ UnfusedTimes = Mapping[str, Measurement[UnfusedTime]]
 
 
 @artifact
-def unfused_work(step: StepView, operators: Operators) -> UnfusedWork:
-    """The unfused work among the operations of the step."""
-    return classify_unfused(step.operations, operators, step.config)
-
-
-@artifact
 def named_work(operators: Operators, unfused_work: UnfusedWork) -> Measurement[UnfusedWork]:
     """The unfused work; missing where no operators were recorded, which name it."""
     return known(unfused_work) if any(map(is_operator, operators.found)) else missing(NO_OPERATORS)
@@ -138,19 +77,19 @@ def unfused_times(step: StepView, named_work: UnfusedWork) -> UnfusedTimes:
 @artifact
 def fused_fractions(named_work: UnfusedWork, operators: Operators) -> Mapping[str, Measurement[FusedFractions]]:
     """What fused kernels would leave, per operation that the order of the operators identifies."""
-    return {op: measure_fused(op, named_work, operators) for op in _FOUND_IN_ORDER}
+    return {op: measure_fused(op, named_work, operators) for op in FOUND_IN_ORDER}
 
 
 def _measure_time(op: str, work: UnfusedWork, step: StepView) -> Measurement[UnfusedTime]:
     with_shapes = f"{100 * work.shapes_known_fraction:.0f}%"
     few_shapes = f"operators with recorded shapes launched only {with_shapes} of the pointwise work {_RECORD_SHAPES}"
     reason = None
-    if not (work.operations["op"] == op).any():
+    if not (work.operations["operator"] == op).any():
         reason = f"no kernel of this operation ({op.replace('_', ' ')}) was found in the step"
     if op in _FOUND_BY_SHAPE and work.sequences is not None:
         if op in work.sequences.ambiguous:
             reason = f"{few_shapes}, and the order of the operators is ambiguous: {work.sequences.ambiguous[op]}"
-        elif op not in _FOUND_IN_ORDER:
+        elif op not in FOUND_IN_ORDER:
             reason = few_shapes
         elif reason:
             reason = f"{few_shapes}, and its operators were not found in their known order"
@@ -261,108 +200,13 @@ def barrier_exposed_ns(step: StepView, named_work: UnfusedWork) -> int:
     return _time_alone(BARRIER, named_work.operations, step.window)
 
 
-def _shape_rules(config: RunConfig) -> dict[str, _ShapeRule]:
-    """What identifies operations by the tensors they work on; only those whose shapes the config gives."""
-    rules: dict[str, _ShapeRule] = {}
-    hidden, experts = config.whole_number("hidden_size"), config.whole_number("num_moe_experts")
-    top_k, rotated = config.whole_number("moe_router_topk"), _rotated_dimensions(config)
-    if rotated:
-        heads, channels = rotated
-        # Tokens x batch x heads x channels of queries or keys: all channels, or the half that is rotated.
-        rules[ROPE] = _ShapeRule(
-            _POINTWISE, lambda _, shapes: len(shapes[0]) == 4 and shapes[0][2] in heads and shapes[0][3] in channels
-        )
-    if experts and top_k:
-        # Tokens (x batch) x experts, or x chosen experts: scores, maps of the choice, probabilities.
-        rules[ROUTER_TOPK] = _ShapeRule(
-            _ROUTING,
-            lambda _, shapes: 2 <= len(shapes[0]) <= 3 and shapes[0][-1] in (experts, top_k) and shapes[0][0] > experts,
-        )
-    if hidden:
-        rules[BIAS_DROPOUT_ADD] = _ShapeRule(
-            _PLAIN,
-            lambda name, shapes: name in _RESIDUAL_OPERATORS and len(shapes[0]) == 3 and shapes[0][-1] == hidden,
-        )
-    return rules
-
-
-def _rotated_dimensions(config: RunConfig) -> tuple[frozenset[int], frozenset[int]] | None:
-    """(numbers of heads, channels of a head) of tensors that the rotary embedding works on; None where not known."""
-    heads, tensor = config.whole_number("num_attention_heads"), config.whole_number("tensor_model_parallel_size")
-    hidden = config.whole_number("hidden_size")
-    if not heads or not tensor or not hidden or config.get("multi_latent_attention") is True:
-        return None
-    groups = config.whole_number("num_query_groups") or heads
-    channels = config.whole_number("kv_channels") or hidden // heads
-    percent = config.get("rotary_percent")
-    part = round(channels * percent) if isinstance(percent, float) else channels
-    return frozenset((heads // tensor, max(1, groups // tensor), 1)), frozenset((channels, part, part // 2))
-
-
-def classify_unfused(operations: Operations, operators: Operators, config: RunConfig) -> UnfusedWork:
-    """Which work ``operations`` of one rank are, by ``operators`` of its process around their launches.
-
-    Where the shapes of too little of the pointwise work were recorded, the order of the operators decides.
-    """
-    launches = operations.select(pl.col("category").cast(pl.String), "launch_thread", "launch_start_ns")
-    inside = [
-        None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
-        for _, thread, at_ns in launches.iter_rows()
-    ]
-    nearest = [_nearest_shapes(index, operators) for index in inside]
-    plain = [shapes is not None for shapes, kind in zip(nearest, launches["category"], strict=True) if kind in _PLAIN]
-    shapes_known = sum(plain) / len(plain) if plain else 1.0
-    rules, sequences = _shape_rules(config), None
-    if shapes_known < fact_thresholds.MINIMUM_SHAPED_FRACTION:
-        rules = {op: rule for op, rule in rules.items() if op not in _FOUND_IN_ORDER}
-        sequences = _find_sequences(operations, inside, operators, config)
-    parts = sequences.parts if sequences else {}
-    works: dict[str, tuple[str, ...]] = {}
-    ops: list[str | None] = []
-    kernels: list[int | None] = []
-    ranges: list[int | None] = []
-    for category, index, shapes in zip(launches["category"], inside, nearest, strict=True):
-        # The range around that is an operator of a sequence, or a node of its backward pass.
-        part_range = next((around for around in operators.around(index) if around in parts), None)
-        work, fused_kernel = _find_work(category, index, operators, works)
-        if part_range is not None:
-            part = parts[part_range]
-            work, fused_kernel = part.work, part.number
-        elif work is None and shapes is not None:
-            work = next((op for op, rule in rules.items() if rule.fits(category, *shapes)), None)
-        elif category in GEMM_CATEGORIES:
-            work = None
-        ops.append(work)
-        kernels.append(fused_kernel if work is not None else None)
-        ranges.append(part_range)
-    with_work = operations.with_columns(
-        op=pl.Series(ops, dtype=pl.String),
-        fused_kernel=pl.Series(kernels, dtype=pl.Int64),
-        part_range=pl.Series(ranges, dtype=pl.Int64),
-    )
-    return UnfusedWork(with_work, shapes_known, sequences)
-
-
-def _find_sequences(
-    operations: Operations, inside: Sequence[int | None], operators: Operators, config: RunConfig
-) -> Sequences:
-    """The sequences of ``operators``, without the rotary embedding of latent attention, which no such kernel fuses."""
-    phases = operations["phase"].cast(pl.String) if "phase" in operations.columns else [None] * operations.height
-    attention = {index for index, phase in zip(inside, phases, strict=True) if index is not None and phase == FORWARD}
-    sequences = find_sequences(operators, attention)
-    if config.get("multi_latent_attention") is not True:
-        return sequences
-    parts = {index: part for index, part in sequences.parts.items() if part.work != ROPE}
-    return Sequences(parts, sequences.ambiguous)
-
-
 def measure_fused(op: str, work: UnfusedWork, operators: Operators) -> Measurement[FusedFractions]:
     """What remains of the kernels of ``op`` if one kernel takes over each part of the sequences.
 
     It takes as long as an operator of the part that moves the same bytes (``Pace``), or at most as long as the slowest
     operator. A backward kernel reads and writes what the forward one does.
     """
-    own = work.operations.filter((pl.col("op") == op) & pl.col("part_range").is_not_null())
+    own = work.operations.filter((pl.col("operator") == op) & pl.col("operator_range").is_not_null())
     if work.sequences is None or not own.height:
         return missing("no such sequence of operators was looked for, or none was found")
     paces = {
@@ -372,7 +216,7 @@ def measure_fused(op: str, work: UnfusedWork, operators: Operators) -> Measureme
         for name, pace in sequence.paces.items()
     }
     duration_ns: dict[FusedPart, dict[int, int]] = {}
-    for index, ns in own.select("part_range", DURATION).iter_rows():
+    for index, ns in own.select("operator_range", DURATION).iter_rows():
         of_operator = duration_ns.setdefault(work.sequences.parts[index], {})
         of_operator[index] = of_operator.get(index, 0) + ns
     fastest_ns: dict[int, float] = {}
@@ -392,37 +236,10 @@ def measure_fused(op: str, work: UnfusedWork, operators: Operators) -> Measureme
     return known(FusedFractions((least + most) / 2 / total, least / total, most / total))
 
 
-def _find_work(
-    category: str, index: int | None, operators: Operators, works: dict[str, tuple[str, ...]]
-) -> tuple[str | None, int | None]:
-    """The work that a range around the range ``index`` surrounds. An exchange can be part of a barrier alone.
-
-    Of the loss with the outermost such range, which a fused kernel takes over. ``works``: by name of a range what it
-    surrounds, for the names met so far.
-    """
-    is_exchange = category in COMMUNICATION_CATEGORIES
-    innermost_work: str | None = None
-    outermost: int | None = None
-    for around in operators.around(index):
-        name = operators.found[around].name
-        if name not in works:
-            works[name] = tuple(row.work for row in torch_operators().unfused if row.inside.search(name))
-        for work in works[name]:
-            if (work == BARRIER) == is_exchange and innermost_work in (None, work):
-                innermost_work, outermost = work, around
-    return innermost_work, outermost if innermost_work == LOSS else None
-
-
-def _nearest_shapes(index: int | None, operators: Operators) -> tuple[str, Sizes] | None:
-    """Name and shapes of the innermost range around that recorded any."""
-    around = (operators.found[place] for place in operators.around(index))
-    return next(((each.name, each.sizes) for each in around if each.sizes and each.sizes[0]), None)
-
-
-def _time_alone(op: str, operations: Operations, window: tuple[int, int]) -> int:
+def _time_alone(op: str, operations: UnfusedOperations, window: tuple[int, int]) -> int:
     """Time of the step in which a kernel of ``op`` runs and no other work computes."""
-    kernels = operations.filter(pl.col("op") == op)
-    is_other = (pl.col("op").is_null() | (pl.col("op") != op)) & pl.col("category").cast(pl.String).is_in(
+    kernels = operations.filter(pl.col("operator") == op)
+    is_other = (pl.col("operator").is_null() | (pl.col("operator") != op)) & pl.col("category").cast(pl.String).is_in(
         COMPUTE_CATEGORIES
     )
     step = (
@@ -438,17 +255,17 @@ def _time_alone(op: str, operations: Operations, window: tuple[int, int]) -> int
     return busy_ns - shared_ns
 
 
-def _launch_starved_time(op: str, operations: Operations, slices: Slices) -> int:
+def _launch_starved_time(op: str, operations: UnfusedOperations, slices: Slices) -> int:
     """Launch-starved time after which the next operation to start is one of ``op``."""
     starved = slices.filter((pl.col("active") & _STARVED) != 0)
     next_started = (
         starved.select("end_ns", ns=DURATION)
         .sort("end_ns")
         .join_asof(
-            operations.select("start_ns", "op").sort("start_ns", "op"),
+            operations.select("start_ns", "operator").sort("start_ns", "operator"),
             left_on="end_ns",
             right_on="start_ns",
             strategy="forward",
         )
     )
-    return int(next_started.filter(pl.col("op") == op)["ns"].sum())
+    return int(next_started.filter(pl.col("operator") == op)["ns"].sum())

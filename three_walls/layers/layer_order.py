@@ -8,6 +8,7 @@ A forward layer of Megatron Core (transformer/transformer_layer.py, transformer/
 A backward layer launches the same in reverse, so it is read backwards. Only what can be recognized by kernels alone
 separates the parts: the attention kernel of each pass, norms, routers' kernels, GEMMs, permutations and token
 exchanges. Without expert parallelism there are no exchanges; the experts' GEMMs then follow the router's kernels.
+A dense layer has an MLP after the second norm. Linear attention and state space models take the place of attention.
 """
 
 from __future__ import annotations
@@ -16,18 +17,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from three_walls.layers.attention_passes import BACKWARD, FORWARD
-from three_walls.layers.moe_passes import COMBINE, DISPATCH, EXPERT_GEMM, PERMUTE, ROUTER, SHARED_EXPERT, UNPERMUTE
 from three_walls.tables.buckets import GEMM_CATEGORIES, TOKEN_EXCHANGES
-
-ATTENTION, EXPERTS, OUTSIDE = "attention", "experts", "outside"
-MODULES = (ATTENTION, ROUTER, DISPATCH, EXPERTS, COMBINE, OUTSIDE)
-"""``router`` begins with the norm before it; ``dispatch`` and ``combine`` contain the permutations of tokens."""
-
-EXPERT, PREPROCESS, ATTENTION_CORE, PROJECTION = "expert", "preprocess", "attention_core", "projection"
+from three_walls.tables.model_parts import (
+    ATTENTION,
+    ATTENTION_CORE,
+    BACKWARD,
+    COMBINE,
+    DISPATCH,
+    EXPERT,
+    EXPERT_GEMM,
+    EXPERTS,
+    FORWARD,
+    MLP,
+    PERMUTE,
+    PREPROCESS,
+    PROJECTION,
+    ROUTER,
+    SHARED_EXPERT,
+    UNPERMUTE,
+)
 
 FORWARD_GEMMS, BACKWARD_GEMMS = 2, 4
-"""GEMMs of shared experts in one pass through an MoE layer."""
+"""GEMMs of an MLP, and of shared experts, in one pass through a layer."""
 
 _CATEGORIES_BEFORE_DISPATCH = ("ep_control", "tensor_parallel", "all_gather", "copy_d2h_pinned", "copy_d2h_pageable")
 """What prepares a dispatch: ranks exchange the counts of their tokens, and the host reads them."""
@@ -35,7 +46,7 @@ _CATEGORIES_AFTER_LAYERS = ("optimizer", "pipeline_p2p", "copy_h2d_pinned", "cop
 """What ends the last layer of a micro-batch where no norm follows it."""
 
 _NORM = "norm"
-_ATTENTION = ("attention", "attention_unfused")
+_ATTENTION = ("attention", "attention_unfused", "linear_attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,27 @@ class Launches:
         """The last place in [begin, end) of a launch of ``categories``."""
         return next((place for place in reversed(range(begin, end)) if self.categories[place] in categories), None)
 
+    def marks(self, phase: str) -> list[int]:
+        """The places of the one kernel of each pass of attention in ``phase``."""
+        return [place for place, other in enumerate(self.phases) if other == phase]
+
+    def mlp_norms(self, mark: int, limit: int, phase: str) -> tuple[int, int] | None:
+        """The norm before the MLP of the dense layer with attention at ``mark``, and the norm after it.
+
+        None where the norm after attention is the next layer's. ``limit``: the next attention, or the end.
+        """
+        projection = self.first(mark + 1, limit, *GEMM_CATEGORIES)
+        norm = None if projection is None else self.first(projection, limit, _NORM)
+        if norm is None:
+            return None
+        after = norm
+        while after < limit and self.categories[after] == _NORM:
+            after += 1
+        following = self.first(after, limit, _NORM)
+        following = limit if following is None else following
+        needed = FORWARD_GEMMS if phase == FORWARD else BACKWARD_GEMMS
+        return (norm, following) if len(self.places(after, following, *GEMM_CATEGORIES)) >= needed else None
+
     def begin_of_run(self, place: int, begin: int) -> int:
         """Where the consecutive launches of the category at ``place`` begin, not before ``begin``."""
         while place > begin and self.categories[place - 1] == self.categories[place]:
@@ -75,7 +107,7 @@ class Place:
     """Where a launch belongs."""
 
     module: str | None
-    work: str | None
+    part: str | None
     number: int
     """Of the pass through a layer, from 0 in the order of the launches given."""
 
@@ -95,38 +127,53 @@ def place_in_layers(launches: Launches, phase: str, shared: SharedExperts | None
     where they route or exchange tokens (recompute of the MoE layer alone).
     """
     places: list[Place | None] = [None] * len(launches)
-    marks = [place for place, other in enumerate(launches.phases) if other == phase]
+    marks = launches.marks(phase)
     is_part = not marks
     if is_part and launches.first(0, len(launches), ROUTER, *TOKEN_EXCHANGES) is None:
         return places
-    bounds = [(0, len(launches))] if is_part else _bound_layers(launches, marks)
+    bounds = [(0, len(launches))] if is_part else bound_layers(launches, marks, phase)
     for number, (begin, end) in enumerate(bounds):
         mark = None if is_part else marks[number]
-        for place, module, work in _split_layer(launches, (begin, end), mark, phase, shared):
-            places[place] = Place(module, work, number)
+        for place, module, part in _split_layer(launches, (begin, end), mark, phase, shared):
+            places[place] = Place(module, part, number)
     return places
 
 
-def _bound_layers(launches: Launches, marks: list[int]) -> list[tuple[int, int]]:
-    """[begin, end) of the layer around each attention kernel."""
+def bound_layers(launches: Launches, marks: Sequence[int], phase: str) -> list[tuple[int, int]]:
+    """[begin, end) of the layer around each of ``marks``."""
     limits = [*marks[1:], len(launches)]
-    ends = [_end_layer(launches, mark, limit) for mark, limit in zip(marks, limits, strict=True)]
-    norms = [len(launches.places(end, mark, _NORM)) for end, mark in zip(ends, marks[1:], strict=False)]
-    # Between two micro-batches lies the model's last norm too.
-    usual = min((count for count in norms if count), default=None)
+    ends = [_end_layer(launches, mark, limit, phase) for mark, limit in zip(marks, limits, strict=True)]
+    usual = _count_norms(launches, ends, marks)
     begins = []
     for number, mark in enumerate(marks):
         earliest = 0 if number == 0 else ends[number - 1]
-        norms_before = launches.places(earliest, mark, _NORM)
-        if norms_before:
-            begins.append(norms_before[-usual] if usual and usual <= len(norms_before) else norms_before[0])
+        norms = launches.places(earliest, mark, _NORM)
+        if norms:
+            begins.append(norms[-min(usual.get(launches.categories[mark], len(norms)), len(norms))])
         else:
             begins.append(mark if number == 0 else earliest)
     limits = [*begins[1:], len(launches)]
     return [(begin, min(end, limit)) for begin, end, limit in zip(begins, ends, limits, strict=True)]
 
 
-def _end_layer(launches: Launches, mark: int, limit: int) -> int:
+def _count_norms(launches: Launches, ends: Sequence[int], marks: Sequence[int]) -> dict[str, int]:
+    """Norms from the begin of a layer to its attention, by the category of that.
+
+    Between two micro-batches lies the model's last norm too: there the other direction is launched.
+    """
+    inner: dict[str, int] = {}
+    every: dict[str, int] = {}
+    for end, mark in zip(ends, marks[1:], strict=False):
+        kind, count = launches.categories[mark], len(launches.places(end, mark, _NORM))
+        if count:
+            is_inner = not any(place in launches.breaks for place in range(end, mark + 1))
+            for counts in (every, inner) if is_inner else (every,):
+                counts[kind] = min(counts.get(kind, count), count)
+    least = min(every.values(), default=0)
+    return {kind: inner.get(kind, least) for kind in every}
+
+
+def _end_layer(launches: Launches, mark: int, limit: int, phase: str) -> int:
     """Where the layer with attention at ``mark`` ends: at the norm after its combine. ``limit``: the next attention."""
     last_exchange = launches.last(mark, limit, *TOKEN_EXCHANGES)
     first_router = launches.first(mark, limit, ROUTER)
@@ -138,10 +185,12 @@ def _end_layer(launches: Launches, mark: int, limit: int) -> int:
         gemm = launches.last(first_router, min(limit if norm is None else norm, turn), *GEMM_CATEGORIES)
         after = first_router if gemm is None else gemm + 1
     else:
-        norm = launches.first(mark, limit, _NORM)
-        after = limit if norm is None else norm
-        while after < limit and launches.categories[after] == _NORM:
-            after += 1
+        norms = launches.mlp_norms(mark, limit, phase)
+        if norms is not None:
+            after = norms[1]
+        else:
+            projection = launches.first(mark + 1, limit, *GEMM_CATEGORIES)
+            after = limit if projection is None else projection + 1
     ends = (_NORM, *_CATEGORIES_AFTER_LAYERS)
     for place in range(after, limit):
         if launches.categories[place] in ends:
@@ -154,7 +203,7 @@ def _end_layer(launches: Launches, mark: int, limit: int) -> int:
 def _split_layer(
     launches: Launches, bounds: tuple[int, int], mark: int | None, phase: str, shared: SharedExperts | None
 ) -> Iterator[tuple[int, str | None, str | None]]:
-    """(place, module, work) of the launches of one layer."""
+    """(place, module, part) of the launches of one layer."""
     begin, end = bounds
     from_attention = begin if mark is None else mark + 1
     side = shared.stream if shared else None
@@ -164,10 +213,11 @@ def _split_layer(
     routed = launches.first(from_attention, end, ROUTER, *TOKEN_EXCHANGES)
     if routed is None:
         # A dense layer: the norm before its MLP ends the attention.
-        norm = launches.first(from_attention, end, _NORM)
-        dense = end if norm is None else norm
+        norms = None if mark is None else launches.mlp_norms(mark, end, phase)
+        dense = end if norms is None else norms[0]
         yield from _split_attention(launches, (begin, dense), mark, phase)
-        yield from ((place, None, None) for place in range(dense, end))
+        for place in range(dense, end):
+            yield place, MLP, PROJECTION if launches.categories[place] in GEMM_CATEGORIES else None
         return
     norm = launches.last(from_attention, routed, _NORM)
     router = begin if mark is None else routed if norm is None else launches.begin_of_run(norm, from_attention)
@@ -216,7 +266,7 @@ def _find_experts(launches: Launches, bounds: tuple[int, int], gemms: list[int])
 def _split_router(
     launches: Launches, bounds: tuple[int, int], routed: int, phase: str, shared: SharedExperts | None
 ) -> Iterator[tuple[int, str, str]]:
-    """(place, module, work) between attention and dispatch: shared experts, the router, what prepares the dispatch."""
+    """(place, module, part) between attention and dispatch: shared experts, the router, what prepares the dispatch."""
     begin, end = bounds
     in_shared = range(0)
     if shared is not None and shared.stream is None:
@@ -236,7 +286,7 @@ def _split_router(
 def _split_attention(
     launches: Launches, bounds: tuple[int, int], mark: int | None, phase: str
 ) -> Iterator[tuple[int, str, str | None]]:
-    """(place, module, work) of attention. Unfused, it multiplies once before and after its softmax, backward twice."""
+    """(place, module, part) of attention. Unfused, it multiplies once before and after its softmax, backward twice."""
     begin, end = bounds
     core: set[int] = set()
     if mark is not None and launches.categories[mark] == "attention_unfused":

@@ -165,11 +165,23 @@ def read_moe_pattern(value: object, layers: int) -> frozenset[int] | None:
     return frozenset(number for number, flag in enumerate(flags) if flag)
 
 
+def read_hybrid_layers(config: RunConfig) -> str:
+    """The layers of a hybrid model, a letter each: what mixes tokens, E for experts, - for an MLP; empty for others.
+
+    Layers of multi-token prediction follow a slash, and a bar begins a pipeline stage
+    (mcore:megatron/core/models/hybrid/hybrid_layer_allocation.py).
+    """
+    pattern = config.get("hybrid_override_pattern")
+    return pattern.partition("/")[0].replace("|", "") if isinstance(pattern, str) else ""
+
+
 def find_moe_layers(config: RunConfig, layers: int) -> Measurement[frozenset[int]]:
     """Numbers (from 0) of the MoE layers among ``layers``; missing where ``moe_layer_freq`` cannot be read.
 
-    A configuration without ``moe_layer_freq`` has the default: all of them.
+    A configuration without ``moe_layer_freq`` has the default: all of them. A hybrid model names each.
     """
+    if hybrid := read_hybrid_layers(config):
+        return known(frozenset(number for number, kind in enumerate(hybrid) if kind == "E"))
     pattern = config.get("moe_layer_freq") if config.knows("moe_layer_freq") else 1
     moe_layers = read_moe_pattern(pattern, layers)
     return known_or_missing(moe_layers, f"moe_layer_freq {pattern} does not name the MoE layers")

@@ -10,14 +10,14 @@ import numpy as np
 import polars as pl
 
 from three_walls.facts.fact_rows import CriticalPath, Prediction, Synchronizations
-from three_walls.facts.unfused_ops import UnfusedWork
+from three_walls.layers.labels import LabelledOperations
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.text import in_ms
 from three_walls.replay import replay_thresholds
 from three_walls.replay.build_graph import build_graphs
 from three_walls.replay.find_critical_path import summarize_critical_path
-from three_walls.replay.labels import label_operations
+from three_walls.replay.label_ranks import label_ranks
 from three_walls.replay.loader_waits import find_loader_waits
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
 from three_walls.replay.profiler_cost import measure_profiler_cost
@@ -127,7 +127,7 @@ def run_replay(
     timeline: Timeline,
     ranks_in_full: MatchedRanks,
     attribution: Attribution,
-    unfused_work: UnfusedWork,
+    labelled_step: LabelledOperations,
     cuda_graph_fraction: Measurement[float],
     log_steps: Measurement[LogSteps],
     progress: Progress,
@@ -149,8 +149,7 @@ def run_replay(
         return _without_replay(_NO_LAUNCHES.format(missing=1.0))
     error = max(map(_measure_error, chain([graph], graphs)))  # one graph after the other, so that each leaves memory
     limit = replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION
-    started = unfused_work.started_in(step.window)
-    labelled = label_operations(graph, traces, step.config, {step.rank_index: started})
+    labelled = label_ranks(graph, traces, step.config, {step.rank_index: labelled_step})
     graph = replace(graph, operations=labelled)
     place = graph.ranks.index(step.rank_index)
     added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])

@@ -1,6 +1,6 @@
 """Changes the work of a step as an edit would: the primitives of every prediction.
 
-Each takes the work that the changes before it left. Columns that labels would fill (``replay/labels.py``) may be
+Each takes the work that the changes before it left. Columns that labels would fill (``layers/labels.py``) may be
 missing: a selection by such a label then selects nothing.
 """
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from three_walls.layers.attention_passes import BACKWARD, FORWARD
 from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, Edges, Kind, StepGraph, Work, replay
 from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
+from three_walls.tables.model_parts import BACKWARD, FORWARD
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 
@@ -40,7 +40,7 @@ def _find_operations(operations: Operations, select: Selection) -> BoolArray:
     layer = pl.col("layer")
     by_column = {
         "category": pl.col("category").cast(pl.String).is_in(categories) if categories else None,
-        "work": pl.col("work").is_in(list(select.work)) if select.work else None,
+        "part": pl.coalesce("operator", "part").is_in(list(select.work)) if select.work else None,
         "module": pl.col("module").is_in(list(select.modules)) if select.modules else None,
         "direction": pl.col("direction").is_in(list(select.directions)) if select.directions else None,
         "rank_number": pl.col("rank_number").is_in(list(select.ranks)) if select.ranks else None,

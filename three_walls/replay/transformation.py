@@ -18,6 +18,7 @@ from three_walls.tables.buckets import (
     Group,
     categories_of,
 )
+from three_walls.tables.model_parts import OPERATORS, PARTS
 
 
 class Action(StrEnum):
@@ -68,30 +69,8 @@ CATEGORY_GROUPS: Mapping[str, tuple[str, ...]] = {
     "gemms": GEMM_CATEGORIES,
 }
 """Names of groups of categories that a selection may give instead of a category."""
-WORK = (
-    "attention_core",
-    "barrier",
-    "bias_dropout_add",
-    "combine",
-    "dispatch",
-    "expert",
-    "expert_gemm",
-    "gradient_reduction",
-    "loss",
-    "optimizer",
-    "permute",
-    "preprocess",
-    "projection",
-    "rope",
-    "router",
-    "router_topk",
-    "shared_expert",
-    "unpermute",
-    "wgrad_accumulation",
-)
-"""What an operation may be part of (``replay/labels.py``)."""
-MODULES = ("attention", "router", "dispatch", "experts", "combine", "outside")
-DIRECTIONS = ("forward", "backward", "recompute")
+WORK = (*PARTS, *OPERATORS)
+"""What an operation may be part of, or be by the operators around its launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +80,7 @@ class Selection:
     categories: tuple[str, ...] = ()
     """Names of categories (``tables/buckets.py``), or of groups of them: ``communication``, ``compute``, ``gemms``."""
     work: tuple[str, ...] = ()
-    """Labels of ``replay/labels.py``: ``rope``, ``loss``, ``expert_gemm``, ``dispatch``, ..."""
+    """Labels of ``layers/labels.py``: ``rope``, ``loss``, ``expert_gemm``, ``dispatch``, ..."""
     modules: tuple[str, ...] = ()
     """Modules of a layer: ``attention``, ``router``, ``dispatch``, ``experts``, ``combine``; ``outside`` of layers."""
     directions: tuple[str, ...] = ()

@@ -15,9 +15,9 @@ import polars as pl
 from three_walls.replay.step_graph import NONE, StepGraph, Work
 from three_walls.replay.transformation import Level
 from three_walls.tables.buckets import GEMM_CATEGORIES
+from three_walls.tables.model_parts import EXPERT_GEMM
 from three_walls.trace.schemas import BoolArray, Int64Array
 
-EXPERT_GEMM = "expert_gemm"
 _FILL = "memset"
 _ASKS = ("other", "module_load")
 """Kinds of calls (tables/api-calls.yaml) by which a library prepares a launch."""
@@ -73,8 +73,8 @@ def _find_launches(
     of_stretch = operation[last]
     is_gemm = category.is_in(list(GEMM_CATEGORIES)).to_numpy()
     is_expert = np.zeros(operations.height, dtype=bool)
-    if "work" in operations.columns:
-        is_expert = is_gemm & (operations["work"] == EXPERT_GEMM).fill_null(value=False).to_numpy()
+    if "part" in operations.columns:
+        is_expert = is_gemm & (operations["part"] == EXPERT_GEMM).fill_null(value=False).to_numpy()
     of_expert, of_other = (
         (of_stretch != NONE) & flags[of_stretch] for flags in (is_expert & selected, is_gemm & ~is_expert)
     )

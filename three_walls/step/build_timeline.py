@@ -29,12 +29,10 @@ from three_walls.step.communication_owners import (
 )
 from three_walls.step.find_steps import TRAINING_STEP_TEXT, StepSource, find_steps
 from three_walls.step.step_tables import (
-    SCHEDULE_NODES,
     ClassifiedOperations,
     LaunchedOperations,
     Launches,
     Operations,
-    ScheduleNodes,
     Steps,
     ThreadIntervals,
 )
@@ -50,27 +48,10 @@ from three_walls.trace.schemas import (
     ROWS_AT_ONCE,
     AnyTable,
     EventRecords,
-    HostRanges,
     Int64Array,
     ProfilerOverhead,
     StreamWaits,
     share_constants,
-)
-
-# NVTX ranges of Megatron's expert-parallel overlap. Megatron Core's ``ScheduleNode`` (pipeline_parallel/utils.py) puts
-# a range around the launches of each node of a layer: always up to release 0.16, with ``nvtx_ranges`` since. The range
-# is named after the node and its direction; delayed weight gradients have a range of their own
-# (models/gpt/fine_grained_callables.py).
-ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE = "attn", "moe_dispatch", "mlp", "moe_combine"
-WEIGHT_GRADIENTS = "wgrad"
-
-NODE_TEXTS = (
-    *(
-        f"{node} {direction}"
-        for node in (ATTENTION, DISPATCH_NODE, EXPERTS, COMBINE_NODE)
-        for direction in ("forward", "backward")
-    ),
-    f"{EXPERTS} {WEIGHT_GRADIENTS}",
 )
 
 _REMEDIES = {
@@ -110,7 +91,6 @@ class Timeline:
     """All CUDA API calls: what host threads were doing."""
     stream_waits: StreamWaits
     event_records: EventRecords
-    schedule_nodes: ScheduleNodes
 
     def with_steps(self, steps: Steps) -> Timeline:
         """This timeline with other ``steps``."""
@@ -130,8 +110,8 @@ def find_between(rows: AnyTable, column: str, begin: int, end: int) -> AnyTable:
 
 
 def wanted_ranges(step_range: str | None) -> WantedRanges:
-    """The NVTX ranges an analysis reads: steps, the user's own, owners of communication, nodes of overlapped layers,
-    and those that show a setting or Megatron.
+    """The NVTX ranges an analysis reads: steps, the user's own, owners of communication, and those that show a setting
+    or Megatron.
 
     Raises UsageError where ``step_range`` is no regular expression that can be searched in linear time.
     """
@@ -140,7 +120,7 @@ def wanted_ranges(step_range: str | None) -> WantedRanges:
     owners = tuple(text for row in collective_owners().owners for text in row.texts)
     settings = tuple(text for row in shown_settings() for text in row.ranges)
     signs = tuple(text for sign in (*megatron_signs().ranges, *megatron_signs().shared_ranges) for text in sign.texts)
-    needles = (TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *NODE_TEXTS, *settings, *signs)
+    needles = (TRAINING_STEP_TEXT, *ALL_TO_ALL_TEXTS, *owners, *settings, *signs)
     return WantedRanges(tuple(dict.fromkeys(needles)), step_range or None, numbered=TRAINING_STEP_TEXT)
 
 
@@ -183,7 +163,6 @@ def build_timeline(
         api_calls=api_calls,
         stream_waits=pl.concat([trace.stream_waits for trace in traces]),
         event_records=pl.concat([trace.event_records for trace in traces]),
-        schedule_nodes=_list_schedule_nodes(ranges),
     )
 
 
@@ -263,17 +242,6 @@ def _add_hosts(trace: Trace) -> LaunchedOperations:
     capture_id = pl.lit(trace.capture_id, dtype=pl.Int64)
     operations = trace.operations.with_columns(capture_id=capture_id, process=process)
     return operations.hstack(find_launches(operations.select("process", "correlation"), trace.api_calls))
-
-
-def _list_schedule_nodes(ranges: HostRanges) -> ScheduleNodes:
-    """The schedule's nodes among NVTX ``ranges``, sorted. Ranges that never closed are left out."""
-    words = pl.col("text").str.split(" ")
-    return (
-        ranges.filter(pl.col("text").is_in(NODE_TEXTS) & pl.col("end_ns").is_not_null())
-        .with_columns(node=words.list.first(), direction=words.list.last())
-        .match_to_schema(SCHEDULE_NODES, extra_columns="ignore")
-        .sort("capture_id", "process", "start_ns", "end_ns", "node")
-    )
 
 
 def find_launches(operations: AnyTable, api_calls: ApiCalls) -> Launches:

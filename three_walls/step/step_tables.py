@@ -198,20 +198,6 @@ CalledWaits = Annotated[StreamWaits, _CALLED]
 CalledRecords = Annotated[EventRecords, _CALLED]
 """Waits and records with the thread that made the call, and when."""
 
-SCHEDULE_NODES = pl.Schema(
-    {
-        "capture_id": pl.Int64,
-        "process": pl.Int64,
-        "node": pl.String,  # attn, moe_dispatch, mlp or moe_combine
-        "direction": pl.String,  # forward, backward or wgrad
-        "start_ns": pl.Int64,  # when the host began to launch the node
-        "end_ns": pl.Int64,
-    }
-)
-
-ScheduleNodes = Annotated[pl.DataFrame, SCHEDULE_NODES]
-"""Nodes of layers under expert-parallel overlap."""
-
 RANGE_TIMES = pl.Schema(
     {
         "thread": pl.Int64,

@@ -21,7 +21,7 @@ from three_walls.step.ownership import union_where
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.slow_ranks import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.step.step_rows import Straggler
-from three_walls.step.step_tables import Operations, ScheduleNodes, Slices, StepKeys, Steps
+from three_walls.step.step_tables import Operations, Slices, StepKeys, Steps
 from three_walls.step.stragglers import SICK_CAUSES, StragglerCause
 from three_walls.tables.hardware import GpuModel, find_gpu
 from three_walls.trace.capabilities import NONE_RECORDED, YES, common_capabilities
@@ -104,8 +104,6 @@ class StepView:
     the group shares its GPU with another process."""
     kept_steps: Steps
     """All kept steps of the rank (``step/find_steps.py``: STEPS)."""
-    schedule_nodes: ScheduleNodes
-    """What each host launched for which node of an overlapped layer (``step/build_timeline.py``)."""
     why: str
     """Which step it is and why that one, in words."""
     least_transfer: frozenset[str] = frozenset()
@@ -261,7 +259,6 @@ def choose_step(
         budget_ns={str(bucket): int(ns) for bucket, ns in budget},
         transfer_ns=transfer_ns,
         kept_steps=kept_steps,
-        schedule_nodes=timeline.schedule_nodes,
         why=f"rank {rank.rank}, step {step}: its {which} step; {reason}",
         least_transfer=frozenset(attribution.transfer.filter(of_step & pl.col("is_least"))["class"].to_list()),
         contended_ns=contended_ns,

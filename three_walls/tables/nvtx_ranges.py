@@ -18,7 +18,6 @@ from three_walls.lib.load_documents import ByName, NamedRow, Pattern, Text, betw
 from three_walls.lib.resources import TABLES_DIR
 
 DATA_PARALLEL, TENSOR_PARALLEL, TOKENS = "data_parallel", "tensor_parallel", "tokens"
-LOSS, WGRAD_ACCUMULATION, BARRIER = "loss", "wgrad_accumulation", "barrier"
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,6 @@ def exchanges(dispatch: list[int], combine: list[int]) -> pl.DataFrame:
                 "pass": place,
                 "direction": "forward",
                 "part": part,
-                "position": 0,
                 "start_ns": 10_000 * place,
                 "end_ns": 10_000 * place + duration,
             }
@@ -188,7 +187,7 @@ def test_bandwidth_is_what_transfers_after_the_last_arrival() -> None:
     rates = measure_rates(calls, arrivals(calls, [100] * 8 + [100, 200, 200, 100] * 2, resolved=True), model())
     assert token_rates(rates).achieved_bytes_per_s == pytest.approx(MODEL_SENT * 1e9 / 125)
     assert token_rates(rates).includes_waiting is False
-    assert rates.by_part == {"dispatch": 10 * MODEL_SENT * 1e6, "combine": pytest.approx(MODEL_SENT * 1e9 / 150)}
+    assert rates.by_kind == {"dispatch": 10 * MODEL_SENT * 1e6, "combine": pytest.approx(MODEL_SENT * 1e9 / 150)}
     assert token_rates(rates).fastest_bytes_per_s == 10 * MODEL_SENT * 1e6
     assert token_rates(rates).spread_ratio == 1
 
@@ -198,7 +197,7 @@ def test_from_one_rank_it_is_a_lower_bound_by_the_fastest_call() -> None:
     rates = measure_rates(exchanges([400, 900, 500, 2000] * 2, [100, 3000, 800, 700] * 2), NOBODY, model())
     assert token_rates(rates).achieved_bytes_per_s == 10 * MODEL_SENT * 1e6
     assert token_rates(rates).includes_waiting is True
-    assert set(rates.by_part.values()) == {10 * MODEL_SENT * 1e6}
+    assert set(rates.by_kind.values()) == {10 * MODEL_SENT * 1e6}
     assert token_rates(rates).spread_ratio == 7.5
 
 
@@ -215,7 +214,7 @@ def test_deepeps_kernels_keep_a_bandwidth_each() -> None:
         NOBODY,
         model(moe_token_dispatcher_type="flex"),
     )
-    assert rates.by_part["combine"] == 4 * rates.by_part["dispatch"]
+    assert rates.by_kind["combine"] == 4 * rates.by_kind["dispatch"]
 
 
 def test_too_few_exchanges_give_no_bandwidth() -> None:
@@ -231,12 +230,12 @@ def test_an_exchange_of_probabilities_that_always_waits_carries_no_tokens() -> N
             ("forward", "dispatch", 0, 200),
             ("forward", "dispatch", 1, 5),
             ("forward", "combine", 2, 200),
-            ("backward", "dispatch", 0, 200),
-            ("backward", "combine", 1, 4000),
-            ("backward", "combine", 2, 100),
+            ("backward", "combine", 0, 200),
+            ("backward", "dispatch", 1, 4000),
+            ("backward", "dispatch", 2, 100),
         ):
             start = 100_000 * number + 10_000 * (position + 4 * (direction == "backward"))
-            row = {"pass": number, "direction": direction, "part": part, "position": position}
+            row = {"pass": number, "direction": direction, "part": part}
             rows.append({**row, "start_ns": start, "end_ns": start + duration})
     rates = measure_rates(pl.DataFrame(rows), NOBODY, model())
     assert token_rates(rates).fastest_bytes_per_s == 10 * MODEL_SENT * 1e6

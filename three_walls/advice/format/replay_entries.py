@@ -28,8 +28,6 @@ from three_walls.lib.load_documents import Text, Texts, between, suggest
 from three_walls.replay.transformation import (
     ALL,
     CATEGORY_GROUPS,
-    DIRECTIONS,
-    MODULES,
     NOTHING,
     WORK,
     Action,
@@ -38,6 +36,7 @@ from three_walls.replay.transformation import (
     Transformation,
 )
 from three_walls.tables.buckets import CATEGORIES
+from three_walls.tables.model_parts import DIRECTIONS, MODULES
 
 _LEVELLED = {
     "time": ALL,

@@ -183,7 +183,7 @@ def recompute(report: Report) -> Section | None:
         "Recompute",
         (Table("recompute", columns, report.recompute_layers, is_compact=True),),
         lead=f"The backward pass of the representative step spends {total} on recomputing forward work. Full: the "
-        "whole layer. Selective: its core attention only.",
+        "whole layer. Selective: a part of it.",
         link="Recompute",
         in_menu=True,
     )

@@ -25,12 +25,14 @@ from three_walls.report.section import (
     Table,
 )
 from three_walls.tables.buckets import Wall
+from three_walls.tables.model_parts import DIRECTIONS, MOE_PARTS
 
-DIRECTIONS = ("forward", "recompute", "backward")
-PARTS = ("router", "permute", "dispatch", "expert_gemm", "combine", "unpermute", "shared_expert")
-"""In the order in which a token passes through them."""
-
-PART_TITLES = {"expert_gemm": "expert GEMM", "shared_expert": "shared expert"}
+PART_TITLES = {
+    "preprocess": "preparing the dispatch",
+    "expert_gemm": "expert GEMM",
+    "expert": "experts, besides GEMMs",
+    "shared_expert": "shared experts",
+}
 """Parts whose name is no word -> what charts call them."""
 
 CARRYING_PARTS = ("dispatch", "combine")
@@ -109,7 +111,7 @@ def _place(direction: str, part: str) -> tuple[int, str, int, str]:
     def index(name: str, order: tuple[str, ...]) -> int:
         return order.index(name) if name in order else len(order)
 
-    return index(direction, DIRECTIONS), direction, index(part, PARTS), part
+    return index(direction, DIRECTIONS), direction, index(part, MOE_PARTS), part
 
 
 def _add(parts: list[MoePart]) -> MoePart:

@@ -136,7 +136,7 @@ class RankSurvey:
     def timeline(self) -> Timeline:
         """The timeline of all ranks, without operations other than communication and without what hosts did."""
         nothing = pl.DataFrame()
-        return Timeline(self.calls, self.steps, self.sources, nothing, nothing, ApiCalls(), *[nothing] * 3)
+        return Timeline(self.calls, self.steps, self.sources, nothing, nothing, ApiCalls(), nothing, nothing)
 
     def with_steps(self, steps: Steps) -> RankSurvey:
         """The same with the numbers of ``steps``, which are the same steps in other numbers, kept or not."""

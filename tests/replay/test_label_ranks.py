@@ -1,4 +1,4 @@
-"""What each operation of a step is labelled as: on small traces, and on real ones."""
+"""The labels of the operations of several ranks: on small traces, and on real ones."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from tests.facts.moe_model import (
 from tests.paths import SAMPLES
 from tests.replay.small_graphs import build_graph
 from tests.trace_builder import ADAM, GEMM, POINTWISE, SEND_RECV, TraceBuilder
-from three_walls.replay import labels
-from three_walls.replay.labels import LABELS, label_operations
+from three_walls.layers.directions import align
+from three_walls.layers.labels import LABELS
+from three_walls.replay.label_ranks import label_ranks
 from three_walls.step.build_timeline import build_timeline, wanted_ranges
 from three_walls.step.find_steps import median_steps
 from three_walls.step.ranks.matched_ranks import match_ranks
@@ -88,8 +89,8 @@ class Program(TraceBuilder):
     def step(self, accumulates: bool = False, replays: bool = False) -> None:
         for _ in range(2):
             for _ in range(2):
-                self.launch(*(name for name, _ in FORWARD_KERNELS))
-            self.launch(NORM, GEMM)
+                self.inside("TransformerLayer", *(name for name, _ in FORWARD_KERNELS))
+            self.inside("output_layer", NORM, GEMM)
             for _ in range(2):
                 self.go_back(accumulates, replays)
         self.launch(ADAM)
@@ -108,8 +109,8 @@ def label(paths: list[Path]) -> pl.DataFrame:
         matched_ranks,
         timeline.steps.filter("kept", pl.col("step") == min(median_steps(timeline.steps).values())),
     )
-    labelled = label_operations(graph, read.with_kernels, read.config)
-    assert labelled.columns == [*graph.operations.columns, *LABELS]
+    labelled = label_ranks(graph, read.with_kernels, read.config, {})
+    assert labelled.columns == [*graph.operations.columns, "rank_number", "name", *LABELS]
     assert labelled.select(graph.operations.columns).equals(graph.operations)
     return labelled.sort("rank", "launch_start_ns", "start_ns")
 
@@ -147,22 +148,16 @@ def test_every_kernel_of_every_layer_has_its_module_and_place(tmp_path: Path, ha
             places = backward.select("direction", "micro_batch", "layer").unique().rows()
             assert places == [("backward", micro_batch, layer)]
     assert found.row(-1, named=True)["name"] == ADAM
-    assert found.select("module", "work", "direction", "layer").row(-1) == ("outside", "optimizer", None, None)
+    assert found.select("module", "part", "direction", "layer").row(-1) == ("outside", "optimizer", None, None)
 
 
-def test_work_distinguishes_expert_gemms_exchanges_and_permutations(tmp_path: Path) -> None:
+def test_parts_distinguish_expert_gemms_exchanges_and_permutations(tmp_path: Path) -> None:
     found = label([write(Program(), tmp_path)])
-    assert found["work"][:LAYER].to_list() == [
+    assert found["part"][:LAYER].to_list() == [
         None, "projection", "attention_core", "projection", "router", "router", "permute", "dispatch", "expert_gemm",
         "expert_gemm", "combine", "unpermute", "unpermute",
     ]  # fmt: skip
     assert found["rank_number"].unique().to_list() == [0]
-
-
-def test_without_ranges_one_thread_for_both_directions_shows_none(tmp_path: Path) -> None:
-    found = label([write(Program(has_ranges=False, has_autograd_thread=False), tmp_path)])
-    assert found.filter(pl.col("module").is_not_null())["name"].to_list() == [ADAM]
-    assert found["direction"].null_count() == found.height
 
 
 def test_with_ranges_one_thread_is_enough(tmp_path: Path) -> None:
@@ -173,12 +168,12 @@ def test_with_ranges_one_thread_is_enough(tmp_path: Path) -> None:
 
 def test_gradients_are_accumulated_in_the_module_of_their_gemm(tmp_path: Path) -> None:
     found = label([write(Program(), tmp_path, accumulates=True)])
-    added = found.filter(pl.col("work") == "wgrad_accumulation")
+    added = found.filter(pl.col("operator") == "wgrad_accumulation")
     counts = dict(added.group_by("module").len().iter_rows())
     assert counts == {"experts": 4 * 4, "attention": 4 * 4}
     assert added["layer"].null_count() == 0
     others = label([write(Program(process=Program().process + (1 << 24)), tmp_path)])
-    assert others.filter(pl.col("work") == "wgrad_accumulation").is_empty()
+    assert others.filter(pl.col("operator") == "wgrad_accumulation").is_empty()
 
 
 def test_replayed_layers_are_those_of_the_backward_pass_that_follows(tmp_path: Path) -> None:
@@ -219,7 +214,7 @@ def test_a_rank_whose_ranges_are_not_read_has_the_labels_of_the_one_that_was(
             program.step()
         paths.append(program.write(tmp_path / f"rank{rank}.sqlite"))
     found = label(paths)
-    columns = list(LABELS)[2:]
+    columns = [name for name in LABELS if name != "operator_range"]
     halves = [found.filter(pl.col("rank") == place).select(columns) for place in range(2)]
     assert halves[0].equals(halves[1])
     assert found["rank_number"].unique().sort().to_list() == [0, 1]
@@ -228,10 +223,10 @@ def test_a_rank_whose_ranges_are_not_read_has_the_labels_of_the_one_that_was(
 def test_sequences_are_aligned_around_what_only_one_has() -> None:
     reference = list("abcdefgh") * 2
     longer = list("abcdXefgh") + list("abcdefgh")
-    assert labels._align(longer, reference) == [*range(4), None, *range(4, 16)]
+    assert align(longer, reference) == [*range(4), None, *range(4, 16)]
     shorter = list("abcdfghabcdefgh")
-    assert labels._align(shorter, reference) == [*range(4), *range(5, 16)]
-    assert labels._align(list("xyz"), reference) == [None] * 3
+    assert align(shorter, reference) == [*range(4), *range(5, 16)]
+    assert align(list("xyz"), reference) == [None] * 3
 
 
 @pytest.mark.slow
@@ -247,9 +242,9 @@ def test_every_operation_of_a_real_step_has_a_module(name: str, expert_gemms: in
     found = label([SAMPLES / name])
     assert found["module"].null_count() == 0
     # Two experts per rank, four layers, two micro-batches: two GEMMs forward and four backward each.
-    assert found.filter(pl.col("work") == "expert_gemm").height == expert_gemms
+    assert found.filter(pl.col("part") == "expert_gemm").height == expert_gemms
     for direction in ("forward", "backward"):
         layers = found.filter((pl.col("direction") == direction) & pl.col("layer").is_not_null())
         assert layers.select("micro_batch", "layer").unique().height == 2 * 4
-        exchanges = layers.filter(pl.col("work").is_in(["dispatch", "combine"]))
+        exchanges = layers.filter(pl.col("part").is_in(["dispatch", "combine"]))
         assert exchanges.group_by("micro_batch", "layer").len()["len"].n_unique() == 1

@@ -1,0 +1,259 @@
+"""What each launch of a step is part of, layer by layer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.layers.launch_tables import Pass, backward, differences, forward, in_one_thread, label, settings
+from tests.layers.layers import (
+    ATTENTION,
+    ATTENTION_BACK,
+    DENSE,
+    DENSE_BACK,
+    EMBEDDING,
+    EXPERTS,
+    EXPERTS_BACK,
+    HEAD,
+    HEAD_BACK,
+    MLP,
+    MLP_BACK,
+    MOE,
+    MOE_BACK,
+    ROUTER,
+    ROUTER_BACK,
+    UPDATE,
+    without_exchanges,
+)
+from three_walls.megatron.settings.run_config import RunConfig
+
+TWO_MICRO_BATCHES = settings(
+    num_layers=2, micro_batch_size=1, global_batch_size=2, pipeline_model_parallel_size=1, world_size=1,
+    tensor_model_parallel_size=1, context_parallel_size=1,
+)  # fmt: skip
+
+
+def micro_batch(number: int, layers: list[tuple[str, str]]) -> list[Pass]:
+    """Forward through ``layers`` and back."""
+    count = len(layers)
+    return [
+        forward(EMBEDDING, None, number),
+        *(forward(table, layer, number) for layer, (table, _) in enumerate(layers)),
+        forward(HEAD, None, number),
+        backward(HEAD_BACK, None, number),
+        *(backward(layers[layer][1], layer, number) for layer in reversed(range(count))),
+    ]
+
+
+def step(*layers: tuple[str, str]) -> list[Pass]:
+    return [*micro_batch(0, list(layers)), *micro_batch(1, list(layers)), Pass(UPDATE, None)]
+
+
+def check(passes: list[Pass], config: RunConfig | None = None) -> None:
+    assert differences(label(passes, config)) == []
+
+
+def test_a_dense_layer_is_attention_and_an_mlp() -> None:
+    check(step((DENSE, DENSE_BACK), (DENSE, DENSE_BACK)), TWO_MICRO_BATCHES)
+
+
+def test_an_moe_layer_is_attention_router_dispatch_experts_and_combine() -> None:
+    check(step((MOE, MOE_BACK), (MOE, MOE_BACK)), TWO_MICRO_BATCHES)
+
+
+def test_the_first_layer_of_an_moe_model_may_be_dense() -> None:
+    check(step((DENSE, DENSE_BACK), (MOE, MOE_BACK)), TWO_MICRO_BATCHES)
+
+
+def test_without_exchanges_the_gemms_after_the_router_are_the_experts() -> None:
+    layer = without_exchanges(MOE), without_exchanges(MOE_BACK)
+    check(step(layer, layer), TWO_MICRO_BATCHES)
+
+
+def test_without_a_config_the_runs_of_forward_passes_show_the_layers() -> None:
+    check(step((MOE, MOE_BACK), (MOE, MOE_BACK)))
+
+
+def test_passes_that_do_not_fit_the_config_have_no_layer() -> None:
+    three = settings(num_layers=3, pipeline_model_parallel_size=1)
+    found = label(step((DENSE, DENSE_BACK), (DENSE, DENSE_BACK)), three)
+    assert found["layer"].null_count() == found["micro_batch"].null_count() == found.height
+    in_layers = found.filter(found["expected_layer"].is_not_null())
+    assert in_layers["module"].equals(in_layers["expected_module"], check_names=False)
+
+
+def test_order_on_the_device_stands_in_for_threads_that_were_not_recorded() -> None:
+    passes = step((MOE, MOE_BACK), (MOE, MOE_BACK))
+    known = label(passes, TWO_MICRO_BATCHES)
+    found = label(in_one_thread(passes, None), TWO_MICRO_BATCHES)
+    in_layers = known["pass"].is_not_null()
+    columns = ["module", "part", "direction", "layer", "micro_batch"]
+    assert found.filter(in_layers).select(columns).equals(known.filter(in_layers).select(columns))
+
+
+UNFUSED = """
+norm               attention
+gemm               attention  projection
+gemm               attention  attention_core
+attention_unfused> attention  attention_core
+gemm               attention  attention_core
+gemm               attention  projection
+"""
+UNFUSED_BACK = """
+gemm               attention  projection
+gemm               attention  projection
+gemm               attention  attention_core
+gemm               attention  attention_core
+attention_unfused< attention  attention_core
+gemm               attention  attention_core
+gemm               attention  attention_core
+gemm               attention  projection
+gemm               attention  projection
+norm               attention
+"""
+
+
+def test_the_gemms_around_the_softmax_are_core_attention() -> None:
+    layer = UNFUSED + MLP, MLP_BACK + UNFUSED_BACK
+    check(step(layer, layer), TWO_MICRO_BATCHES)
+
+
+SHARED = """
+norm            router    router
+gemm            router    shared_expert
+elementwise     router    shared_expert
+gemm            router    shared_expert
+gemm            router    router
+router          router    router
+"""
+SHARED_BACK = """
+router          router    router
+gemm            router    router
+gemm            router    router
+gemm            router    shared_expert
+gemm            router    shared_expert
+elementwise     router    shared_expert
+gemm            router    shared_expert
+gemm            router    shared_expert
+norm            router    router
+"""
+HAS_SHARED = {"moe_shared_expert_intermediate_size": 64, "num_layers": 2, "pipeline_model_parallel_size": 1}
+
+
+def test_shared_experts_run_between_the_norm_and_the_router() -> None:
+    layer = ATTENTION + SHARED + EXPERTS, EXPERTS_BACK + SHARED_BACK + ATTENTION_BACK
+    check(step(layer, layer), settings(**HAS_SHARED))
+
+
+def test_the_same_gemms_are_the_routers_where_no_shared_experts_are_configured() -> None:
+    layer = ATTENTION + SHARED + EXPERTS, EXPERTS_BACK + SHARED_BACK + ATTENTION_BACK
+    found = label(step(layer, layer), settings(**HAS_SHARED | {"moe_shared_expert_intermediate_size": None}))
+    assert "shared_expert" not in found["part"].to_list()
+
+
+def test_overlapped_shared_experts_run_on_a_stream_of_their_own() -> None:
+    side = "gemm 9 router shared_expert\n"
+    exchange = "ep_all_to_all   dispatch  dispatch\n"
+    back = "ep_all_to_all   combine   combine\n"
+    layer = (
+        ATTENTION + ROUTER + EXPERTS.replace(exchange, exchange + side + side),
+        EXPERTS_BACK.replace(back, back + side * 4) + ROUTER_BACK + ATTENTION_BACK,
+    )
+    check(step(layer, layer), settings(**HAS_SHARED, moe_shared_expert_overlap=True))
+
+
+MIXER = """
+norm               attention
+gemm               attention  projection
+linear_attention   attention  attention_core
+linear_attention>  attention  attention_core
+norm               attention
+gemm               attention  projection
+elementwise        attention
+"""
+MIXER_BACK = """
+gemm               attention  projection
+gemm               attention  projection
+norm               attention
+linear_attention   attention  attention_core
+linear_attention<  attention  attention_core
+linear_attention   attention  attention_core
+gemm               attention  projection
+gemm               attention  projection
+norm               attention
+"""
+
+
+def test_linear_attention_takes_the_place_of_attention() -> None:
+    """As in a model of gated delta nets, of which every layer has an MLP or experts."""
+    check(step((MIXER + MLP, MLP_BACK + MIXER_BACK), (MOE, MOE_BACK)), TWO_MICRO_BATCHES)
+
+
+def test_in_a_hybrid_model_every_letter_of_the_pattern_is_a_layer() -> None:
+    """M*E: the first mixer has no MLP; attention and the experts after it are two layers."""
+    config = settings(hybrid_override_pattern="M*E", num_layers=3, pipeline_model_parallel_size=1)
+    passes = [
+        forward(MIXER, 0), forward(ATTENTION, 1), forward(ROUTER + EXPERTS, 2), forward(HEAD, None),
+        backward(HEAD_BACK, None), backward(EXPERTS_BACK + ROUTER_BACK, 2), backward(ATTENTION_BACK, 1),
+        backward(MIXER_BACK, 0),
+    ]  # fmt: skip
+    check(passes, config)
+
+
+def test_forward_and_backward_layers_that_are_launched_in_turn_are_told_apart_by_their_threads() -> None:
+    """Expert-parallel overlap launches node by node; within one direction layers are whole."""
+    nodes = [
+        forward(ATTENTION + ROUTER, 0, 0), forward(EXPERTS, 0, 0), forward(ATTENTION + ROUTER, 1, 0),
+        forward(EXPERTS, 1, 0),
+        *(
+            node
+            for layer in (0, 1)
+            for node in (
+                backward(EXPERTS_BACK, 1 - layer, 0), forward(ATTENTION + ROUTER, layer, 1),
+                backward(ROUTER_BACK, 1 - layer, 0), forward(EXPERTS, layer, 1), backward(ATTENTION_BACK, 1 - layer, 0),
+            )
+        ),
+        backward(MOE_BACK, 1, 1), backward(MOE_BACK, 0, 1),
+    ]  # fmt: skip
+    check(nodes, TWO_MICRO_BATCHES)
+    unknown = label(in_one_thread(nodes, None), TWO_MICRO_BATCHES)
+    assert unknown["direction"].null_count() == unknown.height
+    assert unknown["module"].null_count() == unknown.height
+
+
+def test_delayed_weight_gradients_belong_to_the_experts_that_went_back_last() -> None:
+    short = "\n".join(line for line in EXPERTS_BACK.splitlines() if not line.startswith("gemm"))
+    delayed = Pass("gemm experts expert_gemm\ngemm experts expert_gemm\n", "backward", 0, 0)
+    back = short.replace("elementwise     experts   expert\n", "gemm experts expert_gemm\ngemm experts expert_gemm\n")
+    passes = [
+        forward(MOE, 0), forward(HEAD, None), backward(HEAD_BACK, None),
+        backward(back + ROUTER_BACK + ATTENTION_BACK, 0), delayed,
+    ]  # fmt: skip
+    found = label(passes, settings(num_layers=1, pipeline_model_parallel_size=1), [("mlp wgrad", 4, 4)])
+    assert differences(found) == []
+
+
+@pytest.mark.parametrize(
+    "passes", [[Pass("gemm\nnorm\n", None)], [Pass("attention_unfused\ngemm\n", None)]], ids=["norm", "softmax"]
+)
+def test_what_neither_attends_nor_routes_is_no_layer(passes: list[Pass]) -> None:
+    check(passes)
+
+
+def test_what_computes_from_the_optimizers_first_kernel_on_is_its_work() -> None:
+    """Muon runs GEMMs; sums over ranks between them are no work of the optimizer."""
+    update = """
+elementwise     outside
+optimizer       outside   optimizer
+all_reduce      outside
+gemm            outside   optimizer
+elementwise     outside   optimizer
+"""
+    found = label([*micro_batch(0, [(DENSE, DENSE_BACK)]), Pass(update, None)])
+    parts = found.tail(5).select("module", "part").rows()
+    assert parts[1:] == [
+        ("outside", "optimizer"),
+        ("outside", None),
+        ("outside", "optimizer"),
+        ("outside", "optimizer"),
+    ]
+    assert parts[0] == ("outside", None)

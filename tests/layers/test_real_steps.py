@@ -1,0 +1,76 @@
+"""Real steps get the same labels with and without what their captures recorded of the host."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from tests.paths import SAMPLES
+from three_walls.layers.label_operations import label_operations, labelled_step
+from three_walls.layers.labels import LabelledOperations
+from three_walls.layers.unfused_work import classify_unfused
+from three_walls.pipeline import _measure
+from three_walls.step.intervals import DURATION
+from three_walls.step.operators import nest_operators
+from three_walls.step.step_tables import Operations
+from three_walls.step.step_view import StepView, step
+from three_walls.trace.run_request import RunRequest
+
+pytestmark = pytest.mark.slow
+
+WITHOUT_RANGES = {
+    "te-fused-attention": 0.99,
+    "qwen-full-recompute.sqlite.xz": 0.99,  # every layer is replayed
+    "shared-experts": 0.99,  # attention is replayed
+    "wide-slowlink-ep-overlap.sqlite.xz": 0.99,  # forward and backward are launched in turn
+    "wide-nvlink-deepep.sqlite.xz": 0.99,
+    "te-cuda-graphs": 0.98,
+}
+IN_ORDER = ("qwen-full-recompute.sqlite.xz", "wide-nvlink-deepep.sqlite.xz", "shared-experts")
+
+
+def read(name: str) -> tuple[StepView, LabelledOperations]:
+    path = SAMPLES / name
+    config = next(path.glob("run_config*.yaml"), None) if path.is_dir() else None
+    artifacts = _measure(RunRequest((path,), config=config), lambda _: None).artifacts
+    return artifacts.pull(step), artifacts.pull(labelled_step)
+
+
+def label_without_ranges(view: StepView, operations: Operations) -> LabelledOperations:
+    ranges = nest_operators(view.trace.ranges.clear())
+    work = classify_unfused(operations, ranges, view.config).operations
+    return label_operations(work, view.names, ranges, view.config)
+
+
+def agreement(found: LabelledOperations, known: LabelledOperations, column: str) -> float:
+    """The part of the time in layers in which both have the same label."""
+    is_same = found[column].eq_missing(known[column])
+    in_layers = known["pass"].is_not_null()
+    ns = known.select(DURATION).to_series()
+    return ns.filter(in_layers & is_same).sum() / ns.filter(in_layers).sum()
+
+
+@pytest.mark.parametrize(("name", "least"), WITHOUT_RANGES.items())
+def test_without_ranges_the_threads_show_directions_layers_and_modules(name: str, least: float) -> None:
+    view, known = read(name)
+    found = label_without_ranges(view, view.started)
+    for column in ("direction", "module", "layer", "micro_batch"):
+        assert agreement(found, known, column) >= least, column
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_without_threads_the_order_on_the_device_does(name: str) -> None:
+    view, known = read(name)
+    unknown = pl.lit(None, dtype=pl.Int64)
+    found = label_without_ranges(
+        view, view.started.with_columns(launch_thread=unknown, launch_start_ns=unknown, launch_end_ns=unknown)
+    )
+    for column in ("direction", "module", "layer", "micro_batch"):
+        assert agreement(found, known, column) >= 0.98, column
+
+
+def test_interleaved_layers_of_unknown_threads_are_not_guessed_at() -> None:
+    view, _ = read("wide-slowlink-ep-overlap.sqlite.xz")
+    unknown = pl.lit(None, dtype=pl.Int64)
+    found = label_without_ranges(view, view.started.with_columns(launch_thread=unknown, launch_start_ns=unknown))
+    assert found["pass"].null_count() == found.height
