@@ -36,6 +36,8 @@ COLUMNS: dict[str, list[str]] = {
     "NVTX_EVENTS": _NVTX,
     "PROFILER_OVERHEAD": _OVERHEAD,
     "CUDA_GPU_MEMORY_USAGE_EVENTS": _MEMORY_USAGE,
+    "GPU_METRICS": ["timestamp", "typeId", "metricId", "value"],
+    "TARGET_INFO_GPU_METRICS": ["typeId", "metricId", "metricName"],
     "NVTX_PAYLOAD_SCHEMAS": ["domainId", "schemaId", "name", "payloadSize"],
     "NVTX_PAYLOAD_SCHEMA_ENTRIES": ["domainId", "schemaId", "idx", "type", "name", "offset"],
 }
@@ -162,6 +164,15 @@ class TraceBuilder:
         place = {"globalPid": self.process if process is None else process, "deviceId": self.device}
         values = {"bytes": size, "memKind": kind, "memoryOperationType": int(freed)}
         self.add("CUDA_GPU_MEMORY_USAGE_EVENTS", start=start, **place, **values)
+        return self
+
+    def samples(self, metrics: dict[str, list[int]], begin: int = 0, period: int = 1000, gpu: int = 0) -> TraceBuilder:
+        """Hardware counters of ``gpu``: by metric its values, ``period`` ns apart from ``begin``."""
+        kind = (1 << 48) + (1 << 32) + gpu
+        for number, (name, values) in enumerate(metrics.items()):
+            self.add("TARGET_INFO_GPU_METRICS", typeId=kind, metricId=number, metricName=name)
+            for order, value in enumerate(values):
+                self.add("GPU_METRICS", timestamp=begin + order * period, typeId=kind, metricId=number, value=value)
         return self
 
     def nvtx(self, text: str, start: int, end: int | None, inline: bool = False) -> TraceBuilder:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from three_walls.trace.gpu_samples import GPU_METRICS
 from three_walls.trace.nccl_payload import holds_payloads
 from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_tables import API, COPIES, GRAPHS, KERNELS, MEMORY_USAGE, MEMSETS, NVTX
@@ -39,7 +40,11 @@ _TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"),
         "capture with --cuda-memory-usage=true",
     ),
-    "gpu_metrics": ("GPU_METRICS", ("timestamp",), "capture with --gpu-metrics-devices=..."),
+    "gpu_metrics": (
+        GPU_METRICS,
+        ("timestamp", "typeId", "metricId", "value"),
+        "capture with --gpu-metrics-devices=cuda-visible",
+    ),
     "nccl_payload": (
         "NVTX_EVENTS",
         ("binaryData",),

@@ -111,6 +111,23 @@ MEMORY_EVENTS = pl.Schema(
     }
 )
 
+GPU_SAMPLES = pl.Schema(
+    {
+        "gpu": pl.Int64(),  # number of the GPU on its host, as nsys counts them
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+        # Fractions of the peak, from 0 to 1; null where not recorded.
+        "tensor_active": pl.Float64(),
+        "sm_active": pl.Float64(),
+        "memory_read": pl.Float64(),
+        "memory_write": pl.Float64(),
+        "nvlink_receive": pl.Float64(),
+        "nvlink_send": pl.Float64(),
+        "pcie_receive": pl.Float64(),
+        "pcie_send": pl.Float64(),
+    }
+)
+
 OVERHEAD = pl.Schema(
     {
         "thread": pl.Int64,  # globalTid that the profiler held up
@@ -145,6 +162,9 @@ EventRecords = Annotated[ExportRecords, _CAPTURE]
 ExportNcclCalls = Annotated[pl.DataFrame, NCCL_CALLS]
 NcclCalls = Annotated[ExportNcclCalls, _CAPTURE]
 """NCCL's own ranges, which state communicators and sizes."""
+
+GpuSamples = Annotated[pl.DataFrame, GPU_SAMPLES]
+"""Hardware counters of GPUs: what ran on a GPU from start to end used its parts that much."""
 
 MemoryEvents = Annotated[pl.DataFrame, MEMORY_EVENTS]
 """Allocations by the driver."""
