@@ -44,6 +44,7 @@ from three_walls.facts.counted_world import add_counted_world
 from three_walls.facts.cuda_graphs import graph_coverage
 from three_walls.facts.gemm_efficiency import efficiency
 from three_walls.facts.gemm_shapes import gemm_shapes
+from three_walls.facts.hardware_metrics import hardware
 from three_walls.facts.host_copies import copies
 from three_walls.facts.input_warnings import measured_warnings
 from three_walls.facts.log_facts import log_mismatch, log_summary
@@ -318,6 +319,7 @@ def _build_report(run: _Run, diagnosis: Diagnosis, replayed: ReplayedRun) -> Liv
         efficiency=artifacts.find(efficiency).value or (),
         gemm_shapes=artifacts.find(gemm_shapes).value or (),
         copies=artifacts.find(copies).value or (),
+        hardware=artifacts.find(hardware).value or (),
         first_trial=diagnosis.first_trial,
         known_good_recipe=diagnosis.recipe,
         no_recipe_reason=diagnosis.no_recipe_reason,

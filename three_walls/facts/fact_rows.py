@@ -184,6 +184,36 @@ class Efficiency:
 
 
 @dataclass(frozen=True, slots=True)
+class HardwareUse:
+    """How much of the GPU a part of the representative step uses, as sampled by its hardware counters.
+
+    Each is an average over the time that the part owns, as a fraction of the peak: of whatever ran then, concurrent
+    operations included. Null where the counter was not recorded.
+    """
+
+    kind: str
+    """``step``, ``bucket`` (of the budget) or ``module`` (of a layer)."""
+    name: str
+    """Of the bucket or module; ``unknown`` for operations without a module, ``idle`` where none runs; else empty."""
+    ns: int
+    """The time that it owns and that samples cover. Buckets sum to the step, and so do modules."""
+    alone_fraction: float
+    """The part of ``ns`` in samples that it owns throughout. The others also describe what ran before or after it."""
+    tensor_active: float | None
+    """Tensor pipes."""
+    sm_active: float | None
+    """Multiprocessors with work, be it waiting."""
+    memory_read: float | None
+    """Device memory."""
+    memory_write: float | None
+    nvlink_receive: float | None
+    """Protocol included, as in the next one."""
+    nvlink_send: float | None
+    pcie_receive: float | None
+    pcie_send: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class GemmShape:
     """GEMMs of one shape in the representative step: m x k times k x n, ``batch`` of them at once.
 

@@ -33,6 +33,7 @@ _ORDER = (
     "low_precision",
     "gemm_shapes",
     "host_copies",
+    "hardware_metrics",
     "memory_estimate",
     "half_tensor_parallel",
     "recorded_memory",

@@ -20,6 +20,7 @@ from three_walls.facts.fact_rows import (
     Efficiency,
     GemmShape,
     GraphCoverage,
+    HardwareUse,
     LogSummary,
     MoePart,
     OverlapSlowdown,
@@ -106,6 +107,9 @@ class Report:
     efficiency: tuple[Efficiency, ...] = ()
     gemm_shapes: tuple[GemmShape, ...] = ()
     copies: tuple[CopyBandwidth, ...] = ()
+    hardware: tuple[HardwareUse, ...] = ()
+    """The step, then its buckets in order of precedence, then the modules of its layers; empty where no hardware
+    counters were recorded."""
     first_trial: FirstTrial | None = None
     """Null for an empty plan."""
     known_good_recipe: KnownGoodRecipe | None = None

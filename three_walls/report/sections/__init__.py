@@ -18,6 +18,7 @@ from three_walls.report.sections.efficiency import efficiency
 from three_walls.report.sections.facts import facts, reading
 from three_walls.report.sections.findings import configured, findings
 from three_walls.report.sections.gaps import gaps
+from three_walls.report.sections.hardware import hardware
 from three_walls.report.sections.history import history
 from three_walls.report.sections.host_work import graphs, host_work, synchronizations
 from three_walls.report.sections.kernels import changed_kernels, kernels
@@ -53,6 +54,7 @@ SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     waits,
     timers,
     efficiency,
+    hardware,
     recompute,
     graphs,
     memory,
