@@ -51,7 +51,19 @@ def test_there_is_a_judge_for_every_capability_and_no_other() -> None:
 def test_a_good_capture_supports_everything(tmp_path: Path) -> None:
     path = add_messages(whole().write(tmp_path / "rank0.sqlite"), "Number of CUDA events collected: 12.")
     answer_of = answers(path)
-    assert {name for name, answer in answer_of.items() if answer != "yes"} == {"nccl_payload", "memory_usage"}
+    lacking = {name for name, answer in answer_of.items() if answer != "yes"}
+    assert lacking == {"nccl_payload", "memory_usage", "hardware_counters"}
+
+
+def test_hardware_counters_are_sampled_or_the_profiler_states_why_not(tmp_path: Path) -> None:
+    sampled = whole().samples({"SMs Active [Throughput %]": [1, 2]}).write(tmp_path / "sampled.sqlite")
+    assert answers(sampled)["hardware_counters"] == "yes"
+    without = whole().write(tmp_path / "without.sqlite")
+    assert "--gpu-metrics-devices" in found("hardware_counters", without)
+    refusal = "ERR_NVGPUCTRPERM: The user does not have permission to access GPU Performance Counters."
+    refused = add_messages(whole().write(tmp_path / "refused.sqlite"), "Number of CUDA events: 12.", refusal)
+    assert "does not have permission" in found("hardware_counters", refused)
+    assert "Number" not in found("hardware_counters", refused)
 
 
 @pytest.mark.parametrize(

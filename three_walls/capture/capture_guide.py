@@ -79,6 +79,8 @@ class CaptureRules:
     """In the order of ``three-walls doctor``."""
     dropped: tuple[Pattern, ...]
     """Found in messages of the profiler about missing events."""
+    refused: tuple[Pattern, ...]
+    """Found in messages that state why hardware counters could not be read."""
     usual: tuple[Pattern, ...]
     """Found in messages that sound alike and are harmless."""
 

@@ -231,6 +231,14 @@ def judge_memory_usage(captures: Captures) -> Judgement:
     return _judge_capability(captures, "gpu_memory_usage", "recorded")
 
 
+def judge_hardware_counters(captures: Captures) -> Judgement:
+    answer, contents = _judge_capability(captures, "gpu_metrics", "sampled in every report")
+    refusals = [text for text in _messages(captures) if any(p.search(text) for p in capture_rules().refused)]
+    if answer is Answer.NO and refusals:
+        return answer, _quote(refusals)
+    return answer, contents
+
+
 def judge_command_line(captures: Captures) -> Judgement:
     recorded = [trace.config.dialect != "unknown" for trace in captures.with_kernels]
     return _judge_reports(recorded, "Megatron settings")
@@ -253,15 +261,25 @@ def judge_profiler_overhead(captures: Captures) -> Judgement:
 
 def judge_no_drops(captures: Captures) -> Judgement:
     rules = capture_rules()
-    messages = dict.fromkeys(message for unparsed in captures.unparsed for message in unparsed.messages)
+    messages = _messages(captures)
     dropped = [text for text in messages if any(pattern.search(text) for pattern in rules.dropped)]
     if dropped:
-        return Answer.NO, "; ".join(" ".join(cut_sentence(text).split()) for text in dropped[:_MAXIMUM_MESSAGES])
+        return Answer.NO, _quote(dropped)
     if captures.capabilities.get("diagnostics") != YES:
         return Answer.UNKNOWN, "the export contains no messages of the profiler"
     if any(pattern.search(text) for text in messages for pattern in rules.usual):
         return Answer.YES, "the profiler gives only its usual warning for captures that end before the program"
     return Answer.YES, "the profiler reports none"
+
+
+def _messages(captures: Captures) -> list[str]:
+    """The different messages of the profiler."""
+    return list(dict.fromkeys(message for unparsed in captures.unparsed for message in unparsed.messages))
+
+
+def _quote(messages: Sequence[str]) -> str:
+    """The first of ``messages``, without private parts."""
+    return "; ".join(" ".join(cut_sentence(text).split()) for text in messages[:_MAXIMUM_MESSAGES])
 
 
 def _judge_capability(captures: Captures, name: str, contents: str) -> Judgement:
@@ -294,6 +312,7 @@ JUDGES: dict[str, Callable[[Captures], Judgement]] = {
     "event_edges": judge_event_edges,
     "nccl_payload": judge_nccl_payload,
     "memory_usage": judge_memory_usage,
+    "hardware_counters": judge_hardware_counters,
     "command_line": judge_command_line,
     "environment": judge_environment,
     "profiler_overhead": judge_profiler_overhead,
