@@ -114,9 +114,12 @@ def test_a_real_dense_step_by_bucket() -> None:
     assert (rows["data_parallel"].sm_active or 1) < 0.3 < 0.8 < (rows["elementwise"].sm_active or 0)
     assert (rows["optimizer"].memory_read or 0) + (rows["optimizer"].memory_write or 0) > 0.6
     assert (rows["launch_starved"].sm_active or 1) < 0.05
+    assert analyze_real().facts.number("gemm_tensor_active_fraction") == rows["gemm"].tensor_active
+    assert (analyze_real().facts.number("exposed_nvlink_send_fraction") or 0) > 0.4
 
 
 def test_a_real_dense_step_by_module() -> None:
+    """The modules that the layers of a dense model have, and idle time: together the step."""
     rows = {row.name: row for row in analyze_real().hardware if row.kind == "module"}
     assert [*rows] == ["attention", "mlp", "outside", "idle"]
     assert (rows["mlp"].tensor_active or 0) > (rows["attention"].tensor_active or 0) > 0.4

@@ -225,7 +225,10 @@ def gemm_memory_active_fraction(hardware: tuple[HardwareUse, ...]) -> Measuremen
 
 
 @fact("fraction", "the NVLink load of exposed communication", whole="what NVLink carries in one direction")
-def exposed_nvlink_receive_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[float]:
-    """Fraction of what NVLink carries in one direction that the GPU receives while communication is exposed, protocol
-    included, from sampled hardware counters. Time in which communication waits for peers counts too."""
-    return _measure(hardware, BUCKET, COMMUNICATION_CATEGORIES, "nvlink_receive")
+def exposed_nvlink_send_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[float]:
+    """Fraction of what NVLink carries in one direction that the GPU sends while communication is exposed, protocol
+    included, from sampled hardware counters. Time in which communication waits for peers counts too.
+
+    Not the same as: What the GPU receives then: peers also send while this rank computes or has not launched yet.
+    """
+    return _measure(hardware, BUCKET, COMMUNICATION_CATEGORIES, "nvlink_send")
