@@ -64,8 +64,10 @@ def read_rows(table: str) -> list[tuple[str, int, str | None, str | None]]:
     return rows
 
 
-def settings(**values: ConfigData) -> RunConfig:
-    return RunConfig({key: ConfigValue(value, "test") for key, value in values.items()})
+def settings(world_size: int | None = None, **values: ConfigData) -> RunConfig:
+    """``world_size``: what the run itself calculated, with which the batch sizes tell its micro-batches."""
+    stated = {key: ConfigValue(value, "test") for key, value in values.items()}
+    return RunConfig(stated, sizes={} if world_size is None else {"world_size": ConfigValue(world_size, "test")})
 
 
 def label(
