@@ -215,13 +215,13 @@ def _split_layer(
         # A dense layer: the norm before its MLP ends the attention.
         norms = None if mark is None else launches.mlp_norms(mark, end, phase)
         dense = end if norms is None else norms[0]
-        yield from _split_attention(launches, (begin, dense), mark, phase)
+        yield from _split_attention(launches, (begin, dense), mark)
         for place in range(dense, end):
             yield place, MLP, PROJECTION if launches.categories[place] in GEMM_CATEGORIES else None
         return
     norm = launches.last(from_attention, routed, _NORM)
     router = begin if mark is None else routed if norm is None else launches.begin_of_run(norm, from_attention)
-    yield from _split_attention(launches, (begin, router), mark, phase)
+    yield from _split_attention(launches, (begin, router), mark)
     dispatch, experts, combine = _find_experts(launches, (routed, end), gemms)
     yield from _split_router(launches, (router, dispatch), routed, phase, shared)
     for place in range(dispatch, end):
@@ -284,17 +284,19 @@ def _split_router(
 
 
 def _split_attention(
-    launches: Launches, bounds: tuple[int, int], mark: int | None, phase: str
+    launches: Launches, bounds: tuple[int, int], mark: int | None
 ) -> Iterator[tuple[int, str, str | None]]:
     """(place, module, part) of attention. Unfused, it multiplies once before and after its softmax, backward twice."""
     begin, end = bounds
     core: set[int] = set()
     if mark is not None and launches.categories[mark] == "attention_unfused":
-        around = 2 if phase == BACKWARD else 1
-        core = {
-            *launches.places(begin, mark, *GEMM_CATEGORIES)[-around:],
-            *launches.places(mark, end, *GEMM_CATEGORIES)[:around],
-        }
+        # A replay of core attention alone lies within the layer's backward pass.
+        for softmax in (place for place in range(begin, end) if launches.phases[place]):
+            around = 2 if launches.phases[softmax] == BACKWARD else 1
+            core |= {
+                *launches.places(begin, softmax, *GEMM_CATEGORIES)[-around:],
+                *launches.places(softmax, end, *GEMM_CATEGORIES)[:around],
+            }
     for place in range(begin, end):
         if place in core or launches.categories[place] in _ATTENTION:
             yield place, ATTENTION, ATTENTION_CORE
