@@ -19,6 +19,46 @@ gemm          attention  projection
 gemm          attention  projection
 norm          attention
 """
+UNFUSED = """
+norm               attention
+gemm               attention  projection
+gemm               attention  attention_core
+attention_unfused> attention  attention_core
+gemm               attention  attention_core
+gemm               attention  projection
+"""
+UNFUSED_BACK = """
+gemm               attention  projection
+gemm               attention  projection
+gemm               attention  attention_core
+gemm               attention  attention_core
+attention_unfused< attention  attention_core
+gemm               attention  attention_core
+gemm               attention  attention_core
+gemm               attention  projection
+gemm               attention  projection
+norm               attention
+"""
+MIXER = """
+norm               attention
+gemm               attention  projection
+linear_attention   attention  attention_core
+linear_attention>  attention  attention_core
+norm               attention
+gemm               attention  projection
+elementwise        attention
+"""
+MIXER_BACK = """
+gemm               attention  projection
+gemm               attention  projection
+norm               attention
+linear_attention   attention  attention_core
+linear_attention<  attention  attention_core
+linear_attention   attention  attention_core
+gemm               attention  projection
+gemm               attention  projection
+norm               attention
+"""
 MLP = """
 norm          mlp
 gemm          mlp        projection

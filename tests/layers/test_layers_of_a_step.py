@@ -15,12 +15,16 @@ from tests.layers.layers import (
     EXPERTS_BACK,
     HEAD,
     HEAD_BACK,
+    MIXER,
+    MIXER_BACK,
     MLP,
     MLP_BACK,
     MOE,
     MOE_BACK,
     ROUTER,
     ROUTER_BACK,
+    UNFUSED,
+    UNFUSED_BACK,
     UPDATE,
     without_exchanges,
 )
@@ -90,28 +94,6 @@ def test_order_on_the_device_stands_in_for_threads_that_were_not_recorded() -> N
     assert found.filter(in_layers).select(columns).equals(known.filter(in_layers).select(columns))
 
 
-UNFUSED = """
-norm               attention
-gemm               attention  projection
-gemm               attention  attention_core
-attention_unfused> attention  attention_core
-gemm               attention  attention_core
-gemm               attention  projection
-"""
-UNFUSED_BACK = """
-gemm               attention  projection
-gemm               attention  projection
-gemm               attention  attention_core
-gemm               attention  attention_core
-attention_unfused< attention  attention_core
-gemm               attention  attention_core
-gemm               attention  attention_core
-gemm               attention  projection
-gemm               attention  projection
-norm               attention
-"""
-
-
 def test_the_gemms_around_the_softmax_are_core_attention() -> None:
     layer = UNFUSED + MLP, MLP_BACK + UNFUSED_BACK
     check(step(layer, layer), TWO_MICRO_BATCHES)
@@ -150,6 +132,18 @@ def test_the_same_gemms_are_the_routers_where_no_shared_experts_are_configured()
     assert "shared_expert" not in found["part"].to_list()
 
 
+def test_gemms_on_several_other_streams_are_not_taken_for_shared_experts() -> None:
+    """Grouped GEMMs that are spread over streams look the same."""
+    first, second = "gemm 9 experts expert_gemm\n", "gemm 10 experts expert_gemm\n"
+    gemm = "gemm            experts   expert_gemm\n"
+
+    def spread(table: str) -> str:
+        return table.replace(gemm, first + second)
+
+    layer = ATTENTION + ROUTER + spread(EXPERTS), spread(EXPERTS_BACK) + ROUTER_BACK + ATTENTION_BACK
+    check(step(layer, layer), settings(**HAS_SHARED, moe_shared_expert_overlap=True))
+
+
 def test_overlapped_shared_experts_run_on_a_stream_of_their_own() -> None:
     side = "gemm 9 router shared_expert\n"
     exchange = "ep_all_to_all   dispatch  dispatch\n"
@@ -161,31 +155,18 @@ def test_overlapped_shared_experts_run_on_a_stream_of_their_own() -> None:
     check(step(layer, layer), settings(**HAS_SHARED, moe_shared_expert_overlap=True))
 
 
-MIXER = """
-norm               attention
-gemm               attention  projection
-linear_attention   attention  attention_core
-linear_attention>  attention  attention_core
-norm               attention
-gemm               attention  projection
-elementwise        attention
-"""
-MIXER_BACK = """
-gemm               attention  projection
-gemm               attention  projection
-norm               attention
-linear_attention   attention  attention_core
-linear_attention<  attention  attention_core
-linear_attention   attention  attention_core
-gemm               attention  projection
-gemm               attention  projection
-norm               attention
-"""
-
-
 def test_linear_attention_takes_the_place_of_attention() -> None:
     """As in a model of gated delta nets, of which every layer has an MLP or experts."""
     check(step((MIXER + MLP, MLP_BACK + MIXER_BACK), (MOE, MOE_BACK)), TWO_MICRO_BATCHES)
+
+
+@pytest.mark.parametrize(
+    ("layer", "back"),
+    [(MIXER, MIXER_BACK), (MIXER + ROUTER + EXPERTS, EXPERTS_BACK + ROUTER_BACK + MIXER_BACK)],
+    ids=["mixers-alone", "mixers-and-experts"],
+)
+def test_a_model_may_have_no_other_attention(layer: str, back: str) -> None:
+    check(step((layer, back), (layer, back)), TWO_MICRO_BATCHES)
 
 
 def test_in_a_hybrid_model_every_letter_of_the_pattern_is_a_layer() -> None:
