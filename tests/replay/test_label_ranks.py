@@ -171,6 +171,8 @@ def test_gradients_are_accumulated_in_the_module_of_their_gemm(tmp_path: Path) -
     added = found.filter(pl.col("operator") == "wgrad_accumulation")
     counts = dict(added.group_by("module").len().iter_rows())
     assert counts == {"experts": 4 * 4, "attention": 4 * 4}
+    # What experts run besides their GEMMs; of attention it is no part of its own.
+    assert dict(added.select("module", "part").unique().iter_rows()) == {"experts": "expert", "attention": None}
     assert added["layer"].null_count() == 0
     others = label([write(Program(process=Program().process + (1 << 24)), tmp_path)])
     assert others.filter(pl.col("operator") == "wgrad_accumulation").is_empty()

@@ -44,6 +44,7 @@ from three_walls.tables.model_parts import (
     PERMUTE,
     RECOMPUTE,
     ROUTER,
+    SHARED_EXPERT,
     UNPERMUTE,
     WGRAD_ACCUMULATION,
 )
@@ -353,8 +354,13 @@ def _follow_accumulation(operations: Operations, labels: _Labels) -> None:
         if operator != WGRAD_ACCUMULATION:
             last[thread] = place
         elif thread in last and last[thread] in labels.module:
+            gemm = last[thread]
+            labels.copy(gemm, place)
+            of_shared = labels.part.get(gemm) == SHARED_EXPERT
+            part = SHARED_EXPERT if of_shared else _PLAIN_PARTS.get(labels.module[gemm])
             labels.part.pop(place, None)
-            labels.copy(last[thread], place)
+            if part is not None:
+                labels.part[place] = part
 
 
 def _label_delayed(categories: Sequence[str], contexts: Sequence[Context], labels: _Labels) -> None:
