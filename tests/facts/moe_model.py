@@ -10,6 +10,7 @@ two GEMMs 20, attention 10, two GEMMs 20, norm 20.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trace_builder import ADAM, GEMM, POINTWISE, SEND_RECV, TraceBuilder
@@ -49,11 +50,26 @@ class Model:
     builder: TraceBuilder = field(default_factory=TraceBuilder)
     at: int = 1
     deepep: bool = False
+    has_launches: bool = False
+    """Whether launches were recorded: of a main thread, and of the one on which autograd runs the backward pass."""
+    is_autograd: bool = False
+    """Whether autograd's thread launches what follows."""
 
     def run(self, *kernels: tuple[str, int]) -> Model:
         for name, length in kernels:
             self.builder.kernel(name, self.at, self.at + length)
+            if self.has_launches:
+                thread = self.builder.thread + self.is_autograd
+                number = self.builder.correlation
+                self.builder.api("cudaLaunchKernel_v7000", self.at, self.at + 1, number, thread)
             self.at += length
+        return self
+
+    def on_autograd(self, launch: Callable[[], Model]) -> Model:
+        """What ``launch`` adds, launched by autograd's thread."""
+        before, self.is_autograd = self.is_autograd, True
+        launch()
+        self.is_autograd = before
         return self
 
     def idle(self, length: int) -> Model:
@@ -70,6 +86,9 @@ class Model:
         return self.run((UNPERMUTE, 10), (POINTWISE, 10))
 
     def backward(self, expert: int = 10) -> Model:
+        return self.on_autograd(lambda: self._go_back(expert))
+
+    def _go_back(self, expert: int) -> Model:
         self.run((POINTWISE, 10), (UNPERMUTE, 10))
         if self.deepep:
             self.run((NOTIFY, 5), (DISPATCH, 30), *[(GEMM, expert)] * 4, (COMBINE, 30))
@@ -82,12 +101,13 @@ class Model:
         return self.run((NORM, 10), (GEMM, 10), (FORWARD, 10), (GEMM, 10), (NORM, 10), (GEMM, 10), (GEMM, 10))
 
     def dense_backward(self) -> Model:
-        self.run(*[(GEMM, 10)] * 4, (NORM_BACKWARD, 10), (GEMM, 10), (GEMM, 10), (BACKWARD, 10))
-        return self.run((GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 20))
+        kernels = [*[(GEMM, 10)] * 4, (NORM_BACKWARD, 10), (GEMM, 10), (GEMM, 10), (BACKWARD, 10)]
+        return self.on_autograd(lambda: self.run(*kernels, (GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 20)))
 
     def head(self) -> Model:
         """The output layer, forward and backward."""
-        return self.run((NORM, 10), (GEMM, 10), (POINTWISE, 10), (GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 10))
+        self.run((NORM, 10), (GEMM, 10), (POINTWISE, 10))
+        return self.on_autograd(lambda: self.run((GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 10)))
 
     def update(self) -> Model:
         """The end of a step."""
@@ -100,6 +120,6 @@ class Model:
         self.head()
         for _ in range(layers):
             if replayed:
-                self.forward()
+                self.on_autograd(self.forward)
             self.backward()
         return self
