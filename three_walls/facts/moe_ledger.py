@@ -25,6 +25,7 @@ from three_walls.step.ownership import COMPUTE_MASK
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import Slices
 from three_walls.step.step_view import StepView
+from three_walls.tables.buckets import GEMM_CATEGORIES
 from three_walls.tables.model_parts import (
     BACKWARD,
     COMBINE,
@@ -78,6 +79,8 @@ def moe_ledger(
     ep_link_bytes_per_s: Measurement[float],
 ) -> MoeLedger:
     """The ledger of the step."""
+    if not _run_shared_experts_alike(moe_operations):
+        moe_operations = moe_operations.filter(pl.col("part") != SHARED_EXPERT)
     mismatch = _find_mismatch(moe_operations, step.config, step.layout.microbatches)
     if mismatch is not None:
         moe_operations = moe_operations.with_columns(layer=pl.lit(None, dtype=pl.Int64))
@@ -140,6 +143,18 @@ def _exchange_alike(operations: MoeOperations) -> bool:
     patterns = counts.group_by("direction").agg(pl.struct(DISPATCH, COMBINE).n_unique().alias("patterns"))
     is_complete = (counts[DISPATCH] > 0) & (counts[COMBINE] > 0)
     return bool(is_complete.all()) and bool((patterns["patterns"] == 1).all())
+
+
+def _run_shared_experts_alike(operations: MoeOperations) -> bool:
+    """Whether every pass of one direction runs as many GEMMs of shared experts, forward and backward: all or none."""
+    is_gemm = (pl.col("part") == SHARED_EXPERT) & pl.col("category").cast(pl.String).is_in(list(GEMM_CATEGORIES))
+    counts = (
+        operations.filter(pl.col("direction").is_in([FORWARD, BACKWARD]))
+        .group_by("direction", "pass")
+        .agg(gemms=is_gemm.sum())
+    )
+    each = counts.group_by("direction").agg(pl.col("gemms").unique())["gemms"].to_list()
+    return all(len(gemms) == 1 for gemms in each) and len({gemms[0] > 0 for gemms in each}) <= 1
 
 
 def _sum_parts(operations: MoeOperations, slices: Slices) -> list[tuple[MoePart, int]]:

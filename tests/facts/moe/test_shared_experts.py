@@ -84,8 +84,15 @@ def test_where_nothing_parts_the_routers_gemm_from_the_second_linear_layer(tmp_p
     assert shared(capture_of(tmp_path, model, command(more=SHARED))) == EACH_LAYER
 
 
-def test_without_such_gemms_there_is_no_row_but_a_reason(tmp_path: Path) -> None:
-    report = capture_of(tmp_path, routed((), ()), command(more=SHARED))
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(((GEMM, 7),), EXPERT_BACKWARD), ((), EXPERT_BACKWARD), (EXPERT_FORWARD, ()), ((), ())],
+    ids=["one", "backward-alone", "forward-alone", "none"],
+)
+def test_without_their_gemms_in_both_directions_there_is_no_row_but_a_reason(
+    tmp_path: Path, before: Kernels, after: Kernels
+) -> None:
+    report = capture_of(tmp_path, routed(before, after), command(more=SHARED))
     assert shared(report) == {}
     assert "order of shared experts" in str(report.facts.get("shared_expert_ns").missing_reason)
 
