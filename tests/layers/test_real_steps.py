@@ -13,7 +13,7 @@ from three_walls.pipeline import _measure
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import nest_operators
 from three_walls.step.step_tables import Operations
-from three_walls.step.step_view import StepView, step
+from three_walls.step.step_view import StepView, operators, step
 from three_walls.trace.run_request import RunRequest
 
 pytestmark = pytest.mark.slow
@@ -74,3 +74,16 @@ def test_interleaved_layers_of_unknown_threads_are_not_guessed_at() -> None:
     unknown = pl.lit(None, dtype=pl.Int64)
     found = label_without_ranges(view, view.started.with_columns(launch_thread=unknown, launch_start_ns=unknown))
     assert found["pass"].null_count() == found.height
+
+
+@pytest.mark.parametrize("name", WITHOUT_RANGES)
+@pytest.mark.parametrize("has_ranges", [True, False], ids=["ranges", "threads"])
+def test_labels_depend_on_the_kinds_of_kernels_and_not_on_their_names(name: str, has_ranges: bool) -> None:
+    """With other names of the same categories nothing changes."""
+    view, _ = read(name)
+    ranges = operators(view) if has_ranges else nest_operators(view.trace.ranges.clear())
+    work = classify_unfused(view.started, ranges, view.config).operations
+    known = label_operations(work, view.names, ranges, view.config)
+    found = label_operations(work, {number: f"k{number}" for number in view.names}, ranges, view.config)
+    assert found.drop("name").equals(known.drop("name"))
+    assert found["name"].drop_nulls().str.starts_with("k").all()
