@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from tests.layers.launch_tables import settings
+
+TWO_MICRO_BATCHES = settings(
+    num_layers=2, micro_batch_size=1, global_batch_size=2, pipeline_model_parallel_size=1, world_size=1,
+    tensor_model_parallel_size=1, context_parallel_size=1,
+)  # fmt: skip
+"""Of two layers each."""
+
 ATTENTION = """
 norm          attention
 gemm          attention  projection

@@ -23,17 +23,13 @@ from tests.layers.layers import (
     MOE_BACK,
     ROUTER,
     ROUTER_BACK,
+    TWO_MICRO_BATCHES,
     UNFUSED,
     UNFUSED_BACK,
     UPDATE,
     without_exchanges,
 )
 from three_walls.megatron.settings.run_config import RunConfig
-
-TWO_MICRO_BATCHES = settings(
-    num_layers=2, micro_batch_size=1, global_batch_size=2, pipeline_model_parallel_size=1, world_size=1,
-    tensor_model_parallel_size=1, context_parallel_size=1,
-)  # fmt: skip
 
 
 def micro_batch(number: int, layers: list[tuple[str, str]]) -> list[Pass]:

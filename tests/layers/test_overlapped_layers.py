@@ -23,14 +23,10 @@ from tests.layers.layers import (
     MLP_BACK,
     ROUTER,
     ROUTER_BACK,
+    TWO_MICRO_BATCHES,
 )
 from three_walls.layers.labels import LabelledOperations
 from three_walls.megatron.settings.run_config import RunConfig
-
-TWO_LAYERS = settings(
-    num_layers=2, micro_batch_size=1, global_batch_size=2, pipeline_model_parallel_size=1, world_size=1,
-    tensor_model_parallel_size=1, context_parallel_size=1,
-)  # fmt: skip
 
 Nodes = tuple[str, str]
 """What the node of attention and the router launches, and the nodes of the experts."""
@@ -68,7 +64,7 @@ def wrong_in_layers(found: LabelledOperations) -> list[dict[str, object]]:
     return [row for row in differences(found) if row["expected_module"] != "outside"]
 
 
-def check(passes: list[Pass], config: RunConfig = TWO_LAYERS) -> None:
+def check(passes: list[Pass], config: RunConfig = TWO_MICRO_BATCHES) -> None:
     assert wrong_in_layers(label(passes, config)) == []
 
 
@@ -83,7 +79,7 @@ def test_without_a_config_the_layers_of_a_micro_batch_are_not_counted() -> None:
 
 
 def test_one_thread_alone_shows_no_layers() -> None:
-    found = label(in_one_thread(step(), None), TWO_LAYERS)
+    found = label(in_one_thread(step(), None), TWO_MICRO_BATCHES)
     for column in ("direction", "module", "pass", "layer", "micro_batch"):
         assert found[column].null_count() == found.height, column
 
@@ -116,7 +112,7 @@ def test_shared_experts_run_in_the_node_of_attention() -> None:
     rest_back, norm_back = ROUTER_BACK.strip().rsplit("\n", 1)
     router, router_back = f"{norm}\n{SHARED}{rest}\n", f"{rest_back}\n{SHARED_BACK}{norm_back}\n"
     shared = settings(moe_shared_expert_intermediate_size=64).values
-    config = replace(TWO_LAYERS, values={**TWO_LAYERS.values, **shared})
+    config = replace(TWO_MICRO_BATCHES, values={**TWO_MICRO_BATCHES.values, **shared})
     check(step(((ATTENTION + router, EXPERTS),) * 2, ((EXPERTS_BACK, router_back + ATTENTION_BACK),) * 2), config)
 
 
@@ -136,4 +132,4 @@ def test_delayed_weight_gradients_are_launched_after_the_other_layers_nodes(thre
             ranges.append(("mlp wgrad", len(with_delayed), len(with_delayed)))
             with_delayed.append(backward(gemms * 2, each.layer, each.micro_batch)._replace(thread=thread))
     assert len(ranges) == 4
-    assert wrong_in_layers(label(with_delayed, TWO_LAYERS, ranges)) == []
+    assert wrong_in_layers(label(with_delayed, TWO_MICRO_BATCHES, ranges)) == []
