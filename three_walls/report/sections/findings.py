@@ -134,7 +134,7 @@ def configured(report: Report) -> Section | None:
         "Configured and seen",
         (Table("configured", columns, rows, is_compact=True),),
         lead="Overlaps, graphs, fusions and dispatchers that the configuration asks for, and whether they happen.",
-        link="Configured and seen",
+        link="Configured",
     )
 
 

@@ -91,7 +91,7 @@ def synchronizations(report: Report) -> Section | None:
         "Host synchronizations",
         (Table("synchronizations", columns, found.sites, terminal_rows=5),),
         lead=" ".join(notes),
-        link="Host synchronizations",
+        link="Syncs",
     )
 
 
