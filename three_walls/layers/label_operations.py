@@ -379,10 +379,7 @@ def _label_delayed(categories: Sequence[str], contexts: Sequence[Context], label
 
 
 def _follow_optimizer(categories: Sequence[str], labels: _Labels) -> None:
-    """What computes from the optimizer's first kernel on, after the last layer went back, is its work.
-
-    Muon runs most of it in GEMMs and pointwise kernels.
-    """
+    """What computes from the optimizer's first kernel on, after the last layer went back, is its work."""
     is_updating = False
     for place in range(max(labels.number, default=-1) + 1, len(categories)):
         is_updating = is_updating or labels.part.get(place) == OPTIMIZER

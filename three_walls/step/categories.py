@@ -1,4 +1,4 @@
-"""What each device operation is: kernels by name, copies by direction, unfused attention by its surroundings.
+"""What each device operation is: kernels by name, copies by direction, some by what surrounds them.
 
 Kernel names are matched against the packs of ``tables/kernel-names/`` (add a kernel name there), once per distinct name
 (thousands) of all ranks, and never per kernel (millions).
@@ -6,16 +6,17 @@ Kernel names are matched against the packs of ``tables/kernel-names/`` (add a ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from three_walls.step import timeline_thresholds
 from three_walls.step.step_tables import ClassifiedOperations, LaunchedOperations, Operations
-from three_walls.tables.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV
+from three_walls.tables.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV, TOKEN_EXCHANGES
 from three_walls.tables.kernel_names import KernelPack, match_kernel
-from three_walls.trace.schemas import ROWS_AT_ONCE, distinct_rows
+from three_walls.trace.schemas import ROWS_AT_ONCE, BoolArray, distinct_rows
 
 CATEGORY = pl.Enum(CATEGORIES)
 """Categories in order of precedence; casting any other name raises."""
@@ -30,6 +31,11 @@ UNFUSED_ATTENTION = "attention_unfused"
 
 _GENERIC_CATEGORIES = ("elementwise", "copy_d2d", "memset", UNCLASSIFIED)
 """Categories that count as unfused attention where they surround its softmax."""
+
+_PRODUCTS_OF_OPTIMIZER = (*GEMM_CATEGORIES, "elementwise", "permute")
+"""Categories that count as the optimizer's between two of its kernels."""
+_OF_LAYERS = ("attention", UNFUSED_ATTENTION, "linear_attention", "norm", "cuda_graph", *TOKEN_EXCHANGES)
+"""Categories that every pass through a layer has some of, and no optimizer."""
 
 # ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND of the export.
 _HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE, _PEER_TO_PEER = 1, 2, 8, 10
@@ -148,13 +154,46 @@ def mark_unfused_attention(operations: Operations) -> Operations:
         is_on_stream = (pl.col("rank_index") == rank_index) & (pl.col("stream") == stream)
         row = operations.select(is_on_stream.arg_true()).to_series().to_numpy()
         category = numbers[row]
-        opens = np.isin(category, [CATEGORIES.index(name) for name in GEMM_CATEGORIES])
+        opens = _is_in(category, GEMM_CATEGORIES)
         opens[0] = True
         starts = np.flatnonzero(opens)
         lengths = np.diff(np.append(starts, len(row)))
         is_short = lengths <= timeline_thresholds.MAXIMUM_OPERATIONS_BETWEEN_GEMMS
         has_softmax = np.logical_or.reduceat(category == CATEGORIES.index(UNFUSED_ATTENTION), starts)
-        is_generic = np.isin(category, [CATEGORIES.index(name) for name in _GENERIC_CATEGORIES])
+        is_generic = _is_in(category, _GENERIC_CATEGORIES)
         is_within = np.repeat(is_short & has_softmax, lengths)
         numbers[row[is_generic & is_within]] = CATEGORIES.index(UNFUSED_ATTENTION)
     return operations.with_columns(category=pl.Series(numbers).cat.to(CATEGORY))
+
+
+def mark_matrix_optimizer(operations: Operations) -> Operations:
+    """Moves the GEMMs of an optimizer, with what it runs around them, to ``optimizer``.
+
+    Muon orthogonalizes each update by a chain of matrix products (Newton-Schulz), in kernels that layers run, too. Its
+    place tells it apart: between two kernels of the optimizer (the gradient norm, the update of what Adam takes), with
+    no part of a layer in between. After an update the next step begins, so nothing that follows one moves. With Adam
+    nothing moves because no GEMM lies there.
+    ``operations`` are sorted by rank and start.
+    """
+    numbers = operations["category"].to_physical().to_numpy().copy()
+    optimizer = CATEGORIES.index("optimizer")
+    is_optimizer = numbers == optimizer
+    opens = is_optimizer | _is_in(numbers, _OF_LAYERS)
+    rank_index = operations["rank_index"].to_numpy()
+    opens[:1] = True
+    opens[1:] |= rank_index[1:] != rank_index[:-1]
+    starts = np.flatnonzero(opens)
+    ends_step = operations["anchor"].to_numpy()
+    is_between = is_optimizer[starts] & ~ends_step[starts] & np.append(is_optimizer[starts][1:], [False])
+    is_between[:-1] &= rank_index[starts[1:]] == rank_index[starts[:-1]]
+    if not is_between.any():
+        return operations
+    has_gemm = np.logical_or.reduceat(_is_in(numbers, GEMM_CATEGORIES), starts)
+    lengths = np.diff(np.append(starts, len(numbers)))
+    is_moved = np.repeat(is_between & has_gemm, lengths) & _is_in(numbers, _PRODUCTS_OF_OPTIMIZER)
+    numbers[is_moved] = optimizer
+    return operations.with_columns(category=pl.Series(numbers).cat.to(CATEGORY))
+
+
+def _is_in(numbers: npt.NDArray[np.uint8], categories: Sequence[str]) -> BoolArray:
+    return np.isin(numbers, [CATEGORIES.index(name) for name in categories])
