@@ -69,6 +69,7 @@ from three_walls.step.ranks.steps_to_read import choose_steps_to_read, outline_r
 from three_walls.step.selected_steps import select_from_trace
 from three_walls.tables.bridge_releases import check_release
 from three_walls.tables.kernel_names import KernelPack, load_api_patterns, union_of
+from three_walls.tables.prediction_intervals import prediction_intervals
 from three_walls.trace.input_file import describe_names
 from three_walls.trace.read_inputs import ChooseSteps, Inputs, Progress, read_every_step, read_inputs
 from three_walls.trace.read_trace import list_steps_to_read
@@ -253,7 +254,15 @@ def _prepare_replays(run: _Run, rule_base: RuleBase, bridge_version: str | None)
     config = run.attributed.inputs.config
     validate = partial(find_problems, config=config, bridge_version=bridge_version)
     facts_after = partial(find_facts_after, run.artifacts)
-    return ReplayedRun(rule_base.rules, rule_base.effects, facts, run.artifacts.pull(predictor), validate, facts_after)
+    return ReplayedRun(
+        rule_base.rules,
+        rule_base.effects,
+        facts,
+        run.artifacts.pull(predictor),
+        validate,
+        facts_after,
+        prediction_intervals(),
+    )
 
 
 def _load_rule_base(additional: Path | None) -> RuleBase:

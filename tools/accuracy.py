@@ -1,26 +1,28 @@
 """Compares predicted steps with measured ones: `make accuracy`.
 
     python -m tools.accuracy            # every measured edit whose base trace exists
+    python -m tools.accuracy --write    # and renews tables/prediction-intervals.yaml from them
     THREE_WALLS_TRACES=/traces python -m tools.accuracy
 
-Prints for every base trace the replay error and the predicted unprofiled step, and for every edit of
-``benchmarks/measured_pairs.yaml`` the predicted gain with its range, the measured one, and whether the range holds it;
-then the share of edits inside, the median width of a range, the rank correlation, for how many traces the edit that was
-predicted best measured best, and how many edits that were to help made the step slower. The same follows for runs of
-one or two GPUs, of four and of eight, each with its walls and replay errors. Before that the verdicts on the traces
-whose wall is known. Exits with 1 if a verdict is wrong, or the gates below are not met.
+Prints the verdict on the traces whose wall is known; for every base trace the replay error and the predicted unprofiled
+step; for every edit of ``benchmarks/measured_pairs.yaml`` the predicted gain with its range, and the measured one; then
+a table of scores. No edit is left out for what it measured. The range of an edit is the one that the edits of all
+*other* bases give, so that it was learnt without the run that it is tested on. Exits with 1 if a verdict is wrong, a
+gate is not met, or the shipped intervals are not those of the pairs.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import inf, sqrt
+from math import sqrt
 from pathlib import Path
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 
 import click
 import yaml
@@ -31,24 +33,31 @@ from three_walls.advice.verdict_rows import Verdict
 from three_walls.advice.what_if import Question
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.resources import TABLES_DIR
 from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.pipeline import analyze, replay_run
+from three_walls.tables.prediction_intervals import (
+    MeasuredGain,
+    PredictionIntervals,
+    Regime,
+    ReplayedGain,
+    StepLimits,
+    prediction_intervals,
+)
 from three_walls.trace.run_request import RunRequest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAIRS = ROOT / "benchmarks" / "measured_pairs.yaml"
+INTERVALS = TABLES_DIR / "prediction-intervals.yaml"
 
-LEAST_INSIDE_FRACTION = 0.7
-LEAST_RANK_CORRELATION = 0.8
-MOST_NOISE_FRACTION = 0.03
-"""Where runs of the base differ by more than twice this share of the step, a smaller change was not measured."""
-NARROW_FRACTION = 0.06
-"""A range is narrow up to this share of the step, or up to half of the gain."""
+LEAST_INSIDE_FRACTION = 0.8
+MOST_MEDIAN_WIDTH_FRACTION = 0.12
+LEAST_RANK_CORRELATION = 0.85
+SAME_QUANTILE_RATIO = 0.02
+"""The shipped quantile may differ by this from the one that the pairs give: replays change in small ways."""
+NEAR_STEP_FRACTION = 0.05
 HELPS_FRACTION = 0.03
 """An edit that is predicted to shorten the step by more than this must not lengthen it."""
-GPU_GROUPS = {"1 or 2 GPUs": 2, "4 GPUs": 4, "8 GPUs or more": inf}
-"""Each with the most GPUs of a run in it."""
-NOT_KNOWN = "GPUs not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,60 +84,41 @@ class MeasuredEdit:
         count = len(self.base_runs_ms)
         return stdev(self.base_runs_ms) * sqrt(1 + 1 / count) if count > 1 else 0.0
 
+    @property
+    def kind(self) -> str:
+        """What is changed, whatever the run: ``twice the micro-batch``."""
+        return self.name.partition(",")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """An edit's gain as a fraction of the unprofiled step, predicted and measured."""
 
     edit: MeasuredEdit
-    low: float
-    likely: float
-    high: float
-    measured: float
+    gain: MeasuredGain
     noise: float
-    neighbour_noise: float = 0.0
-    """The noise by the two runs of the base beside the edit alone."""
+    """What two runs of the base differ by."""
+    printed: ReplayedGain
+    """The replayed gain with the range that is printed."""
+    effects: tuple[str, ...] = ()
     gpus: int | None = None
     """How many the edit was measured on; None where neither the pair nor the trace says so."""
 
     @property
-    def is_lost_in_noise(self) -> bool:
-        """Whether the edit changed the step by less than runs of its base differ, and those differ much."""
-        return self.noise > MOST_NOISE_FRACTION and abs(self.measured) <= 2 * self.noise
+    def measured(self) -> float:
+        return self.gain.measured
 
     @property
-    def is_inside(self) -> bool:
-        """Whether the printed range holds the measured gain, within what two runs differ by."""
-        return self.low - self.noise <= self.measured <= self.high + self.noise
-
-    @property
-    def is_narrow(self) -> bool:
-        return self.width <= max(NARROW_FRACTION, abs(self.likely) / 2)
+    def likely(self) -> float:
+        return self.printed.likely
 
     @property
     def width(self) -> float:
-        return self.high - self.low
+        return self.printed.high - self.printed.low
 
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """What a base trace shows without its edits. None: not known."""
-
-    name: str
-    gpus: int | None
-    replay_error_fraction: float | None
-    unclassified_fraction: float | None
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedWall:
-    """The wall that a report names, beside the known one."""
-
-    base: str
-    gpus: int | None
-    found: str
-    known: str
+    def is_inside(self, noise: float = 0.0) -> bool:
+        """Whether the printed range, wider by ``noise`` at both ends, holds the measured gain."""
+        return self.printed.low - noise <= self.measured <= self.printed.high + noise
 
 
 def read_edits() -> tuple[MeasuredEdit, ...]:
@@ -205,9 +195,10 @@ def load_base(path: Path) -> ReplayedRun:
 
 
 def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
-    """Predicted against measured; or why nothing is predicted."""
-    if run.predictor.missing_reason:
-        return run.predictor.missing_reason
+    """Predicted against measured, with the shipped intervals; or why nothing is predicted."""
+    predictor = run.predictor
+    if predictor.missing_reason:
+        return predictor.missing_reason
     stated = read_user_settings(edit.settings)
     settings: dict[str, ConfigData] = {f"config.{key}": found.value for key, found in stated.values.items()}
     settings |= {f"env.{name}": found.value for name, found in stated.environment.items()}
@@ -217,16 +208,17 @@ def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
     transformations = changes.transformations
     if edit.heals:
         transformations = (*transformations, heal((round(run.facts.number("culprit_rank") or 0),)))
-    neighbour_ms = max(edit.noise_ms, _measure_mismatch_ms(edit, run))
-    now, after = run.predictor.step_ns.likely_ns, run.predictor.predict(transformations)
+    now, after = predictor.step_ns.likely_ns, predictor.predict(transformations)
+    replayed = ReplayedGain(*((now - ns) / now for ns in (after.high_ns, after.likely_ns, after.low_ns)))
+    measured = (edit.base_ms - edit.edited_ms) / edit.base_ms
+    gain = MeasuredGain(replayed, measured, StepLimits.of(predictor.limits_after(())))
+    noise_ms = max(edit.noise_ms, edit.spread_ms, _measure_mismatch_ms(edit, run))
     return Comparison(
         edit,
-        low=(now - after.high_ns) / now,
-        likely=(now - after.likely_ns) / now,
-        high=(now - after.low_ns) / now,
-        measured=(edit.base_ms - edit.edited_ms) / edit.base_ms,
-        noise=max(neighbour_ms, edit.spread_ms) / edit.base_ms,
-        neighbour_noise=neighbour_ms / edit.base_ms,
+        gain,
+        noise=noise_ms / edit.base_ms,
+        printed=prediction_intervals().widen(replayed, gain.limits),
+        effects=changes.effects,
         gpus=edit.gpus or _count_gpus(run.facts),
     )
 
@@ -276,189 +268,206 @@ def count_best_first(compared: Sequence[Comparison]) -> tuple[int, int]:
     return right, len(several)
 
 
-def check_base(name: str) -> Base | None:
-    """The base trace called ``name``, or None where it is not here."""
+def check_base(name: str) -> tuple[str, float | None]:
+    """What the base trace called ``name`` shows without its edits, and by how much its unprofiled step is off.
+
+    None where that or the log's is not known.
+    """
     path = find_base(name)
     if path is None:
-        return None
+        return "no such trace here", None
     facts = load_base(path).facts
-    error, predicted, logged, unclassified = (
-        facts.number(fact)
-        for fact in (
-            "replay_error_fraction", "predicted_unprofiled_step_ns", "unprofiled_step_ns", "unclassified_fraction",
-        )
-    )  # fmt: skip
+    names = ("replay_error_fraction", "predicted_unprofiled_step_ns", "unprofiled_step_ns")
+    error, predicted, logged = (facts.number(fact) for fact in names)
     if error is None or predicted is None:
-        description = str(facts.get("replay_error_fraction").missing_reason)
-    else:
-        known = f"log {logged / 1e6:.0f} ms ({predicted / logged - 1:+.1%})" if logged else "no log"
-        description = f"replay error {error:.2%}; unprofiled step {predicted / 1e6:.0f} ms, {known}"
-    return Base(name, _count_gpus(facts), error, unclassified, description)
+        return str(facts.get("replay_error_fraction").missing_reason), None
+    off = predicted / logged - 1 if logged else None
+    known = "no log" if off is None or logged is None else f"log {logged / 1e6:.0f} ms ({off:+.1%})"
+    return f"replay error {error:.2%}; unprofiled step {predicted / 1e6:.0f} ms, {known}", off
 
 
-def main() -> int:
-    """Prints the comparison; 1 if a gate is not met."""
+def leave_bases_out(compared: Sequence[Comparison]) -> list[Comparison]:
+    """``compared`` with the ranges that the edits of all other bases give."""
+    shipped = prediction_intervals()
+    found = []
+    for each in compared:
+        others = [other.gain for other in compared if other.edit.base != each.edit.base]
+        intervals = replace(shipped, quantile=shipped.learn(others)) if others else shipped
+        found.append(replace(each, printed=intervals.widen(each.gain.replayed, each.gain.limits)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well predictions of some edits did."""
+
+    count: int
+    inside: int
+    """Measured gains inside their ranges as they stand."""
+    inside_with_noise: int
+    median_width: float
+    rank_correlation: float | None
+    mean_error: float
+    """Of the likely gain, as a share of the step."""
+    harmful: int
+    """Predicted to help by more than HELPS_FRACTION, and slower than the base."""
+
+    @staticmethod
+    def of(compared: Sequence[Comparison]) -> Score:
+        return Score(
+            count=len(compared),
+            inside=sum(each.is_inside() for each in compared),
+            inside_with_noise=sum(each.is_inside(each.noise) for each in compared),
+            median_width=median(each.width for each in compared),
+            rank_correlation=correlate_ranks([(each.likely, each.measured) for each in compared]),
+            mean_error=fmean(abs(each.measured - each.likely) for each in compared),
+            harmful=sum(each.likely > HELPS_FRACTION and each.measured < 0 for each in compared),
+        )
+
+    def describe(self) -> tuple[str, ...]:
+        return (
+            f"{self.inside} of {self.count} ({self.inside / self.count:.0%})",
+            f"{self.inside_with_noise} of {self.count}",
+            f"{self.median_width:.1%}",
+            "unknown" if self.rank_correlation is None else f"{self.rank_correlation:.2f}",
+            f"{100 * self.mean_error:.1f} points",
+            str(self.harmful),
+        )
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the gates are met."""
+        return (
+            self.inside >= LEAST_INSIDE_FRACTION * self.count
+            and self.median_width <= MOST_MEDIAN_WIDTH_FRACTION
+            and (self.rank_correlation or 0) >= LEAST_RANK_CORRELATION
+        )
+
+
+def list_groups(compared: Sequence[Comparison]) -> Iterator[tuple[str, list[Comparison]]]:
+    """Groups of edits that are scored, each with a title."""
+    yield "all", list(compared)
+    yield "predicted before they were measured", [each for each in compared if each.edit.is_set_aside]
+    for regime in Regime:
+        yield f"{regime.value} runs", [each for each in compared if each.gain.limits.regime is regime]
+    for gpus in sorted({each.gpus for each in compared if each.gpus}):
+        yield f"{gpus} GPU{'s' if gpus > 1 else ''}", [each for each in compared if each.gpus == gpus]
+    for effect in sorted({effect for each in compared for effect in each.effects}):
+        if len(group := [each for each in compared if each.effects == (effect,)]) > 2:
+            yield effect, group
+
+
+def describe_baselines(compared: Sequence[Comparison]) -> Iterator[str]:
+    """The mean error and the rank correlation of what anybody could say without a trace."""
+    medians = []
+    for each in compared:
+        others = [other.measured for other in compared if other.edit.kind == each.edit.kind and other is not each]
+        medians.append(median(others) if others else 0.0)
+    for title, guesses in (
+        ("the median of what the edit measured on other runs", medians),
+        ("no edit changes anything", [0.0] * len(compared)),
+    ):
+        error = fmean(abs(each.measured - guess) for each, guess in zip(compared, guesses, strict=True))
+        pairs = [(guess, each.measured) for each, guess in zip(compared, guesses, strict=True)]
+        correlation = correlate_ranks(pairs) if any(guesses) else None
+        shown = "none" if correlation is None else f"{correlation:.2f}"
+        yield f"{title}: mean error {100 * error:.1f} points; rank correlation {shown}"
+
+
+def count_edits(compared: Sequence[Comparison]) -> dict[str, dict[str, int]]:
+    """Regime to effect to how many edits were measured."""
+    counts: dict[str, Counter[str]] = {regime.value: Counter() for regime in Regime}
+    for each in compared:
+        counts[each.gain.limits.regime.value].update(each.effects)
+    return {regime: dict(sorted(count.items())) for regime, count in counts.items()}
+
+
+def write_intervals(quantile: float, edits: Mapping[str, Mapping[str, int]]) -> None:
+    """Renews what is learnt in prediction-intervals.yaml."""
+    text = re.sub(r"(?ms)^quantile: .*", "", INTERVALS.read_text())
+    learnt = yaml.safe_dump({"quantile": round(quantile, 3), "edits": dict(edits)}, sort_keys=False)
+    INTERVALS.write_text(text + learnt)
+
+
+def is_current(shipped: PredictionIntervals, quantile: float, edits: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether the ``shipped`` intervals are those that the pairs give."""
+    same = abs(shipped.quantile / quantile - 1) <= SAME_QUANTILE_RATIO
+    return same and edits == {regime.value: dict(shipped.edits.get(regime, {})) for regime in Regime}
+
+
+@click.command(help=__doc__)
+@click.option("--write", is_flag=True, help="Renew tables/prediction-intervals.yaml.")
+def main(*, write: bool) -> None:
     edits = read_edits()
-    walls = _print_walls()
-    bases = []
-    for name in dict.fromkeys(edit.base for edit in edits):
-        base = check_base(name)
-        click.echo(f"{name:28} {base.description if base else 'no such trace here'}")
-        bases += [base] if base else []
-    click.echo()
+    wrong = _print_walls()
+    compared: list[Comparison] = []
+    near, known = _print_bases(edits)
     click.echo(f"{'edit':64} {'predicted':>10} {'range':>18} {'measured':>9}")
-    predicted: list[Comparison] = []
     for edit in edits:
         path = find_base(edit.base)
         found = compare(edit, load_base(path)) if path else f"no trace {edit.base} here"
         if isinstance(found, str):
             click.echo(f"{edit.name:64} not predicted: {found}")
-            continue
-        predicted.append(found)
-        mark = "lost in noise" if found.is_lost_in_noise else "inside" if found.is_inside else "OUTSIDE"
-        if edit.is_set_aside:
-            mark += ", set aside"
-        span = f"{found.low:.1%} to {found.high:.1%}"
-        click.echo(f"{edit.name:64} {found.likely:>10.1%} {span:>18} {found.measured:>9.1%}  {mark}")
-    compared = [each for each in predicted if not each.is_lost_in_noise]
-    failed = _judge(compared)
-    click.echo(describe_neighbour_score(predicted))
-    click.echo(describe_bare_score(compared))
-    click.echo(describe_whole_score(predicted))
-    click.echo()
-    for line in describe_gpu_groups(compared, walls, bases):
+        else:
+            compared.append(found)
+    if not compared:
+        sys.exit("nothing to compare")
+    scored = leave_bases_out(compared)
+    for each in scored:
+        span = f"{each.printed.low:.1%} to {each.printed.high:.1%}"
+        mark = "" if each.is_inside() else "  outside" + (", within the noise" if each.is_inside(each.noise) else "")
+        click.echo(f"{each.edit.name:64} {each.likely:>10.1%} {span:>18} {each.measured:>9.1%}{mark}")
+    for line in describe_scores(scored):
         click.echo(line)
-    return max(failed, int(any(wall.found != wall.known for wall in walls)))
+    right, judged = count_best_first(scored)
+    click.echo(f"best predicted edit measured best, within the noise: {right} of {judged} traces with several edits")
+    click.echo(f"unprofiled step without a log within {NEAR_STEP_FRACTION:.0%} of the log: {near} of {known} traces")
+    quantile, counts = prediction_intervals().learn([each.gain for each in compared]), count_edits(compared)
+    if write:
+        write_intervals(quantile, counts)
+    stale = not write and not is_current(prediction_intervals(), quantile, counts)
+    if stale:
+        click.echo(f"{INTERVALS.name} is not what these pairs give (quantile {quantile:.3f}): run --write")
+    sys.exit(int(bool(wrong) or stale or not Score.of(scored).is_enough))
 
 
-def describe_neighbour_score(predicted: Iterable[Comparison]) -> str:
-    """What the score would be if the noise were only what the two runs of the base beside each edit differ by."""
-    beside = [replace(each, noise=each.neighbour_noise) for each in predicted]
-    return f"with the noise of neighbouring base runs alone: {_count_inside(beside)}"
+def describe_scores(scored: Sequence[Comparison]) -> Iterator[str]:
+    """A table in Markdown, then the baselines."""
+    yield ""
+    yield "| edits | inside | with the base's noise | median width | rank correlation | mean error | harmful |"
+    yield "|---|---|---|---|---|---|---|"
+    for title, group in list_groups(scored):
+        if group:
+            yield f"| {' | '.join((title, *Score.of(group).describe()))} |"
+    yield ""
+    yield from describe_baselines(scored)
 
 
-def describe_bare_score(compared: Sequence[Comparison]) -> str:
-    """How many of the same edits are inside if nothing is allowed for noise."""
-    return f"with nothing allowed for noise: {_count_inside(_without_noise(compared))}"
+def _print_bases(edits: Sequence[MeasuredEdit]) -> tuple[int, int]:
+    """Prints what each base shows; of how many the unprofiled step is near the log's, and is known."""
+    offs = []
+    for name in dict.fromkeys(edit.base for edit in edits):
+        description, off = check_base(name)
+        click.echo(f"{name:28} {description}")
+        offs += [] if off is None else [abs(off)]
+    click.echo()
+    return sum(off <= NEAR_STEP_FRACTION for off in offs), len(offs)
 
 
-def describe_whole_score(predicted: Iterable[Comparison]) -> str:
-    """The score of every predicted edit, also of those that are lost in noise, if nothing is allowed for noise."""
-    bare = _without_noise(predicted)
-    correlation = correlate_ranks([(each.likely, each.measured) for each in bare])
-    described = "unknown" if correlation is None else f"{correlation:.2f}"
-    return f"of edits lost in noise too, with nothing allowed: {_count_inside(bare)}; rank correlation {described}"
-
-
-def _without_noise(compared: Iterable[Comparison]) -> list[Comparison]:
-    return [replace(each, noise=0.0) for each in compared]
-
-
-def _count_inside(compared: Sequence[Comparison]) -> str:
-    scores = []
-    for title, some in (("all", compared), ("set aside", [each for each in compared if each.edit.is_set_aside])):
-        counted = [each for each in some if not each.is_lost_in_noise]
-        scores.append(f"{title} {sum(each.is_inside for each in counted)} of {len(counted)} inside")
-    return "; ".join(scores)
-
-
-def describe_gpu_groups(
-    compared: Sequence[Comparison], walls: Sequence[JudgedWall], bases: Sequence[Base]
-) -> Iterator[str]:
-    """The scores by how many GPUs an edit was measured on and a trace was captured on.
-
-    A group says "none measured" where it holds nothing. What says no number of GPUs stands at the end.
-    """
-    for title in (*GPU_GROUPS, NOT_KNOWN):
-        edits, judged, seen = (
-            [each for each in some if _find_group(each.gpus) == title] for some in (compared, walls, bases)
-        )
-        if edits or judged or seen:
-            yield describe_scores(title, edits) if edits else f"{title}: no edit measured"
-            yield f"  {_describe_walls(judged)}; {_describe_replays(seen)}"
-        elif title != NOT_KNOWN:
-            yield f"{title}: none measured"
-
-
-def _find_group(gpus: int | None) -> str:
-    return NOT_KNOWN if gpus is None else next(title for title, most in GPU_GROUPS.items() if gpus <= most)
-
-
-def _describe_walls(walls: Sequence[JudgedWall]) -> str:
-    right = sum(wall.found == wall.known for wall in walls)
-    return f"wall as known: {right} of {len(walls)} traces" if walls else "no known wall"
-
-
-def _describe_replays(bases: Sequence[Base]) -> str:
-    """The worst of the traces; those without a figure are counted beside it."""
-    described = []
-    for title, values in (
-        ("replay error", [base.replay_error_fraction for base in bases]),
-        ("unclassified", [base.unclassified_fraction for base in bases]),
-    ):
-        known = [value for value in values if value is not None]
-        unknown = f", unknown on {len(values) - len(known)}" if len(known) < len(values) else ""
-        described.append(
-            f"{title} at most {max(known):.2%} on {len(known)} traces{unknown}" if known else f"{title} unknown"
-        )
-    return "; ".join(described) if bases else "no base trace"
-
-
-def _print_walls() -> list[JudgedWall]:
-    """Prints the verdict on every base whose wall is known."""
-    judged = []
+def _print_walls() -> int:
+    """Prints the verdict on every base whose wall is known; how many are wrong."""
+    wrong = 0
     for base, wall in read_walls():
         path = find_base(base)
         if path is None:
             continue
         logs, config = _find_settings(path)
-        report = analyze([path], logs=logs, config=config)
-        judged.append(JudgedWall(base, _count_gpus(report.facts), name_wall(report.verdict), wall))
-        found = judged[-1].found
+        found = name_wall(analyze([path], logs=logs, config=config).verdict)
+        wrong += found != wall
         click.echo(f"{base:28} wall {found}, {'as known' if found == wall else f'EXPECTED {wall}'}")
     click.echo()
-    return judged
-
-
-def _judge(compared: Sequence[Comparison]) -> int:
-    if not compared:
-        click.echo("nothing to compare")
-        return 1
-    click.echo()
-    for title, some in (("all", compared), ("set aside", [each for each in compared if each.edit.is_set_aside])):
-        if some:
-            click.echo(describe_scores(title, some))
-    harmful = _count_harmful(compared)
-    correlation = correlate_ranks([(each.likely, each.measured) for each in compared])
-    fails = (
-        harmful
-        or _inside_fraction(compared) < LEAST_INSIDE_FRACTION
-        or (correlation is not None and correlation < LEAST_RANK_CORRELATION)
-    )
-    return int(bool(fails))
-
-
-def describe_scores(title: str, compared: Sequence[Comparison]) -> str:
-    """Two lines on one or more edits."""
-    correlation = correlate_ranks([(each.likely, each.measured) for each in compared])
-    right, judged = count_best_first(compared)
-    return (
-        f"{title}: inside {_inside_fraction(compared):.0%} of {len(compared)} edits; median width "
-        f"{median(each.width for each in compared):.1%} of the step, "
-        f"{sum(each.is_narrow for each in compared) / len(compared):.0%} narrow; "
-        f"rank correlation {'unknown' if correlation is None else f'{correlation:.2f}'};\n"
-        f"  best predicted edit measured best: {right} of {judged} traces with several edits; "
-        f"predicted to help by more than {HELPS_FRACTION:.0%} and slower: {_count_harmful(compared)}"
-    )
-
-
-def _inside_fraction(compared: Sequence[Comparison]) -> float:
-    return sum(each.is_inside for each in compared) / len(compared)
-
-
-def _count_harmful(compared: Sequence[Comparison]) -> int:
-    return sum(each.likely > HELPS_FRACTION and each.measured + each.noise < 0 for each in compared)
+    return wrong
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -127,7 +127,7 @@ def predict_case(case: Case, base: Path) -> dict[str, Any]:
         if isinstance(answer, str):
             found[edit.name] = {"not_predicted": answer}
         else:
-            gains = (answer.low, answer.likely, answer.high)
+            gains = (answer.printed.low, answer.printed.likely, answer.printed.high)
             found[edit.name] = how | {"gain_percent": [round(100 * gain, 2) for gain in gains]}
     return found
 

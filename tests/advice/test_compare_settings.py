@@ -48,7 +48,9 @@ ROPE, ROUTER = turns_on("rope"), turns_on("router")
 
 
 def test_a_setting_changes_what_its_effect_states() -> None:
-    assert compare([ROPE], configured(rope=False), rope=True) == SettingsDifference((change("rope"),))
+    assert compare([ROPE], configured(rope=False), rope=True) == SettingsDifference(
+        (change("rope"),), effects=("rope",)
+    )
 
 
 def test_effects_apply_in_their_order_and_not_in_that_of_the_settings() -> None:

@@ -7,19 +7,20 @@ from dataclasses import replace
 import pytest
 
 from tests.paths import REPOSITORY
+from three_walls.tables.prediction_intervals import MeasuredGain, ReplayedGain, StepLimits, prediction_intervals
 from tools import accuracy
 from tools.accuracy import (
-    Base,
     Comparison,
-    JudgedWall,
     MeasuredEdit,
+    Score,
     correlate_ranks,
     count_best_first,
-    describe_bare_score,
-    describe_gpu_groups,
-    describe_neighbour_score,
-    describe_whole_score,
+    count_edits,
+    describe_baselines,
+    describe_scores,
     find_base,
+    is_current,
+    leave_bases_out,
     read_edits,
 )
 
@@ -30,9 +31,14 @@ def test_ranks_correlate_with_themselves_and_against_their_reverse() -> None:
     assert correlate_ranks([(1.0, 1.0), (2.0, 2.0)]) is None
 
 
-def _compared(base: str, likely: float, measured: float) -> Comparison:
-    edit = MeasuredEdit(f"{base} {likely}", base, (), (), 100, 100 * (1 - measured), 1, True, is_set_aside=False)
-    return Comparison(edit, likely, likely, likely, measured, 0.01)
+def _compared(base: str, likely: float, measured: float, half_width: float = 0.0, name: str = "") -> Comparison:
+    edit = MeasuredEdit(
+        name or f"{base} {likely}", base, (), heals=False, base_ms=100, edited_ms=100 * (1 - measured), noise_ms=1,
+        same_run=True, is_set_aside=False,
+    )  # fmt: skip
+    gain = MeasuredGain(ReplayedGain(likely, likely, likely), measured, StepLimits(0.0, 0.0))
+    printed = ReplayedGain(likely - half_width, likely, likely + half_width)
+    return Comparison(edit, gain, 0.01, printed, effects=("fused-rope",), gpus=2)
 
 
 def test_the_best_prediction_must_measure_best_within_its_noise() -> None:
@@ -48,76 +54,56 @@ def test_the_noise_of_a_base_is_what_one_more_run_differs_from_its_mean_by() -> 
     assert replace(edit, base_runs_ms=(90.0,)).spread_ms == 0
 
 
-def test_the_score_with_the_noise_of_neighbours_is_told_too() -> None:
-    wide = replace(_compared("a", 0.1, 0.2), noise=0.2, neighbour_noise=0.01)
-    assert wide.is_lost_in_noise
-    assert "all 0 of 1 inside" in describe_neighbour_score([wide])
-    assert "all 1 of 1 inside" in describe_neighbour_score([replace(wide, neighbour_noise=0.02, measured=0.115)])
+def test_every_edit_counts_whatever_it_measured() -> None:
+    score = Score.of([_compared("a", 0.1, 0.11), _compared("a", 0.1, 0.12), _compared("b", 0.1, -0.1)])
+    assert (score.count, score.inside, score.inside_with_noise, score.harmful) == (3, 0, 1, 1)
+    assert score.mean_error == pytest.approx((0.01 + 0.02 + 0.2) / 3)
 
 
-def test_the_score_without_any_noise_is_told_too() -> None:
-    near = replace(_compared("a", 0.1, 0.11), noise=0.02)
-    assert near.is_inside
-    assert "all 0 of 1 inside" in describe_bare_score([near])
-    assert "all 1 of 1 inside" in describe_bare_score([replace(near, high=0.11)])
+def test_the_gates_ask_for_coverage_width_and_rank_correlation() -> None:
+    right = [_compared("a", gain, gain, 0.05) for gain in (0.1, 0.2, 0.3)]
+    assert Score.of(right).is_enough
+    assert not Score.of([replace(each, printed=ReplayedGain(0.5, 0.6, 0.6)) for each in right]).is_enough
+    assert not Score.of([_compared("a", gain, gain, 0.07) for gain in (0.1, 0.2, 0.3)]).is_enough
+    assert not Score.of([_compared("a", 0.3 - gain, gain, 0.05) for gain in (0.1, 0.15, 0.2)]).is_enough
 
 
-def test_the_score_of_all_edits_leaves_none_out_for_its_noise() -> None:
-    lost = replace(_compared("a", 0.1, 0.11), noise=0.2)
-    assert lost.is_lost_in_noise
-    assert "all 1 of 2 inside" in describe_whole_score([lost, replace(lost, high=0.11)])
+def test_a_range_is_learnt_without_the_base_that_it_is_tested_on() -> None:
+    wide, narrow = _compared("a", 0.1, 0.3), _compared("b", 0.1, 0.1)
+    of_a, of_b = leave_bases_out([wide, narrow])
+    assert of_a.width == 0
+    assert of_b.printed.high == pytest.approx(0.3)
 
 
-def test_a_range_is_narrow_beside_the_step_or_beside_its_gain() -> None:
-    def span(likely: float, low: float, high: float) -> Comparison:
-        return replace(_compared("a", likely, likely), low=low, high=high)
-
-    assert span(0.01, -0.02, 0.04).is_narrow
-    assert not span(0.01, -0.03, 0.04).is_narrow
-    assert span(0.4, 0.3, 0.5).is_narrow
-    assert not span(0.4, 0.3, 0.55).is_narrow
-
-
-def test_pairs_of_eight_gpus_are_scored_by_themselves() -> None:
-    pair = [replace(_compared("pair", likely, measured), gpus=2) for likely, measured in ((0.1, 0.1), (0.2, 0.2))]
-    eight = [replace(_compared("eight", likely, measured), gpus=8) for likely, measured in ((0.1, 0.1), (0.3, 0.1))]
-    walls = [JudgedWall("pair", 2, "memory", "memory"), JudgedWall("eight", 8, "memory", "communication")]
-    bases = [Base("pair", 2, 0.001, 0.0, ""), Base("eight", 8, 0.002, 0.004, ""), Base("other", 8, None, 0.001, "")]
-    assert list(describe_gpu_groups([*pair, *eight], walls, bases)) == [
-        "1 or 2 GPUs: inside 100% of 2 edits; median width 0.0% of the step, 100% narrow; rank correlation unknown;\n"
-        "  best predicted edit measured best: 1 of 1 traces with several edits; "
-        "predicted to help by more than 3% and slower: 0",
-        "  wall as known: 1 of 1 traces; replay error at most 0.10% on 1 traces; "
-        "unclassified at most 0.00% on 1 traces",
-        "4 GPUs: none measured",
-        "8 GPUs or more: inside 50% of 2 edits; median width 0.0% of the step, 100% narrow; rank correlation unknown;\n"
-        "  best predicted edit measured best: 1 of 1 traces with several edits; "
-        "predicted to help by more than 3% and slower: 0",
-        "  wall as known: 0 of 1 traces; replay error at most 0.20% on 1 traces, unknown on 1; "
-        "unclassified at most 0.40% on 2 traces",
-    ]
+def test_a_table_lists_the_scores_of_all_edits_and_of_groups() -> None:
+    edits = [_compared("a", gain, gain, 0.05) for gain in (0.1, 0.2, 0.3)]
+    lines = list(describe_scores(edits))
+    assert "| all | 3 of 3 (100%) | 3 of 3 | 10.0% | 1.00 | 0.0 points | 0 |" in lines
+    assert [line.split(" | ")[0] for line in lines if line.startswith("| ")][1:] == [
+        "| all", "| device-bound runs", "| 2 GPUs", "| fused-rope",
+    ]  # fmt: skip
 
 
-def test_a_trace_without_measured_edits_and_one_without_a_number_of_gpus_are_told_apart_from_none() -> None:
-    bases = [Base("eight", 8, 0.002, 0.004, ""), Base("somewhere", None, None, None, "")]
-    assert list(describe_gpu_groups([], [], bases))[2:] == [
-        "8 GPUs or more: no edit measured",
-        "  no known wall; replay error at most 0.20% on 1 traces; unclassified at most 0.40% on 1 traces",
-        "GPUs not known: no edit measured",
-        "  no known wall; replay error unknown; unclassified unknown",
-    ]
+def test_two_baselines_need_no_trace() -> None:
+    edits = [_compared(base, 0.1, gain, name=f"rope, {base}") for base, gain in (("a", 0.1), ("b", 0.2), ("c", 0.3))]
+    by_median, by_nothing = describe_baselines(edits)
+    assert "mean error 10.0 points" in by_median  # guesses 0.25, 0.2 and 0.15
+    assert "mean error 20.0 points; rank correlation none" in by_nothing
+
+
+def test_the_shipped_intervals_are_stale_once_the_pairs_give_others() -> None:
+    shipped = replace(prediction_intervals(), quantile=1.0, edits={})
+    counts = count_edits([_compared("a", 0.1, 0.1)])
+    assert counts["device-bound"] == {"fused-rope": 1}
+    nothing: dict[str, dict[str, int]] = {regime: {} for regime in counts}
+    assert is_current(shipped, 1.01, nothing)
+    assert not is_current(shipped, 1.05, nothing)
+    assert not is_current(shipped, 1.01, counts)
 
 
 @pytest.mark.skipif(not (REPOSITORY / "benchmarks" / "traces").is_dir(), reason="an sdist leaves base traces out")
 def test_every_measured_edit_has_a_base_trace_in_the_repository() -> None:
     assert [edit.base for edit in read_edits() if find_base(edit.base) is None] == []
-
-
-def test_a_small_change_between_bases_that_differ_more_was_not_measured() -> None:
-    edit = _compared("a", 0.1, 0.1).edit
-    assert Comparison(edit, 0.1, 0.1, 0.1, measured=0.1, noise=0.06).is_lost_in_noise
-    assert not Comparison(edit, 0.1, 0.1, 0.1, measured=0.3, noise=0.06).is_lost_in_noise
-    assert not Comparison(edit, 0.1, 0.1, 0.1, measured=0.01, noise=0.02).is_lost_in_noise  # it measured nothing
 
 
 def test_the_page_on_measured_pairs_has_the_figures_of_the_data() -> None:

@@ -17,6 +17,7 @@ from three_walls.advice.finding import PlannedEdit, PlanNote
 from three_walls.advice.format.effect import Effect
 from three_walls.advice.format.rule import Rule
 from three_walls.advice.what_if import Changes, Question, WhatIf
+from three_walls.advice.widening import Widening
 from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.errors import UsageError
@@ -28,6 +29,7 @@ from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Levels, P
 from three_walls.tables.buckets import CATEGORIES, COMMUNICATION_CATEGORIES, TOKEN_EXCHANGES
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.config_values import show
+from three_walls.tables.prediction_intervals import PredictionIntervals
 
 HOST, NCCL = "host", "nccl"
 
@@ -54,6 +56,8 @@ class ReplayedRun:
     predictor: Predictor
     validate: Validate = lambda _: ()
     facts_after: FactsAfter = lambda _: {}
+    intervals: PredictionIntervals | None = None
+    """What measured gains differ from replays by; None: ranges are those of the parameters alone."""
 
     def with_edits(
         self,
@@ -94,6 +98,8 @@ def answer(question: Question, run: ReplayedRun) -> WhatIf:
     notes = (*changes.notes, *_explain(changes.transformations, predictor), *_note_memory(question, run))
     if after.because_unknown:
         return WhatIf(step, source, None, after.because_unknown, notes=notes, refused=refused)
+    if changes.effects and (widening := Widening.of(predictor, run.intervals)):
+        after, notes = widening.widen_step(after), (*notes, widening.describe(changes.effects))
     return WhatIf(
         step,
         source,
@@ -144,7 +150,7 @@ def find_changes(question: Question, run: ReplayedRun) -> Changes:
     """What ``question`` changes in the step of ``run``. Raises UsageError for a name that does not exist."""
     _check_names(question.settings)
     difference = compare_settings(run.effects, run.facts, question.settings, run.predictor.explain)
-    parts = [Changes(difference.transformations, difference.unknown, difference.notes)]
+    parts = [Changes(difference.transformations, difference.unknown, difference.notes, difference.effects)]
     parts += [_scale(name, factor) for name, factor in question.scales]
     parts += [Changes((_drop(kernels),)) for kernels in question.dropped_kernels]
     if question.network_bytes_per_s is not None:
@@ -153,6 +159,7 @@ def find_changes(question: Question, run: ReplayedRun) -> Changes:
         tuple(change for part in parts for change in part.transformations),
         tuple(dict.fromkeys(reason for part in parts for reason in part.unknown)),
         tuple(dict.fromkeys((*_note_unchanged(question, run), *(note for part in parts for note in part.notes)))),
+        difference.effects,
     )
 
 

@@ -45,6 +45,8 @@ class SettingsDifference:
     """Why something that changes cannot be predicted, a sentence each. Then the transformations are not all."""
     notes: tuple[str, ...] = ()
     """What changes nothing, a sentence each."""
+    effects: tuple[str, ...] = ()
+    """Ids of those that give the transformations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ def compare_settings(
     quiet = (part for part in parts if part.case and part.case.nothing and moving.isdisjoint(part.own))
     notes = dict.fromkeys(f"{part.shown} changes nothing: {part.case.nothing}." for part in quiet if part.case)
     doubts = (f"what {shown} changes is not known, because {reason}" for shown, reason in dict.fromkeys(unknown))
-    return SettingsDifference(tuple(transformations), tuple(doubts), tuple(notes))
+    changing = tuple(part.effect.id for part in parts if part.changes)
+    return SettingsDifference(tuple(transformations), tuple(doubts), tuple(notes), changing)
 
 
 def _find_parts(effects: Iterable[Effect], now: FactSheet, after: FactSheet, changed: Iterable[str]) -> Iterator[_Part]:

@@ -34,6 +34,8 @@ class Changes:
     """Why something that was asked cannot be predicted, a sentence each."""
     notes: tuple[str, ...] = ()
     """What was assumed, or changes nothing, a sentence each."""
+    effects: tuple[str, ...] = ()
+    """Ids of those that settings have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,14 @@ def format_gain_bounds(gain: Gain) -> str:
     return format_ms_range(gain.low, gain.high)
 
 
+def format_gain(gain: Gain) -> str:
+    """The likely gain with its range: ``20 ms (12-30 ms)``; the range alone where no replay gives more."""
+    bounds = format_gain_bounds(gain)
+    if gain.basis == FREES_MEMORY or gain.likely is None or gain.low == gain.high:
+        return bounds
+    return f"{format_likely(gain)} ({bounds})"
+
+
 def format_likely(gain: Gain) -> str:
     """The likely gain, as precise as its range: ``20 ms``."""
     if gain.likely is None:

@@ -19,7 +19,7 @@ from three_walls.advice.edits import fact_of
 from three_walls.advice.finding import EXECUTION_ONLY, Bounds, Finding, FirstTrial, Outcome, PlanStep
 from three_walls.advice.format.rule import Rule
 from three_walls.advice.judge import drop_small, judge_all, judge_safely
-from three_walls.advice.plan.replays import Replays, describe_gain
+from three_walls.advice.plan.replays import Replays
 from three_walls.advice.plan.search import Search
 from three_walls.advice.upper_bound import is_small, minimum_gain_ns
 from three_walls.advice.without_culprit import CULPRIT_COST, CULPRIT_RULE, without_culprit
@@ -49,7 +49,7 @@ def make_plan(
     step_ns = left.number("step_ns")
     if not step_ns:
         return findings, ()
-    replays = Replays.of(run.predictor, run.effects, facts)
+    replays = Replays.of(run.predictor, run.effects, facts, run.intervals)
     first: tuple[PlanStep, ...] = ()
     if culprit_rule and culprit and culprit.outcome is Outcome.FOUND:
         first = (_fix_first(culprit, facts, step_ns),)
@@ -101,13 +101,14 @@ def _predict_alone(finding: Finding, rule: Rule, facts: FactSheet, replays: Repl
         return finding
     if rule.edits:
         difference = replays.compare({fact_of(edit): edit.to for edit in finding.edits})
-        changes, reason = difference.transformations, "; ".join(difference.unknown)
+        changes, reason, effects = difference.transformations, "; ".join(difference.unknown), difference.effects
     else:
+        effects = ()
         changes, reason = replays.follow_advice(rule, facts)
         reason = reason and f"not replayed, because {reason}"
     if not reason:
-        before, after = replays.step(), replays.step(changes)
-        return replace(finding, gain_ns=describe_gain(rule.gain, changes, before, after))
+        steps = replays.step(), replays.step(changes)
+        return replace(finding, gain_ns=replays.describe_gain(rule.gain, changes, steps, effects))
     if finding.gain_ns.high is None:
         return finding
     return replace(
@@ -141,11 +142,10 @@ def _heal(replays: Replays, rule: Rule, facts: FactSheet, entry: PlanStep) -> tu
     if reason:
         return replays, (entry,)
     before, after = replays.step(), replays.step(healed)
-    gain = describe_gain(rule.gain, healed, before, after)
+    gain = replays.describe_gain(rule.gain, healed, (before, after))
     if is_small(gain, minimum_gain_ns(before.likely_ns)):
         return replays, (entry,)
-    bounds = Bounds(after.low_ns, after.high_ns)
-    step = replace(entry, gain_ns=gain, step_after_ns=bounds, step_after_likely_ns=after.likely_ns)
+    step = replace(entry, gain_ns=gain, step_after_ns=replays.bound(after), step_after_likely_ns=after.likely_ns)
     return replace(replays, base=healed), (step,)
 
 

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from three_walls.advice.compare_settings import Settings, SettingsDifference, compare_settings, fill_known
-from three_walls.advice.finding import FREES_MEMORY, REPLAYED, Gain
+from three_walls.advice.finding import FREES_MEMORY, REPLAYED, Bounds, Gain
 from three_walls.advice.format.effect import Effect
 from three_walls.advice.format.rule import GainModel, Rule
+from three_walls.advice.widening import Widening
 from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import Predictor, Transformation
+from three_walls.tables.prediction_intervals import PredictionIntervals
 
 Transformations = tuple[Transformation, ...]
 
@@ -30,12 +32,21 @@ class Replays:
     """Of the run as it is."""
     base: Transformations = ()
     """What every prediction starts from: the rank to fix first is healed."""
+    widening: Widening | None = None
+    """Without it, ranges are those of the parameters alone."""
     answers: dict[Transformations, Prediction] = field(default_factory=dict)
 
     @staticmethod
-    def of(predictor: Predictor | None, effects: Sequence[Effect], facts: FactSheet) -> Replays | None:
+    def of(
+        predictor: Predictor | None,
+        effects: Sequence[Effect],
+        facts: FactSheet,
+        intervals: PredictionIntervals | None = None,
+    ) -> Replays | None:
         """None where there is no predictor, or it predicts nothing."""
-        return None if predictor is None or predictor.missing_reason else Replays(predictor, effects, facts)
+        if predictor is None or predictor.missing_reason:
+            return None
+        return Replays(predictor, effects, facts, widening=Widening.of(predictor, intervals))
 
     def compare(self, settings: Settings) -> SettingsDifference:
         """What ``settings`` change in the step of the run."""
@@ -63,27 +74,41 @@ class Replays:
         known = self.answers.get(changes)
         return known.likely_ns if known else self.predictor.predict_likely_ns(changes)
 
+    def bound(self, after: Prediction) -> Bounds:
+        """The range of a step that :meth:`step` predicts, as it is printed."""
+        wide = after if self.widening is None else self.widening.widen_step(after)
+        return Bounds(wide.low_ns, wide.high_ns)
 
-def describe_gain(model: GainModel, changes: Transformations, before: Prediction, after: Prediction) -> Gain:
-    """The step before less the step after, at the ends of all parameters. ``changes``: those that the edits add.
+    def describe_gain(
+        self,
+        model: GainModel,
+        changes: Transformations,
+        steps: tuple[Prediction, Prediction],
+        effects: Sequence[str] = (),
+    ) -> Gain:
+        """The first of the ``steps`` less the second, at the ends of all parameters.
 
-    Both steps hold the uncertainty of earlier edits, so the ends are compared with each other. An end where the edit
-    costs time is negative. Edits that free memory gain no time: the share of the step that they cost is predicted.
-    """
-    if model.frees_memory:
-        cost = max(0.0, after.likely_ns / before.likely_ns - 1) if before.likely_ns else 0.0
-        return Gain(None, None, None, FREES_MEMORY, f"The cost is by replay. {model.explanation}", cost)
-    likely_ns = before.likely_ns - after.likely_ns
-    ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
-    reasons = " ".join(
-        dict.fromkeys(
+        ``changes``: those that the edits add; ``effects``: ids of theirs. Both steps hold the uncertainty of earlier
+        edits, so the ends are compared with each other. An end where the edit costs time is negative. Edits that free
+        memory gain no time: the share of the step that they cost is predicted.
+        """
+        before, after = steps
+        if model.frees_memory:
+            cost = max(0.0, after.likely_ns / before.likely_ns - 1) if before.likely_ns else 0.0
+            return Gain(None, None, None, FREES_MEMORY, f"The cost is by replay. {model.explanation}", cost)
+        likely_ns = before.likely_ns - after.likely_ns
+        ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
+        low_ns, high_ns = min(ends), max(ends)
+        reasons = [
             f"{capitalize(part.reason.rstrip('.'))}{f' ({part.source})' if part.source else ''}." for part in changes
+        ]
+        if self.widening is not None:
+            low_ns, high_ns = self.widening.widen(low_ns, likely_ns, high_ns, max(1, before.likely_ns))
+            reasons.append(self.widening.describe(effects))
+        return Gain(
+            low=low_ns,
+            likely=likely_ns,
+            high=high_ns,
+            basis=REPLAYED,
+            explanation=f"By replaying the step without the profiler. {' '.join(dict.fromkeys(reasons))}",
         )
-    )
-    return Gain(
-        low=min(ends),
-        likely=likely_ns,
-        high=max(ends),
-        basis=REPLAYED,
-        explanation=f"By replaying the step without the profiler. {reasons}",
-    )

@@ -22,11 +22,11 @@ from three_walls.advice import verdict_thresholds
 from three_walls.advice.answer_what_if import FactsAfter, Validate
 from three_walls.advice.compare_settings import Settings
 from three_walls.advice.edits import fact_of
-from three_walls.advice.finding import REPLAYED, Bounds, Finding, Gain, Outcome, PlannedEdit, PlanNote, PlanStep
+from three_walls.advice.finding import REPLAYED, Finding, Gain, Outcome, PlannedEdit, PlanNote, PlanStep
 from three_walls.advice.format.conditions import evaluate, evaluate_all, same
 from three_walls.advice.format.rule import FactTarget, Rule
 from three_walls.advice.judge import failing_requirements, is_threshold, judge_safely
-from three_walls.advice.plan.replays import Replays, Transformations, describe_gain
+from three_walls.advice.plan.replays import Replays, Transformations
 from three_walls.advice.upper_bound import describe_small, is_small
 from three_walls.advice.wording import explain
 from three_walls.lib.expressions import Truth
@@ -51,6 +51,8 @@ class Candidate:
     """Of the whole plan with it."""
     changes: Transformations
     """Of the whole plan with it."""
+    effects: tuple[str, ...]
+    """Ids of those of its own edits."""
     likely_ns: int
     """The step with it."""
     gain_ns: int
@@ -86,6 +88,8 @@ class Search:
     settings: dict[str, FactValue] = field(default_factory=dict)
     """Those of the entries so far."""
     changes: Transformations = ()
+    effects: tuple[str, ...] = ()
+    """Ids of those of the entries so far."""
     unlocked_by: dict[str, list[str]] = field(default_factory=dict)
     """For each rule that was blocked at first: the entries that removed one of its blockers or more."""
     left_out: dict[str, str] = field(default_factory=dict)
@@ -255,7 +259,9 @@ class Search:
             return None
         before_ns, likely_ns = self.replays.likely_ns(self.changes), self.replays.likely_ns(difference.transformations)
         gain_ns = before_ns - likely_ns
-        return Candidate(finding, settings, difference.transformations, likely_ns, gain_ns, with_rule=with_rule)
+        effects = tuple(name for name in difference.effects if name not in self.effects) or difference.effects
+        changes = difference.transformations
+        return Candidate(finding, settings, changes, effects, likely_ns, gain_ns, with_rule=with_rule)
 
     def _reason_against(self, rule: Rule, finding: Finding) -> str:
         """Why ``rule`` cannot follow the entries so far; empty if it can."""
@@ -366,7 +372,7 @@ class Search:
         before, after = self.replays.step(self.changes), self.replays.step(candidate.changes)
         new = tuple(change for change in candidate.changes if change not in self.changes)
         alone = self.findings[finding.rule].gain_ns
-        gain = describe_gain(rule.gain, new, before, after)
+        gain = self.replays.describe_gain(rule.gain, new, (before, after), candidate.effects)
         assert gain.likely in (None, before.likely_ns - after.likely_ns)  # so the gains sum to what the plan saves
         self.steps.append(
             PlanStep(
@@ -375,7 +381,7 @@ class Search:
                 finding=replace(finding, gain_ns=alone if alone.basis == REPLAYED else gain),
                 edits=finding.edits,
                 gain_ns=gain,
-                step_after_ns=Bounds(after.low_ns, after.high_ns),
+                step_after_ns=self.replays.bound(after),
                 unlocked_by=", ".join(self.unlocked_by.get(finding.rule, ())),
                 step_after_likely_ns=after.likely_ns,
                 with_rule=candidate.with_rule,
@@ -384,6 +390,7 @@ class Search:
         if candidate.with_rule:
             self.part_of[candidate.with_rule] = finding.rule
         self.settings, self.changes = dict(candidate.settings), candidate.changes
+        self.effects += candidate.effects
         self.facts = self._settle(self.facts, candidate.settings).with_values(_list_removed(new, self.facts))
 
     def with_reason(self, finding: Finding) -> Finding:

@@ -7,8 +7,16 @@ from operator import itemgetter
 
 from three_walls.advice.finding import FREES_MEMORY, PlanStep
 from three_walls.lib.report_warning import ReportWarning
-from three_walls.lib.text import count_of, format_ms, format_ms_range, format_share, keep_sentences, plural
-from three_walls.report.formats import format_gain_bounds
+from three_walls.lib.text import (
+    count_of,
+    format_ms,
+    format_ms_estimate,
+    format_ms_range,
+    format_share,
+    keep_sentences,
+    plural,
+)
+from three_walls.report.formats import format_gain
 from three_walls.report.overrides_file import list_entry_files, list_forms
 from three_walls.report.report import Report
 from three_walls.report.section import (
@@ -157,15 +165,17 @@ def _lead(report: Report) -> str:
         return explain_empty(report) if list_unpriced(report) else ""
     if base is None:
         return ""
-    low_ns, _, high_ns = step_after(report.plan[-1])
+    low_ns, likely_ns, high_ns = step_after(report.plan[-1])
     after = format_ms_range(low_ns, high_ns)
+    if likely_ns is not None:
+        after = f"{format_ms_estimate(likely_ns, high_ns)} ({after})"
     return f"{format_ms(base.now_ns)} now ({base.note}), {after} with all entries. Apply them in order."
 
 
 def _tabulate_unpriced(report: Report, lines: int) -> tuple[Block, ...]:
     """Without a plan: a line for each edit that may help, with its upper bound."""
     found = list_unpriced(report)
-    rows = [(format_gain_bounds(finding.gain_ns), finding.title) for finding in found[:lines]]
+    rows = [(format_gain(finding.gain_ns), finding.title) for finding in found[:lines]]
     if len(found) > len(rows):
         rows[-1] = ("", f"{len(found) - len(rows) + 1} more: --full")
     columns = (Column("Gain", itemgetter(0)), Column("Change", itemgetter(1)))
@@ -180,7 +190,7 @@ def _tabulate_plan(report: Report, lines: int) -> tuple[Block, ...]:
     spare = lines - len(shown) - (len(shown) < len(report.plan))
     rows: list[tuple[str, str, str]] = []
     for step in shown:
-        rows.append((f"{step.order}.", format_gain_bounds(step.gain_ns), step.finding.title))
+        rows.append((f"{step.order}.", format_gain(step.gain_ns), step.finding.title))
         override = _name_override(report, step) if spare > 0 else ""
         if override:
             rows.append(("", "", override))
@@ -249,7 +259,7 @@ def _describe_entry(report: Report, step: PlanStep) -> Card:
     if finding.confirm_first:
         texts = tuple(note.text or note.name for note in finding.confirm_first)
         blocks.append(Items(texts, CONFIRM_TITLE, "checklist"))
-    metrics = [Metric("Gain", format_gain_bounds(gain))]
+    metrics = [Metric("Gain", format_gain(gain))]
     if find_step_base(report) is not None and gain.basis != FREES_MEMORY:
         low_ns, _, high_ns = step_after(step)
         metrics.append(Metric("Step after it", format_ms_range(low_ns, high_ns)))

@@ -37,6 +37,7 @@ from three_walls.report.formats import (
     describe_gain,
     describe_loss,
     format_cost,
+    format_gain,
     format_gain_bounds,
     format_likely,
     format_wall,
@@ -283,8 +284,7 @@ def _draw_gain(step: PlanStep, before_ns: int, after_ns: int) -> BarRow:
         pieces.append(Piece(before_ns - low, low, AFTER_COLOUR, title, text))
     if gain.likely is not None and 0 < after_ns < before_ns:
         pieces.append(Piece(after_ns, 0, TICK_COLOUR, title, f"likely {format_likely(gain)}"))
-    likely = f", likely {format_likely(gain)}" if gain.likely is not None and gain.low != gain.high else ""
-    return BarRow(title, tuple(pieces), f"{format_gain_bounds(gain)}{likely}")
+    return BarRow(title, tuple(pieces), format_gain(gain))
 
 
 def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest_ns: int) -> Card:

@@ -17,7 +17,7 @@ from three_walls.lib.text import (
     format_share,
     plural,
 )
-from three_walls.report.formats import format_gain_bounds, format_wall
+from three_walls.report.formats import format_gain, format_wall
 from three_walls.report.overrides_file import slug
 from three_walls.report.palette import GROUP_COLOURS
 from three_walls.report.report import Report
@@ -151,7 +151,7 @@ def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
     """What can be done without a plan: edits that no replay prices, findings that no setting fixes, and what would
     decide rules."""
     lines = [
-        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", format_gain_bounds(finding.gain_ns))
+        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", format_gain(finding.gain_ns))
         for finding in list_unpriced(report)
     ]
     lines += [

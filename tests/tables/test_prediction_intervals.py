@@ -1,0 +1,82 @@
+"""Printed ranges of gains: by what measured gains differed from replayed ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from three_walls.tables.prediction_intervals import (
+    MeasuredGain,
+    PredictionIntervals,
+    Regime,
+    ReplayedGain,
+    StepLimits,
+    prediction_intervals,
+)
+
+DEVICE, HOST = StepLimits(0.0, 0.0), StepLimits(1.0, 0.0)
+INTERVALS = PredictionIntervals(
+    floor_fraction=0.02,
+    host_fraction=0.08,
+    communication_fraction=0.06,
+    gain_ratio=0.5,
+    parameters_ratio=0.2,
+    coverage_fraction=0.8,
+    quantile=1.0,
+    edits={Regime.HOST: {"fused-rope": 3, "micro-batch": 2}},
+)
+
+
+def gain(likely: float, low: float | None = None, high: float | None = None) -> ReplayedGain:
+    return ReplayedGain(likely if low is None else low, likely, likely if high is None else high)
+
+
+def test_a_gain_of_nothing_is_as_uncertain_as_two_runs_differ() -> None:
+    wide = INTERVALS.widen(gain(0.0), DEVICE)
+    assert (wide.low, wide.high) == pytest.approx((-0.02, 0.02))
+
+
+def test_a_host_bound_run_is_less_certain_than_a_device_bound_one() -> None:
+    assert INTERVALS.widen(gain(0.0), HOST).high == pytest.approx((0.02**2 + 0.08**2) ** 0.5)
+
+
+def test_a_large_gain_is_less_certain_than_a_small_one() -> None:
+    assert INTERVALS.widen(gain(0.3), DEVICE).low == pytest.approx(0.3 - (0.02**2 + 0.15**2) ** 0.5)
+
+
+def test_each_end_is_widened_by_its_own_parameters() -> None:
+    wide = INTERVALS.widen(gain(0.0, low=0.0, high=0.5), DEVICE)
+    assert wide.low == pytest.approx(-0.02)
+    assert wide.high == pytest.approx((0.02**2 + 0.1**2) ** 0.5)
+
+
+def test_the_learnt_quantile_holds_as_many_gains_as_it_states() -> None:
+    off = [MeasuredGain(gain(0.0), 0.02 * score, DEVICE) for score in (1, -2, 3, -4)]
+    assert INTERVALS.learn(off) == pytest.approx(4)  # four of five, and the next gain is the fifth
+    assert replace(INTERVALS, coverage_fraction=0.5).learn(off) == pytest.approx(3)
+
+
+@given(st.lists(st.floats(-0.9, 0.9), min_size=4), st.floats(-0.5, 0.5))
+def test_what_was_learnt_from_is_inside_as_often(measured: list[float], likely: float) -> None:
+    gains = [MeasuredGain(gain(likely), each, HOST) for each in measured]
+    wide = replace(INTERVALS, quantile=INTERVALS.learn(gains) * (1 + 1e-9)).widen(gain(likely), HOST)
+    assert sum(wide.low <= each <= wide.high for each in measured) >= 0.8 * len(measured)
+
+
+def test_a_step_is_bound_by_the_largest_part_of_its_critical_path() -> None:
+    assert StepLimits.of({"host": 5, "gap": 1, "compute": 4}).regime is Regime.HOST
+    assert StepLimits.of({"host": 2, "compute": 3, "communication": 5}).regime is Regime.COMMUNICATION
+    assert StepLimits.of({"host": 2, "compute": 5, "communication": 3}).regime is Regime.DEVICE
+    assert StepLimits.of({}).regime is Regime.DEVICE
+
+
+def test_edits_count_for_their_effects_and_their_regime() -> None:
+    assert INTERVALS.count_edits(("fused-rope", "micro-batch", "other"), Regime.HOST) == 5
+    assert INTERVALS.count_edits(("fused-rope",), Regime.DEVICE) == 0
+
+
+def test_the_shipped_intervals_rest_on_edits_in_every_regime() -> None:
+    assert all(prediction_intervals().edits[regime] for regime in Regime)

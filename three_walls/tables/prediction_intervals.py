@@ -1,0 +1,119 @@
+"""How far measured gains lie from replayed ones: ``tables/prediction-intervals.yaml``.
+
+Shares are of the step as it is, between 0 and 1; gains may be negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from math import ceil, hypot
+
+from three_walls.lib.load_documents import load_table
+from three_walls.lib.resources import TABLES_DIR
+from three_walls.tables.buckets import Group
+
+_HOST = ("host", "gap")
+
+
+class Regime(StrEnum):
+    """What the critical path of a step is mostly made of."""
+
+    HOST = "host-bound"
+    COMMUNICATION = "communication-bound"
+    DEVICE = "device-bound"
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What the critical path of a step is made of."""
+
+    host_fraction: float
+    communication_fraction: float
+
+    @staticmethod
+    def of(limits_ns: Mapping[str, int]) -> StepLimits:
+        """``limits_ns``: as ``Predictor.limits_after`` gives them."""
+        total_ns = max(1, sum(limits_ns.values()))
+        host_ns = sum(limits_ns.get(name, 0) for name in _HOST)
+        return StepLimits(host_ns / total_ns, limits_ns.get(Group.COMMUNICATION.value, 0) / total_ns)
+
+    @property
+    def regime(self) -> Regime:
+        device_fraction = 1 - self.host_fraction - self.communication_fraction
+        shares = {
+            Regime.HOST: self.host_fraction,
+            Regime.COMMUNICATION: self.communication_fraction,
+            Regime.DEVICE: device_fraction,
+        }
+        return max(shares, key=shares.__getitem__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedGain:
+    """A gain by replay: at the likely parameters, and at the ends of their ranges."""
+
+    low: float
+    likely: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredGain:
+    """An edit that was predicted and measured."""
+
+    replayed: ReplayedGain
+    measured: float
+    limits: StepLimits
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionIntervals:
+    """``prediction-intervals.yaml``: what a replayed gain is widened by. The file explains the fields."""
+
+    floor_fraction: float
+    host_fraction: float
+    communication_fraction: float
+    gain_ratio: float
+    parameters_ratio: float
+    coverage_fraction: float
+    quantile: float
+    edits: Mapping[Regime, Mapping[str, int]]
+    """How many edits of each effect were measured."""
+
+    def widen(self, gain: ReplayedGain, limits: StepLimits) -> ReplayedGain:
+        """``gain`` with the range that ``coverage_fraction`` of the measured gains were in."""
+        low, high = (self._deviation(gain, end, limits) * self.quantile for end in (gain.low, gain.high))
+        return ReplayedGain(gain.likely - low, gain.likely, gain.likely + high)
+
+    def learn(self, gains: Iterable[MeasuredGain]) -> float:
+        """The quantile at which the range of ``coverage_fraction`` of new gains, if they are like ``gains``, holds."""
+        scores = sorted(self._score(gain) for gain in gains)
+        return scores[min(len(scores), ceil((len(scores) + 1) * self.coverage_fraction)) - 1]
+
+    def count_edits(self, effects: Collection[str], regime: Regime) -> int:
+        """How many edits of one of ``effects`` were measured on runs of ``regime``."""
+        counts = self.edits.get(regime, {})
+        return sum(counts.get(effect, 0) for effect in effects)
+
+    def _score(self, gain: MeasuredGain) -> float:
+        error = gain.measured - gain.replayed.likely
+        end = gain.replayed.high if error > 0 else gain.replayed.low
+        return abs(error) / self._deviation(gain.replayed, end, gain.limits)
+
+    def _deviation(self, gain: ReplayedGain, end: float, limits: StepLimits) -> float:
+        return hypot(
+            self.floor_fraction,
+            self.host_fraction * limits.host_fraction,
+            self.communication_fraction * limits.communication_fraction,
+            self.gain_ratio * gain.likely,
+            self.parameters_ratio * (end - gain.likely),
+        )
+
+
+@cache
+def prediction_intervals() -> PredictionIntervals:
+    """What ships with the program."""
+    return load_table(TABLES_DIR / "prediction-intervals.yaml", PredictionIntervals)
