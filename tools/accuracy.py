@@ -48,6 +48,7 @@ from three_walls.trace.run_request import RunRequest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAIRS = ROOT / "benchmarks" / "measured_pairs.yaml"
+README = ROOT / "README.md"
 INTERVALS = TABLES_DIR / "prediction-intervals.yaml"
 
 LEAST_INSIDE_FRACTION = 0.8
@@ -428,7 +429,9 @@ def main(*, write: bool) -> None:
     stale = not write and not is_current(prediction_intervals(), quantile, counts)
     if stale:
         click.echo(f"{INTERVALS.name} is not what these pairs give (quantile {quantile:.3f}): run --write")
-    sys.exit(int(bool(wrong) or stale or not Score.of(scored).is_enough))
+    if untold := list_untold(README.read_text(), scored):
+        click.echo(f"the README lacks: {'; '.join(untold)}")
+    sys.exit(int(bool(wrong) or stale or bool(untold) or not Score.of(scored).is_enough))
 
 
 def describe_scores(scored: Sequence[Comparison]) -> Iterator[str]:
@@ -441,6 +444,17 @@ def describe_scores(scored: Sequence[Comparison]) -> Iterator[str]:
             yield f"| {' | '.join((title, *Score.of(group).describe()))} |"
     yield ""
     yield from describe_baselines(scored)
+
+
+def list_untold(readme: str, scored: Sequence[Comparison]) -> list[str]:
+    """Of the claims that these edits allow, those that ``readme`` does not make."""
+    score, text = Score.of(scored), " ".join(readme.split())
+    claims = (
+        f"Of {score.count} measured edits {score.inside} ({score.inside / score.count:.0%})",
+        f"the median range is {score.median_width:.1%} of the step wide",
+        f"off by {100 * score.mean_error:.1f} points",
+    )
+    return [claim for claim in claims if claim not in text]
 
 
 def _print_bases(edits: Sequence[MeasuredEdit]) -> tuple[int, int]:

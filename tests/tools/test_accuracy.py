@@ -21,6 +21,7 @@ from tools.accuracy import (
     find_base,
     is_current,
     leave_bases_out,
+    list_untold,
     read_edits,
 )
 
@@ -82,6 +83,13 @@ def test_a_table_lists_the_scores_of_all_edits_and_of_groups() -> None:
     assert [line.split(" | ")[0] for line in lines if line.startswith("| ")][1:] == [
         "| all", "| device-bound runs", "| 2 GPUs", "| fused-rope",
     ]  # fmt: skip
+
+
+def test_the_readme_states_what_the_edits_give() -> None:
+    edits = [_compared("a", 0.1, 0.1, 0.05), _compared("a", 0.1, 0.2, 0.05)]
+    told = "Of 2 measured edits 1 (50%) are inside; the median range is 10.0% of the\nstep wide, off by 5.0 points."
+    assert list_untold(told, edits) == []
+    assert list_untold(told.replace("10.0%", "5.0%"), edits) == ["the median range is 10.0% of the step wide"]
 
 
 def test_two_baselines_need_no_trace() -> None:

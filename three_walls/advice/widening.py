@@ -27,15 +27,17 @@ class Widening:
         return Widening(intervals, predictor.step_ns.likely_ns, StepLimits.of(predictor.limits_after(())))
 
     def widen(self, low_ns: int, likely_ns: int, high_ns: int, step_ns: int) -> tuple[int, int]:
-        """Both ends of the range of a gain on a step of ``step_ns``, of which a replay gives ``low_ns`` to ``high_ns``."""
+        """Both ends of the range of a gain on a step of ``step_ns``.
+
+        By replay it is ``low_ns`` to ``high_ns`` at the ends of the parameters.
+        """
         wide = self.intervals.widen(ReplayedGain(low_ns / step_ns, likely_ns / step_ns, high_ns / step_ns), self.limits)
         return round(wide.low * step_ns), round(wide.high * step_ns)
 
     def widen_step(self, after: Prediction) -> Prediction:
         """The step ``after`` changes, with the range of what they gain."""
         now_ns = self.step_ns
-        gains_ns = (now_ns - ns for ns in (after.high_ns, after.likely_ns, after.low_ns))
-        low_ns, high_ns = self.widen(*gains_ns, step_ns=now_ns)
+        low_ns, high_ns = self.widen(now_ns - after.high_ns, now_ns - after.likely_ns, now_ns - after.low_ns, now_ns)
         return Prediction(max(0, now_ns - high_ns), after.likely_ns, now_ns - low_ns)
 
     def describe(self, effects: Collection[str]) -> str:
