@@ -17,7 +17,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import sqrt
@@ -42,6 +42,7 @@ from three_walls.tables.prediction_intervals import (
     Regime,
     ReplayedGain,
     StepLimits,
+    find_quantile,
     prediction_intervals,
 )
 from three_walls.trace.run_request import RunRequest
@@ -218,7 +219,7 @@ def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
         edit,
         gain,
         noise=noise_ms / edit.base_ms,
-        printed=prediction_intervals().widen(replayed, gain.limits),
+        printed=prediction_intervals().widen(replayed, gain.limits, changes.effects),
         effects=changes.effects,
         gpus=edit.gpus or _count_gpus(run.facts),
     )
@@ -269,22 +270,51 @@ def count_best_first(compared: Sequence[Comparison]) -> tuple[int, int]:
     return right, len(several)
 
 
-def check_base(name: str) -> tuple[str, float | None]:
-    """What the base trace called ``name`` shows without its edits, and by how much its unprofiled step is off.
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a base trace shows without its edits."""
 
-    None where that or the log's is not known.
-    """
+    name: str
+    description: str
+    off: float | None = None
+    """By how much the predicted unprofiled step is off, as a share of the log's; None where one is not known."""
+    step_score: float = 0.0
+    """That, as a multiple of the range that is not widened by ``step_ratio``, on the side of the log."""
+
+
+def check_base(name: str) -> Base:
+    """The base trace called ``name``."""
     path = find_base(name)
     if path is None:
-        return "no such trace here", None
+        return Base(name, "no such trace here")
     facts = load_base(path).facts
-    names = ("replay_error_fraction", "predicted_unprofiled_step_ns", "unprofiled_step_ns")
-    error, predicted, logged = (facts.number(fact) for fact in names)
-    if error is None or predicted is None:
-        return str(facts.get("replay_error_fraction").missing_reason), None
-    off = predicted / logged - 1 if logged else None
-    known = "no log" if off is None or logged is None else f"log {logged / 1e6:.0f} ms ({off:+.1%})"
-    return f"replay error {error:.2%}; unprofiled step {predicted / 1e6:.0f} ms, {known}", off
+    ends = [facts.number(f"predicted_unprofiled_step{end}_ns") for end in ("_low", "", "_high")]
+    error, logged = facts.number("replay_error_fraction"), facts.number("unprofiled_step_ns")
+    low, predicted, high = ends
+    if error is None or predicted is None or low is None or high is None:
+        return Base(name, str(facts.get("replay_error_fraction").missing_reason))
+    described = f"replay error {error:.2%}; unprofiled step {predicted / 1e6:.0f} ms"
+    if not logged:
+        return Base(name, f"{described}, no log")
+    off = predicted / logged - 1
+    half_ns = (high - predicted if logged > predicted else predicted - low) / prediction_intervals().step_ratio
+    return Base(name, f"{described}, log {logged / 1e6:.0f} ms ({off:+.1%})", off, abs(predicted - logged) / half_ns)
+
+
+def describe_steps(bases: Sequence[Base]) -> str:
+    """How near the predicted unprofiled steps are to the logs, and in how many ranges that other bases give."""
+    known = [base for base in bases if base.off is not None]
+    near = sum(abs(base.off or 0) <= NEAR_STEP_FRACTION for base in known)
+    inside = sum(base.step_score <= learn_step_ratio([other for other in known if other is not base]) for base in known)
+    return (
+        f"unprofiled step without a log: within {NEAR_STEP_FRACTION:.0%} of the log on {near} of {len(known)} traces; "
+        f"the log inside the range on {inside}"
+    )
+
+
+def learn_step_ratio(bases: Iterable[Base]) -> float:
+    scores = [base.step_score for base in bases if base.off is not None]
+    return find_quantile(scores, prediction_intervals().step_coverage_fraction) if scores else 1.0
 
 
 def leave_bases_out(compared: Sequence[Comparison]) -> list[Comparison]:
@@ -292,9 +322,12 @@ def leave_bases_out(compared: Sequence[Comparison]) -> list[Comparison]:
     shipped = prediction_intervals()
     found = []
     for each in compared:
-        others = [other.gain for other in compared if other.edit.base != each.edit.base]
-        intervals = replace(shipped, quantile=shipped.learn(others)) if others else shipped
-        found.append(replace(each, printed=intervals.widen(each.gain.replayed, each.gain.limits)))
+        others = [other for other in compared if other.edit.base != each.edit.base]
+        if others:
+            quantile = shipped.learn(other.gain for other in others)
+            intervals = replace(shipped, quantile=quantile, edits=count_edits(others))
+            printed = intervals.widen(each.gain.replayed, each.gain.limits, each.effects)
+            found.append(replace(each, printed=printed))
     return found
 
 
@@ -375,25 +408,38 @@ def describe_baselines(compared: Sequence[Comparison]) -> Iterator[str]:
         yield f"{title}: mean error {100 * error:.1f} points; rank correlation {shown}"
 
 
-def count_edits(compared: Sequence[Comparison]) -> dict[str, dict[str, int]]:
+def count_edits(compared: Sequence[Comparison]) -> dict[Regime, dict[str, int]]:
     """Regime to effect to how many edits were measured."""
-    counts: dict[str, Counter[str]] = {regime.value: Counter() for regime in Regime}
+    counts: dict[Regime, Counter[str]] = {regime: Counter() for regime in Regime}
     for each in compared:
-        counts[each.gain.limits.regime.value].update(each.effects)
+        counts[each.gain.limits.regime].update(each.effects)
     return {regime: dict(sorted(count.items())) for regime, count in counts.items()}
 
 
-def write_intervals(quantile: float, edits: Mapping[str, Mapping[str, int]]) -> None:
+def learn(compared: Sequence[Comparison], bases: Sequence[Base]) -> PredictionIntervals:
+    """The intervals that all pairs and logs give."""
+    shipped = prediction_intervals()
+    return replace(
+        shipped,
+        step_ratio=round(learn_step_ratio(bases), 3),
+        quantile=round(shipped.learn(each.gain for each in compared), 3),
+        edits=count_edits(compared),
+    )
+
+
+def write_intervals(learnt: PredictionIntervals) -> None:
     """Renews what is learnt in prediction-intervals.yaml."""
-    text = re.sub(r"(?ms)^quantile: .*", "", INTERVALS.read_text())
-    learnt = yaml.safe_dump({"quantile": round(quantile, 3), "edits": dict(edits)}, sort_keys=False)
-    INTERVALS.write_text(text + learnt)
+    text = re.sub(r"(?ms)^step_ratio: .*", "", INTERVALS.read_text())
+    edits = {regime.value: dict(counts) for regime, counts in learnt.edits.items()}
+    values = {"step_ratio": learnt.step_ratio, "quantile": learnt.quantile, "edits": edits}
+    INTERVALS.write_text(text + yaml.safe_dump(values, sort_keys=False))
 
 
-def is_current(shipped: PredictionIntervals, quantile: float, edits: Mapping[str, Mapping[str, int]]) -> bool:
-    """Whether the ``shipped`` intervals are those that the pairs give."""
-    same = abs(shipped.quantile / quantile - 1) <= SAME_QUANTILE_RATIO
-    return same and edits == {regime.value: dict(shipped.edits.get(regime, {})) for regime in Regime}
+def is_current(shipped: PredictionIntervals, learnt: PredictionIntervals) -> bool:
+    """Whether the ``shipped`` intervals are those that were ``learnt``."""
+    ratios = (shipped.quantile / learnt.quantile, shipped.step_ratio / learnt.step_ratio)
+    same = all(abs(ratio - 1) <= SAME_QUANTILE_RATIO for ratio in ratios)
+    return same and all(shipped.edits.get(regime, {}) == learnt.edits[regime] for regime in Regime)
 
 
 @click.command(help=__doc__)
@@ -402,7 +448,10 @@ def main(*, write: bool) -> None:
     edits = read_edits()
     wrong = _print_walls()
     compared: list[Comparison] = []
-    near, known = _print_bases(edits)
+    bases = [check_base(name) for name in dict.fromkeys(edit.base for edit in edits)]
+    for base in bases:
+        click.echo(f"{base.name:28} {base.description}")
+    click.echo()
     click.echo(f"{'edit':64} {'predicted':>10} {'range':>18} {'measured':>9}")
     for edit in edits:
         path = find_base(edit.base)
@@ -422,13 +471,15 @@ def main(*, write: bool) -> None:
         click.echo(line)
     right, judged = count_best_first(scored)
     click.echo(f"best predicted edit measured best, within the noise: {right} of {judged} traces with several edits")
-    click.echo(f"unprofiled step without a log within {NEAR_STEP_FRACTION:.0%} of the log: {near} of {known} traces")
-    quantile, counts = prediction_intervals().learn([each.gain for each in compared]), count_edits(compared)
+    click.echo(describe_steps(bases))
+    learnt = learn(compared, bases)
     if write:
-        write_intervals(quantile, counts)
-    stale = not write and not is_current(prediction_intervals(), quantile, counts)
+        write_intervals(learnt)
+    stale = not write and not is_current(prediction_intervals(), learnt)
     if stale:
-        click.echo(f"{INTERVALS.name} is not what these pairs give (quantile {quantile:.3f}): run --write")
+        click.echo(
+            f"{INTERVALS.name} is not what these pairs give ({learnt.quantile}, {learnt.step_ratio}): run --write"
+        )
     if untold := list_untold(README.read_text(), scored):
         click.echo(f"the README lacks: {'; '.join(untold)}")
     sys.exit(int(bool(wrong) or stale or bool(untold) or not Score.of(scored).is_enough))
@@ -455,17 +506,6 @@ def list_untold(readme: str, scored: Sequence[Comparison]) -> list[str]:
         f"off by {100 * score.mean_error:.1f} points",
     )
     return [claim for claim in claims if claim not in text]
-
-
-def _print_bases(edits: Sequence[MeasuredEdit]) -> tuple[int, int]:
-    """Prints what each base shows; of how many the unprofiled step is near the log's, and is known."""
-    offs = []
-    for name in dict.fromkeys(edit.base for edit in edits):
-        description, off = check_base(name)
-        click.echo(f"{name:28} {description}")
-        offs += [] if off is None else [abs(off)]
-    click.echo()
-    return sum(off <= NEAR_STEP_FRACTION for off in offs), len(offs)
 
 
 def _print_walls() -> int:

@@ -7,25 +7,28 @@ from dataclasses import replace
 from tests.tables.test_prediction_intervals import HOST, INTERVALS
 from three_walls.advice.widening import Widening
 from three_walls.facts.fact_rows import Prediction
+from three_walls.tables.prediction_intervals import ReplayedGain
 
+ROPE = ("fused-rope",)
 WIDENING = Widening(replace(INTERVALS, host_fraction=0.0, gain_ratio=0.0), 1000, HOST)
 
 
 def test_a_gain_is_widened_in_shares_of_the_step() -> None:
-    assert WIDENING.widen(100, 100, 100, step_ns=1000) == (80, 120)
-    assert WIDENING.widen(100, 100, 100, step_ns=500) == (90, 110)  # an entry of a plan, on the step before it
+    gain_ns = ReplayedGain(100, 100, 100)
+    assert WIDENING.widen(gain_ns, 1000, ROPE) == (80, 120)
+    assert WIDENING.widen(gain_ns, 500, ROPE) == (90, 110)  # an entry of a plan, on the step before it
 
 
 def test_a_step_has_the_range_of_what_it_gains() -> None:
-    assert WIDENING.widen_step(Prediction(900, 900, 900)) == Prediction(880, 900, 920)
+    assert WIDENING.widen_step(Prediction(900, 900, 900), ROPE) == Prediction(880, 900, 920)
 
 
 def test_a_step_takes_no_less_than_nothing() -> None:
-    assert WIDENING.widen_step(Prediction(10, 10, 10)) == Prediction(0, 10, 30)
+    assert WIDENING.widen_step(Prediction(10, 10, 10), ROPE) == Prediction(0, 10, 30)
 
 
 def test_the_sentence_counts_the_measured_edits_of_these_settings() -> None:
-    assert WIDENING.describe(("fused-rope",)) == (
+    assert WIDENING.describe(ROPE) == (
         "The range holds 80% of the measured edits; 3 of them were of these settings on host-bound runs."
     )
 

@@ -25,6 +25,8 @@ INTERVALS = PredictionIntervals(
     gain_ratio=0.5,
     parameters_ratio=0.2,
     coverage_fraction=0.8,
+    step_coverage_fraction=0.9,
+    step_ratio=1.0,
     quantile=1.0,
     edits={Regime.HOST: {"fused-rope": 3, "micro-batch": 2}},
 )
@@ -48,9 +50,14 @@ def test_a_large_gain_is_less_certain_than_a_small_one() -> None:
 
 
 def test_each_end_is_widened_by_its_own_parameters() -> None:
-    wide = INTERVALS.widen(gain(0.0, low=0.0, high=0.5), DEVICE)
+    wide = INTERVALS.widen(gain(0.0, low=0.0, high=0.5), DEVICE, ("micro-batch",))
     assert wide.low == pytest.approx(-0.02)
     assert wide.high == pytest.approx((0.02**2 + 0.1**2) ** 0.5)
+
+
+def test_what_was_never_measured_is_at_least_as_uncertain_as_its_parameters() -> None:
+    wide = INTERVALS.widen(gain(0.0, low=-0.01, high=0.5), DEVICE, ("ep-overlap",))
+    assert (wide.low, wide.high) == pytest.approx((-0.02, 0.5), abs=0.001)
 
 
 def test_the_learnt_quantile_holds_as_many_gains_as_it_states() -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.paths import REPOSITORY
-from three_walls.tables.prediction_intervals import MeasuredGain, ReplayedGain, StepLimits, prediction_intervals
+from three_walls.tables.prediction_intervals import MeasuredGain, Regime, ReplayedGain, StepLimits, prediction_intervals
 from tools import accuracy
 from tools.accuracy import (
+    Base,
     Comparison,
     MeasuredEdit,
     Score,
@@ -18,8 +19,10 @@ from tools.accuracy import (
     count_edits,
     describe_baselines,
     describe_scores,
+    describe_steps,
     find_base,
     is_current,
+    learn_step_ratio,
     leave_bases_out,
     list_untold,
     read_edits,
@@ -100,13 +103,20 @@ def test_two_baselines_need_no_trace() -> None:
 
 
 def test_the_shipped_intervals_are_stale_once_the_pairs_give_others() -> None:
-    shipped = replace(prediction_intervals(), quantile=1.0, edits={})
     counts = count_edits([_compared("a", 0.1, 0.1)])
-    assert counts["device-bound"] == {"fused-rope": 1}
-    nothing: dict[str, dict[str, int]] = {regime: {} for regime in counts}
-    assert is_current(shipped, 1.01, nothing)
-    assert not is_current(shipped, 1.05, nothing)
-    assert not is_current(shipped, 1.01, counts)
+    assert counts[Regime.DEVICE] == {"fused-rope": 1}
+    learnt = replace(prediction_intervals(), quantile=1.0, step_ratio=2.0, edits=counts)
+    assert is_current(replace(learnt, quantile=1.01), learnt)
+    assert not is_current(replace(learnt, quantile=1.05), learnt)
+    assert not is_current(replace(learnt, step_ratio=2.2), learnt)
+    assert not is_current(replace(learnt, edits={}), learnt)
+
+
+def test_logs_are_inside_ranges_of_the_step_that_other_traces_give() -> None:
+    bases = [Base(str(number), "", off=0.04, step_score=number) for number in (1.0, 2.0, 3.0)]
+    assert learn_step_ratio(bases) == 3.0
+    told = describe_steps([*bases, Base("unknown", "")])
+    assert told.endswith("within 5% of the log on 3 of 3 traces; the log inside the range on 2")
 
 
 @pytest.mark.skipif(not (REPOSITORY / "benchmarks" / "traces").is_dir(), reason="an sdist leaves base traces out")

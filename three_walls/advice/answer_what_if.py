@@ -99,7 +99,7 @@ def answer(question: Question, run: ReplayedRun) -> WhatIf:
     if after.because_unknown:
         return WhatIf(step, source, None, after.because_unknown, notes=notes, refused=refused)
     if changes.effects and (widening := Widening.of(predictor, run.intervals)):
-        after, notes = widening.widen_step(after), (*notes, widening.describe(changes.effects))
+        after, notes = widening.widen_step(after, changes.effects), (*notes, widening.describe(changes.effects))
     return WhatIf(
         step,
         source,

@@ -26,22 +26,20 @@ class Widening:
             return None
         return Widening(intervals, predictor.step_ns.likely_ns, StepLimits.of(predictor.limits_after(())))
 
-    def widen(self, low_ns: int, likely_ns: int, high_ns: int, step_ns: int) -> tuple[int, int]:
-        """Both ends of the range of a gain on a step of ``step_ns``.
-
-        By replay it is ``low_ns`` to ``high_ns`` at the ends of the parameters.
-        """
-        wide = self.intervals.widen(ReplayedGain(low_ns / step_ns, likely_ns / step_ns, high_ns / step_ns), self.limits)
+    def widen(self, gain_ns: ReplayedGain, step_ns: int, effects: Collection[str]) -> tuple[int, int]:
+        """Both ends of the range of a gain on a step of ``step_ns``. ``effects``: ids of those that give it."""
+        shares = ReplayedGain(*(ns / step_ns for ns in (gain_ns.low, gain_ns.likely, gain_ns.high)))
+        wide = self.intervals.widen(shares, self.limits, effects)
         return round(wide.low * step_ns), round(wide.high * step_ns)
 
-    def widen_step(self, after: Prediction) -> Prediction:
+    def widen_step(self, after: Prediction, effects: Collection[str]) -> Prediction:
         """The step ``after`` changes, with the range of what they gain."""
-        now_ns = self.step_ns
-        low_ns, high_ns = self.widen(now_ns - after.high_ns, now_ns - after.likely_ns, now_ns - after.low_ns, now_ns)
-        return Prediction(max(0, now_ns - high_ns), after.likely_ns, now_ns - low_ns)
+        gain_ns = ReplayedGain(*(self.step_ns - ns for ns in (after.high_ns, after.likely_ns, after.low_ns)))
+        low_ns, high_ns = self.widen(gain_ns, self.step_ns, effects)
+        return Prediction(max(0, self.step_ns - high_ns), after.likely_ns, self.step_ns - low_ns)
 
     def describe(self, effects: Collection[str]) -> str:
-        """What the range of a gain rests on, in a sentence. ``effects``: ids of those that give the gain."""
+        """What the range of a gain of ``effects`` rests on, in a sentence."""
         count, regime = self.intervals.count_edits(effects, self.limits.regime), self.limits.regime.value
         known = f"{count} of them {'was' if count == 1 else 'were'} of these settings on {regime} runs" if count else ""
         return (

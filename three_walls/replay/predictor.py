@@ -24,6 +24,7 @@ from three_walls.step.find_steps import STEP
 from three_walls.step.host_activity import THREAD
 from three_walls.step.ownership import label_idle, measure_budget, slice_steps
 from three_walls.tables.buckets import BUCKETS
+from three_walls.tables.prediction_intervals import prediction_intervals
 from three_walls.trace.schemas import Float64Array, Int64Array
 
 
@@ -71,7 +72,7 @@ class StepReplay:
         """The step as it is, unprofiled; the log's where one was given.
 
         Without a log the range holds what the profiler may have added, or by how much hosts of one configuration differ
-        where that is more, and how steps differ that the device decides.
+        where that is more, and how steps differ that the device decides; and as much more as logs were outside of it.
         """
         likely = self._step_after((), Level.LIKELY, self.cost.likely)
         if self.log_step_ns is not None:
@@ -85,7 +86,9 @@ class StepReplay:
             for cost, pace in ((self.cost.most, 1 - drift), (self.cost.least, 1 + drift))
         )
         error_ns = round((self.error_fraction + replay_thresholds.STEP_DRIFT_FRACTION) * likely)
-        return Prediction(min(*low, likely) - error_ns, likely, max(*high, likely) + error_ns)
+        ratio = prediction_intervals().step_ratio
+        below_ns, above_ns = likely - min(*low, likely) + error_ns, max(*high, likely) - likely + error_ns
+        return Prediction(max(0, likely - round(ratio * below_ns)), likely, likely + round(ratio * above_ns))
 
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:
         """The step with all ``transformations`` applied in their order, from the likely step as it is.

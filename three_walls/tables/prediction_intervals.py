@@ -79,19 +79,27 @@ class PredictionIntervals:
     gain_ratio: float
     parameters_ratio: float
     coverage_fraction: float
+    step_coverage_fraction: float
+    step_ratio: float
+    """What the range of the unprofiled step is widened by."""
     quantile: float
     edits: Mapping[Regime, Mapping[str, int]]
     """How many edits of each effect were measured."""
 
-    def widen(self, gain: ReplayedGain, limits: StepLimits) -> ReplayedGain:
-        """``gain`` with the range that ``coverage_fraction`` of the measured gains were in."""
-        low, high = (self._deviation(gain, end, limits) * self.quantile for end in (gain.low, gain.high))
-        return ReplayedGain(gain.likely - low, gain.likely, gain.likely + high)
+    def widen(self, gain: ReplayedGain, limits: StepLimits, effects: Collection[str] = ()) -> ReplayedGain:
+        """``gain`` with the range that ``coverage_fraction`` of the measured gains were in.
+
+        Where no edit of one of the ``effects`` was measured, it is at least the range of the parameters.
+        """
+        below, above = (self._deviation(gain, end, limits) * self.quantile for end in (gain.low, gain.high))
+        wide = ReplayedGain(gain.likely - below, gain.likely, gain.likely + above)
+        if any(self.count_edits(effects, regime) for regime in Regime):
+            return wide
+        return ReplayedGain(min(wide.low, gain.low), gain.likely, max(wide.high, gain.high))
 
     def learn(self, gains: Iterable[MeasuredGain]) -> float:
         """The quantile at which the range of ``coverage_fraction`` of new gains, if they are like ``gains``, holds."""
-        scores = sorted(self._score(gain) for gain in gains)
-        return scores[min(len(scores), ceil((len(scores) + 1) * self.coverage_fraction)) - 1]
+        return find_quantile((self._score(gain) for gain in gains), self.coverage_fraction)
 
     def count_edits(self, effects: Collection[str], regime: Regime) -> int:
         """How many edits of one of ``effects`` were measured on runs of ``regime``."""
@@ -111,6 +119,12 @@ class PredictionIntervals:
             self.gain_ratio * gain.likely,
             self.parameters_ratio * (end - gain.likely),
         )
+
+
+def find_quantile(scores: Iterable[float], coverage_fraction: float) -> float:
+    """The score that a new one stays below with a probability of ``coverage_fraction``, if it is like ``scores``."""
+    ordered = sorted(scores)
+    return ordered[min(len(ordered), ceil((len(ordered) + 1) * coverage_fraction)) - 1]
 
 
 @cache

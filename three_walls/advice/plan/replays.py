@@ -17,7 +17,7 @@ from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import Predictor, Transformation
-from three_walls.tables.prediction_intervals import PredictionIntervals
+from three_walls.tables.prediction_intervals import PredictionIntervals, ReplayedGain
 
 Transformations = tuple[Transformation, ...]
 
@@ -74,9 +74,9 @@ class Replays:
         known = self.answers.get(changes)
         return known.likely_ns if known else self.predictor.predict_likely_ns(changes)
 
-    def bound(self, after: Prediction) -> Bounds:
-        """The range of a step that :meth:`step` predicts, as it is printed."""
-        wide = after if self.widening is None else self.widening.widen_step(after)
+    def bound(self, after: Prediction, effects: Sequence[str] = ()) -> Bounds:
+        """The range of a step that :meth:`step` predicts, as it is printed. ``effects``: ids of all that change it."""
+        wide = after if self.widening is None else self.widening.widen_step(after, effects)
         return Bounds(wide.low_ns, wide.high_ns)
 
     def describe_gain(
@@ -103,7 +103,9 @@ class Replays:
             f"{capitalize(part.reason.rstrip('.'))}{f' ({part.source})' if part.source else ''}." for part in changes
         ]
         if self.widening is not None:
-            low_ns, high_ns = self.widening.widen(low_ns, likely_ns, high_ns, max(1, before.likely_ns))
+            low_ns, high_ns = self.widening.widen(
+                ReplayedGain(low_ns, likely_ns, high_ns), max(1, before.likely_ns), effects
+            )
             reasons.append(self.widening.describe(effects))
         return Gain(
             low=low_ns,

@@ -381,7 +381,7 @@ class Search:
                 finding=replace(finding, gain_ns=alone if alone.basis == REPLAYED else gain),
                 edits=finding.edits,
                 gain_ns=gain,
-                step_after_ns=self.replays.bound(after),
+                step_after_ns=self.replays.bound(after, (*self.effects, *candidate.effects)),
                 unlocked_by=", ".join(self.unlocked_by.get(finding.rule, ())),
                 step_after_likely_ns=after.likely_ns,
                 with_rule=candidate.with_rule,
