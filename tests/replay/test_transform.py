@@ -385,6 +385,29 @@ def test_kernels_gain_by_more_samples_and_transfers_do_not(tmp_path: Path) -> No
         assert step_us(graph, change) == length_us
 
 
+TWICE = Transformation(Action.MICRO_BATCH, factor=2)
+
+
+def test_what_every_pass_adds_to_the_gradients_takes_as_long_for_more_samples(tmp_path: Path) -> None:
+    graph = labelled(
+        device_bound(tmp_path),
+        micro_batch=[0, 0, 1, 1],
+        part=[None] * 4,
+        operator=[None, "wgrad_accumulation", None, "wgrad_accumulation"],
+    )
+    assert step_us(graph, TWICE) == 2 * 40 + 1 + 40
+
+
+def test_the_gradients_are_reduced_once_a_step_whatever_the_passes(tmp_path: Path) -> None:
+    graph = labelled(device_bound(tmp_path), micro_batch=[0, 0, 1, 1], part=[None, None, None, "gradient_reduction"])
+    assert step_us(graph, TWICE) == 2 * 40 + 1 + 2 * 40 + 1 + 40
+
+
+def test_what_only_the_last_pass_does_stays(tmp_path: Path) -> None:
+    graph = labelled(device_bound(tmp_path), micro_batch=[0, 1, 1, 1])  # a GEMM, two pointwise kernels, a GEMM
+    assert step_us(graph, TWICE) == 2 * 40 + 1 + 40 + 1 + 40
+
+
 def test_a_slow_rank_is_healed_to_the_pace_of_its_peers(tmp_path: Path) -> None:
     graph = two_ranks(tmp_path, 40, 80)
     healed = Transformation(Action.HEAL, Selection(ranks=(1,)))

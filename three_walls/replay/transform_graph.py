@@ -19,7 +19,7 @@ from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Le
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
-from three_walls.tables.model_parts import BACKWARD, FORWARD
+from three_walls.tables.model_parts import BACKWARD, FORWARD, GRADIENT_REDUCTION, WGRAD_ACCUMULATION
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 
@@ -584,28 +584,56 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     those of the bubble too: of ``m`` passes and ``p - 1`` that fill and drain the pipeline, ``m / factor + p - 1``
     shorter ones are run. So all take ``(m + factor (p - 1)) / (m + p - 1)`` of that, be it the host or the device that
     decides how long a pass takes.
+
+    What a step does once with its gradients stays, and what every pass adds to them takes as long for more samples.
     """
     factor = change.factor
     if not knows_passes(graph) or factor <= 0:
         return work
     number = _column_of(graph, "micro_batch")
-    inside = number != NONE
+    inside = (number != NONE) & ~select_operations(graph, Selection(work=(GRADIENT_REDUCTION,)))
+    is_added = select_operations(graph, Selection(work=(WGRAD_ACCUMULATION,)))
     is_sent = select_operations(graph, Selection(categories=COMMUNICATION_CATEGORIES))
     doublings = abs(math.log2(factor))
     time, host = _at(change.time, level) ** doublings, _at(change.host, level) ** doublings
     if factor < 1:
         passes, filling = number.max() + 1, _count_filling_passes(graph, number)
         ratio = (passes + factor * filling) / (passes + filling)
-        changed = _scale_operations(graph, work, inside, ratio * np.where(is_sent, 1.0, time), host * ratio / factor)
+        samples = np.where(is_added, 1 / factor, np.where(is_sent, 1.0, time))
+        changed = _scale_operations(graph, work, inside, ratio * samples, host * ratio / factor)
         return _lengthen_pipeline_waits(graph, work, changed, factor, level)
     left_out = inside & (number >= (number.max() + 1) / factor)
-    shorter = _scale_operations(graph, work, left_out, 0.0, 0.0)
+    once = np.where(left_out, _find_share_done_once(graph, number), 0.0)
+    shorter = _scale_operations(graph, work, left_out & (once == 0), 0.0, 0.0)
+    shorter = _scale_operations(graph, shorter, once > 0, once, 0.0)
     # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
-    scaled = _scale_operations(graph, shorter, inside & ~left_out, factor * np.where(is_sent, 1.0, time), host)
+    samples = np.where(is_added, 1.0, factor * np.where(is_sent, 1.0, time))
+    scaled = _scale_operations(graph, shorter, inside & ~left_out, samples, host)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
     wait_ns = np.where(inside, np.rint(scaled.wait_ns * factor).astype(np.int64), scaled.wait_ns)
     changed = replace(scaled, duration_ns=scaled.duration_ns + wait_ns - scaled.wait_ns, wait_ns=wait_ns)
     return _lengthen_pipeline_waits(graph, work, changed, factor, level)
+
+
+def _find_share_done_once(graph: StepGraph, number: Int64Array) -> Float64Array:
+    """Of each operation of the last micro-batch, the share of its kind's time that no other micro-batch has.
+
+    Gradients are scaled once a step, by kernels that follow the last backward pass of their layer. They cannot be told
+    from others of that pass one by one: its operations of one category, module and layer share what they take longer.
+    """
+    kind = [name for name in ("rank", "layer", "module", "direction", "category") if name in graph.operations.columns]
+    last = int(number.max())
+    is_last = pl.col("number") == last
+    time, earlier = pl.col("ns").filter(is_last).sum(), pl.col("ns").filter(~is_last).sum() / max(1, last)
+    count, earlier_count = is_last.sum(), (~is_last).sum() / max(1, last)
+    is_longer = (count > earlier_count) & (time > earlier)
+    share = pl.when(is_longer & is_last).then(1 - earlier / time).otherwise(0.0)
+    numbered = graph.operations.select(*kind).with_columns(
+        number=pl.Series(number), ns=pl.Series(graph.work.duration_ns - graph.work.wait_ns)
+    )
+    in_passes = pl.col("number") != NONE
+    found = numbered.select(pl.when(in_passes).then(share.over(*kind, in_passes)).otherwise(0.0).alias("share"))
+    return found["share"].to_numpy()
 
 
 def knows_passes(graph: StepGraph) -> bool:
