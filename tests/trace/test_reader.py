@@ -111,10 +111,16 @@ def test_the_rank_of_slurm_or_mpi_counts_where_torchrun_is_not_used(tmp_path: Pa
     assert analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].rank == 7
 
 
-def test_two_traces_of_one_rank_are_suspicious(tmp_path: Path) -> None:
+def test_two_captures_of_one_rank_are_refused(tmp_path: Path) -> None:
     builder = TraceBuilder().steps(4).launched_as("train.py", RANK="3")
+    with pytest.raises(InputError, match=r"a\.sqlite and b\.sqlite: expected captures of one run.*both are of rank 3"):
+        analyze([builder.write(tmp_path / "a.sqlite"), builder.write(tmp_path / "b.sqlite")])
+
+
+def test_captures_without_the_launchers_rank_are_numbered_and_not_refused(tmp_path: Path) -> None:
+    builder = TraceBuilder().steps(4)
     report = analyze([builder.write(tmp_path / "a.sqlite"), builder.write(tmp_path / "b.sqlite")])
-    assert "duplicate-rank" in codes(report)
+    assert [rank.rank for rank in report.ranks] == [0, 1]
 
 
 def test_ranks_of_different_hosts_are_of_one_run(tmp_path: Path) -> None:
@@ -122,14 +128,28 @@ def test_ranks_of_different_hosts_are_of_one_run(tmp_path: Path) -> None:
         TraceBuilder().steps(4).launched_as(MEGATRON, SLURM_PROCID=rank, SLURM_NODEID=rank).write(tmp_path / rank)
         for rank in ("0", "1")
     ]
-    assert "configs-differ" not in codes(analyze(traces))
+    assert "environments-differ" not in codes(analyze(traces))
 
 
-def test_traces_of_different_runs_are_noticed(tmp_path: Path) -> None:
+def test_ranks_of_runs_with_other_settings_are_refused(tmp_path: Path) -> None:
     first = TraceBuilder().steps(4).launched_as(f"{MEGATRON} --expert-model-parallel-size 8", RANK="0")
     second = TraceBuilder().steps(4).launched_as(f"{MEGATRON} --expert-model-parallel-size 4", RANK="1")
+    with pytest.raises(InputError, match="expert_model_parallel_size is 8 in the first and 4 in the second"):
+        analyze([first.write(tmp_path / "a.sqlite"), second.write(tmp_path / "b.sqlite")])
+
+
+def test_ranks_of_runs_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    first = TraceBuilder().steps(4).launched_as(MEGATRON, RANK="0", WORLD_SIZE="8")
+    second = TraceBuilder().steps(4).launched_as(MEGATRON, RANK="1", WORLD_SIZE="16")
+    with pytest.raises(InputError, match="WORLD_SIZE is 8 in the first and 16 in the second"):
+        analyze([first.write(tmp_path / "a.sqlite"), second.write(tmp_path / "b.sqlite")])
+
+
+def test_ranks_with_other_variables_are_noticed(tmp_path: Path) -> None:
+    first = TraceBuilder().steps(4).launched_as(MEGATRON, RANK="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
+    second = TraceBuilder().steps(4).launched_as(MEGATRON, RANK="1", CUDA_DEVICE_MAX_CONNECTIONS="32")
     report = analyze([first.write(tmp_path / "a.sqlite"), second.write(tmp_path / "b.sqlite")])
-    assert "expert_model_parallel_size" in next(w.message for w in report.warnings if w.code == "configs-differ")
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" in next(w.message for w in report.warnings if w.code == "environments-differ")
 
 
 def test_a_mix_of_gpu_models_is_unknown_not_guessed(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def _warn_of_traces(
     """Warnings of the readers, of traces that do not belong together, and of the steps found; each once."""
     warnings = [warning for trace in traces for warning in trace.warnings]
     warnings += _warn_of_ranks(traces)
-    warnings += _warn_of_different_configs([trace.config for trace in traces if trace.ranks])
+    warnings += _warn_of_different_environments([trace.config for trace in traces if trace.ranks])
     warnings += _warn_of_few_steps(timeline)
     if capabilities.get("inside_cuda_graphs") != YES:
         reason = capabilities["inside_cuda_graphs"]
@@ -159,29 +159,23 @@ def _warn_of_ranks(traces: Sequence[Capture]) -> list[ReportWarning]:
             "numbered in the order in which they were found."
         )
         warnings.append(ReportWarning("rank-not-in-trace", message))
-    duplicates = sorted(rank for rank, count in Counter(rank.rank for rank in ranks).items() if count > 1)
-    if duplicates:
-        numbers = ", ".join(map(str, duplicates))
-        message = f"More than one trace is of rank {numbers}. Check that the traces belong to one run."
-        warnings.append(ReportWarning("duplicate-rank", message))
     return warnings
 
 
-def _warn_of_different_configs(configs: Sequence[RunConfig]) -> list[ReportWarning]:
-    """Traces of one run share their settings: traces with different settings are of different runs."""
+def _warn_of_different_environments(configs: Sequence[RunConfig]) -> list[ReportWarning]:
+    """Ranks of one run share their environment, but for what tells them apart."""
     first = configs[0]
-    keys = {key for other in configs[1:] for key in {*first.values, *other.values} if first.get(key) != other.get(key)}
     variables = {
         name
         for other in configs[1:]
         for name in {*first.environment, *other.environment}
         if first.environment.get(name) != other.environment.get(name) and name not in _RANK_VARIABLES
     }
-    if not keys and not variables:
+    if not variables:
         return []
-    names = ", ".join(sorted([*keys, *variables])[:_MOST_SETTINGS_NAMED])
-    message = f"The traces were launched with different settings ({names}). Check that they belong to one run."
-    return [ReportWarning("configs-differ", message)]
+    names = ", ".join(sorted(variables)[:_MOST_SETTINGS_NAMED])
+    message = f"The traces were launched with different variables ({names}). Check that they belong to one run."
+    return [ReportWarning("environments-differ", message)]
 
 
 def _warn_of_few_steps(timeline: Timeline) -> list[ReportWarning]:

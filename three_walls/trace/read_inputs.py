@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from three_walls.lib.errors import InputError, NothingToAnalyzeError
+from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.report_warning import UNREADABLE, ReportWarning
 from three_walls.lib.threads import read_each
 from three_walls.log import log_thresholds
@@ -20,6 +21,7 @@ from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.megatron.settings.saved_config import CONFIG_NAME, read_config_file
 from three_walls.megatron.settings.setting_sources import CONFIG_FILE, KERNELS, USER, SettingsBuilder, SourceSettings
 from three_walls.memory_snapshot.snapshot import MemorySnapshot
+from three_walls.tables.config_values import show
 from three_walls.tables.kernel_names import shown_settings
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_tables import WantedRanges
@@ -90,6 +92,10 @@ class Inputs:
         return replace(self, explicit=explicit, config=_merge_settings(explicit, self.with_kernels[0], bridge_version))
 
 
+_PLACES = ("first", "second")
+_WORLD_SIZE = "WORLD_SIZE"
+
+
 def read_every_step(_: Sequence[Path], __: int) -> Mapping[Path, Mapping[Device, StepsToRead]]:
     """What :func:`read_inputs` is given where no capture is cut down while it is read."""
     return {}
@@ -114,6 +120,7 @@ def read_inputs(
     user_config = _read_user_config(request)
     log, snapshot = _read_log(request.logs, progress), _read_snapshot(request.memory_snapshot)
     traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, request.workers.jobs, choose_steps)
+    refuse_other_runs(traces)
     first = next(trace for trace in traces if trace.ranks)
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
     explicit = (*user_config, *_settings_in(log, without_log))
@@ -134,6 +141,45 @@ def read_inputs(
         warnings=warnings,
         paths=tuple(trace_paths),
         leaves_config=request.config is None and any((folder / CONFIG_NAME).is_file() for folder in folders),
+    )
+
+
+def refuse_other_runs(captures: Iterable[Capture]) -> None:
+    """Raises InputError where ``captures`` are not all of one run: a step is no mean of two runs' steps.
+
+    The ranks of a run have one command line, and each rank one capture.
+    """
+    captured = [capture for capture in captures if capture.ranks]
+    first, *others = captured
+    for other in others:
+        for key, *values in _list_differences(first.launch, other.launch):
+            stated = " and ".join(f"{show(value)} in the {place}" for value, place in zip(values, _PLACES, strict=True))
+            raise _of_two_runs(first, other, f"{key} is {stated}")
+    captures_of: dict[int, Capture] = {}
+    for capture in captured:
+        for number in {rank.rank for rank in capture.ranks if rank.rank_source != "order"}:
+            if number in captures_of:
+                raise _of_two_runs(captures_of[number], capture, f"both are of rank {number}")
+            captures_of[number] = capture
+
+
+def _list_differences(first: SourceSettings, second: SourceSettings) -> Iterator[tuple[str, ConfigData, ConfigData]]:
+    """Settings that two launches state differently. One that states none says nothing."""
+    stated = (first.values, second.values)
+    for key in sorted({*stated[0], *stated[1]} if all(stated) else ()):
+        values = [settings[key].value if key in settings else None for settings in stated]
+        if values[0] != values[1]:
+            yield key, values[0], values[1]
+    worlds = [launch.environment.get(_WORLD_SIZE) for launch in (first, second)]
+    if worlds[0] and worlds[1] and worlds[0].value != worlds[1].value:
+        yield _WORLD_SIZE, worlds[0].value, worlds[1].value
+
+
+def _of_two_runs(first: Capture, other: Capture, difference: str) -> InputError:
+    names = f"{first.input.path_name} and {other.input.path_name}"
+    return InputError(
+        f"{names}: expected captures of one run, found those of two ({difference}); give those of one, or compare "
+        "both: three-walls compare BEFORE AFTER"
     )
 
 
@@ -208,7 +254,7 @@ def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
     """
     if log.contradictions:
         return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"
-    world = config.environment.get("WORLD_SIZE")
+    world = config.environment.get(_WORLD_SIZE)
     sizes: list[tuple[str, object, ConfigValue | None]] = [("world_size", log.layout.world_size, world)]
     sizes += [
         (name, getattr(log.layout, name), config.values.get(name)) for name in log_thresholds.COMPARED_LAYOUT_SIZES

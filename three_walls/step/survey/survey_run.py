@@ -25,7 +25,7 @@ from three_walls.step.survey.survey_workers import run_tasks
 from three_walls.step.transfer import measure_transfer
 from three_walls.step.waits_for_peers import list_waits
 from three_walls.tables.kernel_names import KernelPack
-from three_walls.trace.read_inputs import Inputs, Progress, warn_of_unreadable
+from three_walls.trace.read_inputs import Inputs, Progress, refuse_other_runs, warn_of_unreadable
 from three_walls.trace.read_trace import Trace, list_steps_to_read
 from three_walls.trace.run_request import Workers
 
@@ -50,6 +50,7 @@ def survey_run(
     survey = run_tasks(tasks, workers, progress)
     progress(f"matching the calls of {len(survey.ranks):,} ranks on one clock")
     captures = [capture for capture in survey.captures if capture.ranks]
+    refuse_other_runs(captures)
     finished, matched_ranks = match_ranks(survey.timeline, captures, inputs.config, survey.outline)
     survey = survey.with_steps(finished.steps)
     survey_attribution = attribute_survey(survey, matched_ranks)
