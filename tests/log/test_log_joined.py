@@ -226,6 +226,16 @@ def test_a_saved_configuration_states_which_iterations_of_a_log_without_argument
     assert without.roles["outlier"] == 2
 
 
+def test_a_configuration_without_the_profiler_states_no_profiled_iterations(tmp_path: Path) -> None:
+    config = tmp_path / "run_config.yaml"
+    steps = "  profile_step_start: 8\n  profile_step_end: 11\n"
+    config.write_text(f"profiling:\n  use_nsys_profiler: false\n{steps}")
+    log = log_of(tmp_path, *(iteration(place, 75.0) for place in range(1, 13)))
+    report = analyze(starved_trace(tmp_path), logs=log, config=config)
+    assert report.log is not None
+    assert report.log.roles == {"steady": 12}
+
+
 def test_a_log_without_iteration_lines_names_the_rank_that_prints_them(tmp_path: Path) -> None:
     report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *NOT_OURS, MEMORY_MB))
     assert "the last rank prints them" in str(report.facts.get("unprofiled_step_ns").missing_reason)

@@ -26,9 +26,10 @@ def test_the_log_of_a_trace_leaves_its_plan_in_order() -> None:
     without = [step.rule for step in alone.plan]
     report = analyze(trace, logs=SAMPLES / "wide-nvlink-alltoall.train.log.xz")
     planned = [step.rule for step in report.plan]
-    assert set(planned) == set(without)
-    likely_ns = {step.rule: step.gain_ns.likely or 0 for step in alone.plan}
+    likely_ns = {step.rule: step.gain_ns.likely or 0 for step in (*report.plan, *alone.plan)}
     step_ns = alone.verdict.replayed_step_ns or 0
+    # What is hardly worth an entry may be one with the log alone.
+    assert all(likely_ns[rule] < 2 * minimum_gain_ns(step_ns) for rule in set(planned) ^ set(without))
     for place, rule in enumerate(planned):
         later = [likely_ns[other] for other in planned[place + 1 :]]
         # Gains that differ by less than a plan's least gain are the same gain.

@@ -52,6 +52,12 @@ def test_captured_steps_that_fit_nowhere_or_in_several_places_are_not_found() ->
     assert match_captured_steps(log, ns(None, 821.0)) is None  # one length may agree by chance
 
 
+def test_captured_steps_of_a_host_bound_run_are_found_where_each_is_cut_elsewhere() -> None:
+    log = lines(3463, 557, 552, 545, 555, 556, 1049.9, 600.1, 613.9, 4599)
+    assert match_captured_steps(log, ns(None, 588.0, 627.0)) == ProfiledRange(6, 9)
+    assert match_captured_steps(log, ns(None, 588.0, 640.0)) is None  # 1.2% longer together
+
+
 def test_a_slow_iteration_in_the_middle_is_an_outlier_not_warm_up() -> None:
     assert roles(lines(500, 260, 1536, 262, 261, 260)) == ["warm-up", "steady", "outlier", "steady", "steady", "steady"]
 

@@ -91,15 +91,24 @@ def match_captured_steps(iterations: Sequence[LogIteration], lengths: Sequence[i
     starts = []
     for run, number in by_number:
         elapsed_ns = [by_number.get((run, number + offset - offsets[0])) for offset in offsets]
-        pairs = zip(elapsed_ns, (lengths[offset] for offset in offsets), strict=True)
-        if all(
-            elapsed and length and abs(elapsed - length) <= log_thresholds.CAPTURED_STEP_TOLERANCE_FRACTION * length
-            for elapsed, length in pairs
-        ):
+        if _are_same(elapsed_ns, [lengths[offset] or 0 for offset in offsets]):
             starts.append(number - offsets[0])
     if len(starts) != 1:
         return None
     return ProfiledRange(start=starts[0] - 1, end=starts[0] - 1 + len(lengths))
+
+
+def _are_same(elapsed_ns: Sequence[int | None], lengths: Sequence[int]) -> bool:
+    """Whether iterations are the captured steps: each may be cut at another place of the host's work, all together
+    not."""
+    known_ns = [elapsed for elapsed in elapsed_ns if elapsed]
+    return len(known_ns) == len(lengths) and all(
+        abs(elapsed - length) <= tolerance * length
+        for elapsed, length, tolerance in (
+            *((*pair, log_thresholds.CAPTURED_STEP_TOLERANCE_FRACTION) for pair in zip(known_ns, lengths, strict=True)),
+            (sum(known_ns), sum(lengths), log_thresholds.CAPTURED_STEPS_TOLERANCE_FRACTION),
+        )
+    )
 
 
 def _role_without_plateau(

@@ -103,7 +103,7 @@ def joined_log(
     """The log with the roles of its iterations."""
     iterations = training_log.iterations
     profiled, is_known = find_profiled_range(training_log, config_without_log, config)
-    if not is_known and (matched := match_captured_steps(iterations, captured_lengths)):
+    if profiled is None and (matched := match_captured_steps(iterations, captured_lengths)):
         profiled, is_known = matched, True
     roles = classify_iterations(iterations, training_log.events, profiled)
     steady = tuple(line for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY)
@@ -140,7 +140,7 @@ def find_profiled_range(
         start, end = _profiled_steps(trace_config)
         if start is None or end is None:
             start, end = _profiled_steps(config)
-        is_on = True
+        is_on = config.get("use_nsys_profiler") is not False
     if not is_on:
         return None, True
     if start and end and start.isdecimal() and end.isdecimal():
