@@ -1,7 +1,8 @@
 """What the hardware counters of the GPU show of the step, where they were sampled (``trace/gpu_samples.py``).
 
-A sample covers many kernels or a part of one. Its values count for what owns the time that it covers, so averages
-weighted by that time sum exactly: buckets to the step, and modules of layers too.
+A sample covers many kernels or a part of one. In the tables its values count for what owns the time that it covers, so
+averages weighted by that time sum exactly: buckets to the step, and modules of layers too. Facts about a part of the
+step count samples of that part alone: those at its ends also describe what runs before and after.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ from collections.abc import Collection, Sequence
 
 import polars as pl
 
+from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import HardwareUse
+from three_walls.facts.overlap_slowdown import GEMM_KIND
 from three_walls.layers.labels import LabelledOperations
 from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
 from three_walls.step.intervals import DURATION, intersect, sweep
 from three_walls.step.ownership import OWNER, ConservationError
-from three_walls.step.step_tables import Intervals
+from three_walls.step.step_tables import Intervals, Operations
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import (
     COMMUNICATION_CATEGORIES,
     COMPUTE_CATEGORIES,
+    EP_CATEGORIES,
     GEMM_CATEGORIES,
     in_precedence,
 )
@@ -35,7 +39,10 @@ _UNKNOWN, _IDLE = "unknown", "idle"
 _MODULES = (*MODULES, _UNKNOWN)
 _OWNERS = (*_MODULES, *(f"{name} besides compute" for name in _MODULES))
 """What computes owns the time before what does not, as in the budget; then the order of modules decides."""
-_MEMORY = ("memory_read", "memory_write")
+_MEMORY = pl.col("memory_read") + pl.col("memory_write")
+_NVLINK = pl.max_horizontal("nvlink_receive", "nvlink_send")
+_PCIE = pl.max_horizontal("pcie_receive", "pcie_send")
+_PEAK = 0.9
 
 
 @artifact
@@ -74,19 +81,26 @@ def _find_gpu_number(step: StepView) -> int | None:
 
 
 @artifact
+def sampled_buckets(step: StepView, hardware_samples: GpuSamples) -> pl.DataFrame:
+    """The time of each sample by the bucket that owns it."""
+    return _divide(step.slices.with_columns(name=OWNER), _number(step, hardware_samples))
+
+
+@artifact
 def hardware(
-    step: StepView, hardware_samples: GpuSamples, labelled_step: Measurement[LabelledOperations]
+    step: StepView,
+    hardware_samples: GpuSamples,
+    sampled_buckets: pl.DataFrame,
+    labelled_step: Measurement[LabelledOperations],
 ) -> tuple[HardwareUse, ...]:
     """The step, its buckets and the modules of its layers, each with what it uses of the GPU."""
-    samples = hardware_samples.select(
-        "start_ns", "end_ns", *gpu_counters(), rank_index=pl.lit(step.rank_index, dtype=pl.Int64)
-    ).with_row_index("sample")
+    samples = _number(step, hardware_samples)
     window = pl.DataFrame({"rank_index": [step.rank_index], "start_ns": [step.start_ns], "end_ns": [step.end_ns]})
-    (whole,) = _average(window.with_columns(name=pl.lit("")), samples, STEP)
-    buckets = _average(step.slices.with_columns(name=OWNER), samples, BUCKET)
+    (whole,) = _average(_divide(window.with_columns(name=pl.lit("")), samples), STEP)
+    buckets = _average(sampled_buckets, BUCKET)
     modules = []
     if labelled_step.value is not None:
-        modules = _average(_find_owners(labelled_step.value, window), samples, MODULE)
+        modules = _average(_divide(_find_owners(labelled_step.value, window), samples), MODULE)
     for parts in filter(None, (buckets, modules)):
         _check_sums(whole, parts)
     order = (*_MODULES, _IDLE)
@@ -95,6 +109,12 @@ def hardware(
         *sorted(buckets, key=lambda row: in_precedence(row.name)),
         *sorted(modules, key=lambda row: order.index(row.name)),
     )
+
+
+def _number(step: StepView, samples: GpuSamples) -> pl.DataFrame:
+    """``samples`` with their number and the rank's index."""
+    rank_index = pl.lit(step.rank_index, dtype=pl.Int64).alias("rank_index")
+    return samples.select("start_ns", "end_ns", *gpu_counters(), rank_index).with_row_index("sample")
 
 
 def _find_owners(operations: LabelledOperations, window: Intervals) -> Intervals:
@@ -110,16 +130,19 @@ def _find_owners(operations: LabelledOperations, window: Intervals) -> Intervals
     return slices.with_columns(name=owner)
 
 
-def _average(owned: Intervals, samples: pl.DataFrame, kind: str) -> list[HardwareUse]:
-    """A row for each ``name`` of ``owned``, which are disjoint; ``samples`` with the columns sample and rank_index."""
-    counters = [*gpu_counters()]
-    pieces = (
+def _divide(owned: Intervals, samples: pl.DataFrame) -> pl.DataFrame:
+    """Of each sample the ``ns`` that each ``name`` of ``owned``, which are disjoint, has of its ``length_ns``."""
+    return (
         intersect(samples, owned.select("rank_index", "start_ns", "end_ns", "name"), ["rank_index"], carry=["name"])
         .group_by("name", "sample")
-        .agg(DURATION.sum().alias("ns"), *(pl.col(name).first() for name in counters))
+        .agg(DURATION.sum().alias("ns"), *(pl.col(name).first() for name in gpu_counters()))
         .join(samples.select("sample", length_ns=DURATION), on="sample")
     )
-    weight = pl.col("ns")
+
+
+def _average(pieces: pl.DataFrame, kind: str) -> list[HardwareUse]:
+    """A row for each ``name`` of ``pieces``, as :func:`_divide` makes them."""
+    counters, weight = [*gpu_counters()], pl.col("ns")
     averages = [
         ((pl.col(name) * weight).sum() / weight.filter(pl.col(name).is_not_null()).sum()).fill_nan(None).alias(name)
         for name in counters
@@ -143,7 +166,7 @@ def _check_sums(whole: HardwareUse, parts: Sequence[HardwareUse]) -> None:
     if sum(part.ns for part in parts) != whole.ns:
         raise ConservationError(f"sampled times do not sum to the step: {[part.ns for part in parts]}, {whole.ns}")
     for name in gpu_counters():
-        used, of_whole = _average_of(parts, (name,)), getattr(whole, name)
+        used, of_whole = _average_of(parts, name), getattr(whole, name)
         if used is not None and of_whole is not None and abs(used - of_whole) > 1e-9 and not _has_holes(parts, name):
             raise ConservationError(f"{name} does not average to that of the step: {used}, {of_whole}")
 
@@ -153,21 +176,35 @@ def _has_holes(parts: Sequence[HardwareUse], name: str) -> bool:
     return any(getattr(part, name) is None for part in parts)
 
 
-def _average_of(rows: Collection[HardwareUse], counters: Sequence[str]) -> float | None:
-    """The average sum of ``counters`` over the time of all ``rows``; None where not known."""
-    values = [(row.ns, [getattr(row, name) for name in counters]) for row in rows]
-    known_values = [(ns, sum(parts)) for ns, parts in values if None not in parts]
+def _average_of(rows: Collection[HardwareUse], name: str) -> float | None:
+    """The average of a counter over the time of all ``rows``; None where not known."""
+    known_values = [(row.ns, value) for row in rows if (value := getattr(row, name)) is not None]
     total_ns = sum(ns for ns, _ in known_values)
     return sum(ns * value for ns, value in known_values) / total_ns if total_ns else None
 
 
-def _measure(rows: tuple[HardwareUse, ...], kind: str, names: Collection[str], *counters: str) -> Measurement[float]:
-    """The average of ``counters``, added up, over the rows of ``kind`` and ``names``."""
-    chosen = [row for row in rows if row.kind == kind and row.name in names]
-    if not chosen:
-        return missing("no sample of the hardware counters covers such time of the step")
+def _measure_step(rows: tuple[HardwareUse, ...], *counters: str) -> Measurement[float]:
+    """The average of ``counters``, added up, over the step."""
+    values = [getattr(row, name) for row in rows if row.kind == STEP for name in counters]
     titles = " and ".join(gpu_counters()[name].title for name in counters)
-    return known_or_missing(_average_of(chosen, counters), f"the hardware counters of {titles} were not sampled")
+    return known_or_missing(
+        None if None in values else sum(values), f"the hardware counters of {titles} were not sampled"
+    )
+
+
+def _measure(
+    sampled: pl.DataFrame, buckets: Collection[str], use: pl.Expr, quantile: float | None = None
+) -> Measurement[float]:
+    """The average of ``use``, or its ``quantile``, over the samples that ``buckets`` own throughout."""
+    time = sampled.filter(pl.col("name").is_in(list(buckets)))
+    own = time.filter(pl.col("ns") == pl.col("length_ns"))
+    if not time.height:
+        return missing("no sample of the hardware counters covers such time of the step")
+    if own["ns"].sum() < fact_thresholds.MINIMUM_OWN_SAMPLES_FRACTION * time["ns"].sum():
+        return missing("the hardware counters were sampled too rarely: hardly a sample covers such time alone")
+    values = own.select(use.alias("use"))["use"].drop_nulls()
+    value = values.mean() if quantile is None else values.quantile(quantile, interpolation="lower")
+    return known_or_missing(value, "these hardware counters were not sampled")
 
 
 @fact("fraction", "the activity of the tensor pipes", whole="all cycles of the step")
@@ -176,7 +213,7 @@ def tensor_active_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[flo
 
     Not the same as: The peak that GEMMs reach by their sizes: pipes also stay active on padding and on slow operands.
     """
-    return _measure(hardware, STEP, ("",), "tensor_active")
+    return _measure_step(hardware, "tensor_active")
 
 
 @fact("fraction", "the activity of the multiprocessors", whole="all cycles of the step")
@@ -186,49 +223,123 @@ def sm_active_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[float]:
 
     Not the same as: Time in which kernels run: a kernel of communication uses few of the multiprocessors.
     """
-    return _measure(hardware, STEP, ("",), "sm_active")
+    return _measure_step(hardware, "sm_active")
 
 
 @fact("fraction", "the activity of device memory", whole="all cycles of the step")
 def memory_active_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[float]:
     """Fraction of the cycles of the step in which the interface of device memory reads or writes, from sampled hardware
     counters."""
-    return _measure(hardware, STEP, ("",), *_MEMORY)
+    return _measure_step(hardware, "memory_read", "memory_write")
 
 
 @fact("fraction", "the NVLink load while receiving", whole="what NVLink carries in one direction")
 def nvlink_receive_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[float]:
     """Fraction of what NVLink carries in one direction that the GPU receives in the step, protocol included, from
     sampled hardware counters."""
-    return _measure(hardware, STEP, ("",), "nvlink_receive")
+    return _measure_step(hardware, "nvlink_receive")
 
 
 @fact("fraction", "the NVLink load while sending", whole="what NVLink carries in one direction")
 def nvlink_send_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[float]:
     """Fraction of what NVLink carries in one direction that the GPU sends in the step, protocol included, from sampled
     hardware counters."""
-    return _measure(hardware, STEP, ("",), "nvlink_send")
+    return _measure_step(hardware, "nvlink_send")
 
 
 @fact("fraction", "the activity of the tensor pipes in GEMMs", whole="all cycles in which a GEMM runs")
-def gemm_tensor_active_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[float]:
+def gemm_tensor_active_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
     """Fraction of the cycles while a GEMM runs in which the GPU's tensor pipes are active, from sampled hardware
-    counters. A sample that is longer than a GEMM also describes what runs before and after it."""
-    return _measure(hardware, BUCKET, GEMM_CATEGORIES, "tensor_active")
+    counters. Samples in which anything else owns time of the step do not count."""
+    return _measure(sampled_buckets, GEMM_CATEGORIES, pl.col("tensor_active"))
 
 
 @fact("fraction", "the activity of device memory in GEMMs", whole="all cycles in which a GEMM runs")
-def gemm_memory_active_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[float]:
+def gemm_memory_active_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
     """Fraction of the cycles while a GEMM runs in which the interface of device memory reads or writes, from sampled
-    hardware counters. A sample that is longer than a GEMM also describes what runs before and after it."""
-    return _measure(hardware, BUCKET, GEMM_CATEGORIES, *_MEMORY)
+    hardware counters. Samples in which anything else owns time of the step do not count."""
+    return _measure(sampled_buckets, GEMM_CATEGORIES, _MEMORY)
 
 
 @fact("fraction", "the NVLink load of exposed communication", whole="what NVLink carries in one direction")
-def exposed_nvlink_send_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[float]:
+def exposed_nvlink_send_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
     """Fraction of what NVLink carries in one direction that the GPU sends while communication is exposed, protocol
     included, from sampled hardware counters. Time in which communication waits for peers counts too.
 
     Not the same as: What the GPU receives then: peers also send while this rank computes or has not launched yet.
     """
-    return _measure(hardware, BUCKET, COMMUNICATION_CATEGORIES, "nvlink_send")
+    return _measure(sampled_buckets, COMMUNICATION_CATEGORIES, pl.col("nvlink_send"))
+
+
+@fact("fraction", "the NVLink peak of exposed communication", whole="what NVLink carries in one direction")
+def exposed_nvlink_peak_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+    """Fraction of what NVLink carries in one direction that the GPU sends or receives (the larger) while communication
+    is exposed, protocol included: 90th percentile of the samples of hardware counters. Waits for peers do not lower it.
+
+    Not the same as: Average load: with waits that is far lower.
+    """
+    return _measure(sampled_buckets, COMMUNICATION_CATEGORIES, _NVLINK, _PEAK)
+
+
+@fact("fraction", "the PCIe peak of exposed communication", whole="what PCIe carries in one direction")
+def exposed_pcie_peak_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+    """Fraction of what the GPU's PCIe link carries in one direction that the GPU sends or receives (the larger) while
+    communication is exposed: 90th percentile of the samples of hardware counters.
+
+    Not the same as: The load of the network: what goes to network adapters and what goes to host memory both count.
+    """
+    return _measure(sampled_buckets, COMMUNICATION_CATEGORIES, _PCIE, _PEAK)
+
+
+@fact("fraction", "the NVLink load of exposed token exchanges", whole="what NVLink carries in one direction")
+def ep_nvlink_send_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+    """Fraction of what NVLink carries in one direction that the GPU sends while expert-parallel communication is
+    exposed, protocol included, from sampled hardware counters. Time in which it waits for peers counts too."""
+    return _measure(sampled_buckets, EP_CATEGORIES, pl.col("nvlink_send"))
+
+
+@fact("fraction", "the NVLink peak of exposed token exchanges", whole="what NVLink carries in one direction")
+def ep_nvlink_peak_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+    """Fraction of what NVLink carries in one direction that the GPU sends or receives (the larger) while
+    expert-parallel communication is exposed, protocol included: 90th percentile of the samples of hardware counters.
+    Waits for peers do not lower it."""
+    return _measure(sampled_buckets, EP_CATEGORIES, _NVLINK, _PEAK)
+
+
+@fact("fraction", "the share of SMs in exposed token exchanges", whole="the GPU's SMs")
+def ep_sm_active_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+    """Fraction of the GPU's SMs that have work while expert-parallel communication is exposed, from sampled hardware
+    counters: those that dispatch and combine occupy, waiting for peers included.
+
+    Not the same as: The SMs that a dispatcher is configured for: its kernels may launch fewer blocks.
+    """
+    return _measure(sampled_buckets, EP_CATEGORIES, pl.col("sm_active"))
+
+
+@fact("ratio", "the activity of the tensor pipes in GEMMs beside communication, over the same GEMMs alone,")
+def overlapped_gemm_tensor_ratio(
+    step: StepView, hardware_samples: GpuSamples, compared_gemms: Operations
+) -> Measurement[float]:
+    """Activity of the tensor pipes in GEMMs concurrent with communication over their activity in the same GEMMs alone,
+    from sampled hardware counters within single calls. Below 1 communication takes SMs or memory bandwidth from them.
+
+    Not the same as: Their slowdown: at lower clocks a GEMM takes longer, and the tensor pipes are as active.
+    """
+    calls = compared_gemms.select("rank_index", "start_ns", "end_ns", "is_alone", kind=pl.struct(GEMM_KIND))
+    samples = _number(step, hardware_samples).with_columns(length_ns=DURATION)
+    within = intersect(calls, samples, ["rank_index"], carry=["tensor_active", "length_ns"])
+    active, is_alone = pl.col("tensor_active"), pl.col("is_alone")
+    kinds = (
+        within.filter(pl.col("length_ns") == DURATION)
+        .group_by("kind")
+        .agg(calls=(~is_alone).sum(), alone=active.filter(is_alone).mean(), beside=active.filter(~is_alone).mean())
+        .drop_nulls()
+    )
+    alone, beside = kinds.select(
+        (pl.col("calls") * pl.col(name)).sum().alias(name) for name in ("alone", "beside")
+    ).row(0)
+    if not alone:
+        return missing(
+            "no sample of tensor pipes lies within calls of a GEMM that ran both alone and beside communication"
+        )
+    return known(beside / alone)

@@ -21,18 +21,27 @@ from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
 
-_KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
+GEMM_KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
+"""The same GEMM in the same place of a layer."""
 
 
 @artifact
-def overlap_slowdown(step: StepView) -> tuple[OverlapSlowdown, ...]:
-    """GEMMs of the step that ran both alone and concurrent with communication, the most costly first.
+def compared_gemms(step: StepView) -> Operations:
+    """Calls of GEMMs that ran both alone and concurrent with communication, with ``is_alone``.
 
-    GEMMs whose grid is not recorded are left out. A kernel has one row for each place in a layer where it is compared.
+    GEMMs whose grid is not recorded are left out, and so are calls that were concurrent for less than half.
     """
     kernels = step.operations.filter(pl.col("kind") == "kernel")
     communication = kernels.filter(pl.col("category").is_in(list(COMMUNICATION_CATEGORIES)))
-    compared = _compare(_with_communication(_gemms_in_place(kernels, step.window), communication))
+    return _choose_comparable(_with_communication(_gemms_in_place(kernels, step.window), communication))
+
+
+@artifact
+def overlap_slowdown(step: StepView, compared_gemms: Operations) -> tuple[OverlapSlowdown, ...]:
+    """GEMMs of the step that ran both alone and concurrent with communication, the most costly first.
+
+    A kernel has one row for each place in a layer where it is compared.
+    """
     rows = [
         OverlapSlowdown(
             kernel=step.names.get(name_id, ""),
@@ -43,7 +52,7 @@ def overlap_slowdown(step: StepView) -> tuple[OverlapSlowdown, ...]:
             concurrent_ns=concurrent_ns,
             slowdown_ns=max(concurrent_ns - alone_ns, 0) * concurrent_calls,
         )
-        for name_id, x, y, z, calls_alone, concurrent_calls, alone_ns, concurrent_ns in compared.rows()
+        for name_id, x, y, z, calls_alone, concurrent_calls, alone_ns, concurrent_ns in _compare(compared_gemms).rows()
     ]
     return tuple(sorted(rows, key=_order))
 
@@ -86,7 +95,7 @@ def _gemms_in_place(kernels: Operations, window: tuple[int, int]) -> Operations:
     return ordered.filter(
         pl.col("category").is_in(list(GEMM_CATEGORIES))
         & pl.col("start_ns").is_between(*window, closed="left")
-        & pl.all_horizontal(pl.col(_KIND).is_not_null())
+        & pl.all_horizontal(pl.col(GEMM_KIND).is_not_null())
     ).with_row_index("call")
 
 
@@ -103,30 +112,35 @@ def _with_communication(gemms: Operations, communication: Operations) -> Operati
     )
 
 
+def _choose_comparable(gemms: Operations) -> Operations:
+    """The calls of ``gemms`` that can be compared, with ``is_alone``."""
+    fewest = fact_thresholds.MINIMUM_OVERLAP_CALLS
+    is_alone = pl.col("concurrent_ns") == 0
+    is_concurrent = pl.col("concurrent_ns") >= fact_thresholds.MINIMUM_CONCURRENT_FRACTION * pl.col("duration_ns")
+    calls = gemms.with_columns(is_alone=is_alone).filter(is_alone | is_concurrent)
+    shortest, longest = (_take_quantile(pl.col("is_alone"), fraction) for fraction in (0.1, 0.9))
+    return calls.filter(
+        (pl.col("is_alone").sum().over(GEMM_KIND) >= fewest)
+        & ((~pl.col("is_alone")).sum().over(GEMM_KIND) >= fewest)
+        & (longest.over(GEMM_KIND) <= fact_thresholds.MAXIMUM_ALONE_SPREAD_RATIO * shortest.over(GEMM_KIND))
+    )
+
+
 def _compare(gemms: Operations) -> pl.DataFrame:
     """name_id, grid_x, grid_y, grid_z, calls_alone, concurrent_calls and their median durations (the lower of two)."""
-    fewest = fact_thresholds.MINIMUM_OVERLAP_CALLS
-    least_ns = fact_thresholds.MINIMUM_CONCURRENT_FRACTION * pl.col("duration_ns")
-    alone = pl.col("concurrent_ns") == 0
-    concurrent = (pl.col("concurrent_ns") > 0) & (pl.col("concurrent_ns") >= least_ns)
-
-    def quantile(calls: pl.Expr, fraction: float) -> pl.Expr:
-        return pl.col("duration_ns").filter(calls).quantile(fraction, interpolation="lower").cast(pl.Int64)
-
+    is_alone = pl.col("is_alone")
     return (
-        gemms.group_by(_KIND)
+        gemms.group_by(GEMM_KIND)
         .agg(
-            calls_alone=alone.sum().cast(pl.Int64),
-            concurrent_calls=concurrent.sum().cast(pl.Int64),
-            alone_median_ns=quantile(alone, 0.5),
-            concurrent_median_ns=quantile(concurrent, 0.5),
-            shortest_ns=quantile(alone, 0.1),
-            longest_ns=quantile(alone, 0.9),
+            calls_alone=is_alone.sum().cast(pl.Int64),
+            concurrent_calls=(~is_alone).sum().cast(pl.Int64),
+            alone_median_ns=_take_quantile(is_alone, 0.5),
+            concurrent_median_ns=_take_quantile(~is_alone, 0.5),
         )
-        .filter(
-            (pl.col("calls_alone") >= fewest)
-            & (pl.col("concurrent_calls") >= fewest)
-            & (pl.col("longest_ns") <= fact_thresholds.MAXIMUM_ALONE_SPREAD_RATIO * pl.col("shortest_ns"))
-        )
-        .drop("stream", "name_before", "name_after", "shortest_ns", "longest_ns")
+        .drop("stream", "name_before", "name_after")
     )
+
+
+def _take_quantile(calls: pl.Expr, fraction: float) -> pl.Expr:
+    """Of the durations of ``calls`` the one that ``fraction`` of them do not exceed."""
+    return pl.col("duration_ns").filter(calls).quantile(fraction, interpolation="lower").cast(pl.Int64)
