@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -13,13 +13,13 @@ import yaml
 from tests.paths import REPOSITORY
 from three_walls.advice.format.conditions import KnownFacts, list_conditions
 from three_walls.advice.format.load_rules import cases_file, load_effects, load_rules, rule_files
-from three_walls.advice.format.rule import Edit, FactTarget, Rule, TimeShare
+from three_walls.advice.format.rule import Claim, Edit, FactTarget, Rule, TimeShare
 from three_walls.advice.format.rule_fields import OneMinusFact
 from three_walls.advice.format.rule_sources import check_pointer, load_sources
 from three_walls.advice.judge import judge_with_size
 from three_walls.advice.judge_warnings import load_warnings
 from three_walls.advice.testing.derive_cases import derive_cases
-from three_walls.advice.testing.rule_cases import Case, load_cases
+from three_walls.advice.testing.rule_cases import Case, load_cases, sheet_of
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import ORDERED, Clause, Condition, Junction
 from three_walls.lib.fact import FactSheet
@@ -49,7 +49,7 @@ def cases_of(rule_id: str) -> tuple[tuple[Case, FactSheet], ...]:
 
 
 def conditions_of(rule: Rule) -> Iterator[Condition]:
-    yield from list_conditions((*rule.applies_to, *rule.when))
+    yield from list_conditions((*rule.applies_to, *rule.when, *rule.unless))
     for requirement in rule.requires.values():
         yield from list_conditions(requirement.check)
     for edit in edits_of(rule):
@@ -88,6 +88,39 @@ def test_every_pointer_leads_to_a_known_source(rule: Rule) -> None:
     assert pointers
     for pointer in pointers:
         assert check_pointer(pointer, sources) == ""
+
+
+COUNTER_CLAIMS = [
+    pytest.param(rule, claim, id=f"{rule.id}: {claim.claim[:40]}")
+    for rule in RULES
+    for claim in (*rule.evidence.for_, *rule.evidence.against)
+    if claim.when
+]
+
+
+@pytest.mark.parametrize(("rule", "claim"), COUNTER_CLAIMS)
+def test_a_claim_about_this_run_stands_only_where_the_run_shows_it(rule: Rule, claim: Claim) -> None:
+    """With its figures; not where a single one is missing or beyond its limit."""
+
+    def is_shown(values: Mapping[str, float | bool]) -> bool:
+        finding = judge_with_size(rule, sheet_of(values, KnownFacts.of(DEFINITIONS)))
+        notes = [note.text for note in (*finding.evidence_for, *finding.evidence_against)]
+        return any(text.startswith(f"{claim.claim}. ") for text in notes)
+
+    holding, failing = {}, {}
+    for condition in list_conditions(claim.when):
+        limit = condition.value
+        if isinstance(limit, bool):
+            holding[condition.name], failing[condition.name] = limit, not limit
+        else:
+            assert isinstance(limit, int | float)
+            above, below = limit + 0.01, max(0, limit - 0.01)
+            is_least = condition.operator in (">=", ">")
+            holding[condition.name], failing[condition.name] = (above, below) if is_least else (below, above)
+    assert is_shown(holding)
+    for name, value in failing.items():
+        assert not is_shown({**holding, name: value})
+        assert not is_shown({other: kept for other, kept in holding.items() if other != name})
 
 
 @each_rule
@@ -169,6 +202,7 @@ def with_condition(rule: Rule, old: Condition, new: Condition | None) -> Rule:
         rule,
         applies_to=swap(rule.applies_to),
         when=swap(rule.when),
+        unless=swap(rule.unless),
         requires={
             name: replace(one, check=swap(one.check), fix=swap_in_edits(one.fix)) for name, one in rule.requires.items()
         },

@@ -151,6 +151,23 @@ def test_evidence_for_and_against_is_kept_apart() -> None:
     assert [(note.text, note.source) for note in finding.evidence_against] == [("it did nothing", "guide:A guide")]
 
 
+def test_evidence_that_the_run_shows_comes_first_with_its_figures() -> None:
+    claims = (Claim("it helped", "guide:A guide"), Claim("here it helps", "guide:A guide", (HERE,)))
+    helps = replace(rule("r"), evidence=Evidence(for_=claims))
+    shown = judge(helps, run(gpu__family="H100")).evidence_for
+    assert [note.text for note in shown] == ["here it helps. The GPU family is H100", "it helped"]
+    for facts in (run(gpu__family="A100"), run()):
+        assert [note.text for note in judge(helps, facts).evidence_for] == ["it helped"]
+
+
+def test_what_was_measured_rules_a_symptom_out_only_where_it_is_known() -> None:
+    excepted = replace(rule("r", when=(LATE,)), unless=(HERE,))
+    finding = judge(excepted, run(gpu__family="H100"))
+    assert (finding.outcome, finding.reason) == (Outcome.NOT_NEEDED, "The GPU family is H100")
+    assert judge(excepted, run(gpu__family="A100")).outcome is Outcome.RECOMMENDED
+    assert judge(excepted, run()).outcome is Outcome.RECOMMENDED
+
+
 def test_elements_join_a_list_at_its_end_and_only_once() -> None:
     grow = rule("r", edits=(Edit("cuda_graph_scope", add=("moe_router", "attn")),))
     edit = judge(grow, run(config__cuda_graph_scope=("moe_router",))).edits[0]

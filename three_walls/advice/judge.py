@@ -18,7 +18,7 @@ from three_walls.advice.upper_bound import (
     minimum_gain_ns,
     no_gain,
 )
-from three_walls.advice.wording import confirmation, describe_missing, explain, list_labels
+from three_walls.advice.wording import confirmation, describe_missing, explain, list_labels, state
 from three_walls.lib.expressions import ORDERED, Clause, Junction, Truth, list_names
 from three_walls.lib.fact import FactSheet
 
@@ -37,7 +37,7 @@ def judge_safely(rule: Rule, facts: FactSheet) -> Finding:
             finding = replace(finding, configured=rule.configured, cause=cause)
         return finding
     except Exception as error:
-        return _finding(rule, Outcome.ERROR, f"The rule failed with {type(error).__name__}: {error}")
+        return _finding(rule, FactSheet.of(()), Outcome.ERROR, f"The rule failed with {type(error).__name__}: {error}")
 
 
 def judge(rule: Rule, facts: FactSheet) -> Finding:
@@ -48,22 +48,24 @@ def judge(rule: Rule, facts: FactSheet) -> Finding:
     for conditions, outcome in ((rule.applies_to, Outcome.NOT_APPLICABLE), (rule.when, Outcome.NOT_NEEDED)):
         if failing := that_are(Truth.FAILS, conditions, facts):
             near = explain(failing, facts) if outcome is Outcome.NOT_NEEDED and is_near(rule, failing, facts) else ""
-            return replace(_finding(rule, outcome, explain(failing, facts)), near=near)
+            return replace(_finding(rule, facts, outcome, explain(failing, facts)), near=near)
+    if rule.unless and evaluate_all(rule.unless, facts) is Truth.HOLDS:
+        return _finding(rule, facts, Outcome.NOT_NEEDED, explain(rule.unless, facts))
     if not rule.any_program and (missing := lacking_signs(facts)):
         reason = "; ".join(describe_missing(name, facts) for name in missing)
-        return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=missing)
+        return replace(_finding(rule, facts, Outcome.UNKNOWN, reason), missing=missing)
     if unknown := that_are(Truth.UNKNOWN, (*rule.applies_to, *rule.when), facts):
         return _unknown(rule, unknown, facts)
     if not rule.edits:
         return replace(
-            _finding(rule, Outcome.FOUND, explain(that_are(Truth.HOLDS, rule.when, facts), facts)),
+            _finding(rule, facts, Outcome.FOUND, explain(that_are(Truth.HOLDS, rule.when, facts), facts)),
             advice=_order_advice(rule, facts),
             gain_ns=bound_gain(rule.gain, facts),
             confirm_first=_notes_to_confirm(rule, facts),
         )
     if missing := missing_targets(rule.edits, facts):
         reason = f"The value to set is unknown: it depends on {list_labels(missing, facts)}"
-        return replace(_finding(rule, Outcome.UNKNOWN, reason), missing=missing)
+        return replace(_finding(rule, facts, Outcome.UNKNOWN, reason), missing=missing)
     return _judge_edits(rule, facts)
 
 
@@ -133,7 +135,7 @@ def drop_small(finding: Finding, rule: Rule, facts: FactSheet, minimum_ns: float
 def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
     own_edits = plan_edits(rule.edits, facts)
     if not own_edits:
-        return _finding(rule, Outcome.NOT_NEEDED, "Every setting already has the recommended value")
+        return _finding(rule, facts, Outcome.NOT_NEEDED, "Every setting already has the recommended value")
     fixes = {requirement.name: _fix(requirement, facts) for requirement in failing_requirements(rule, facts)}
     failing = tuple(requirement for requirement in rule.requires.values() if fixes.get(requirement.name) == ())
     reason = explain(that_are(Truth.HOLDS, rule.when, facts), facts)
@@ -142,7 +144,7 @@ def _judge_edits(rule: Rule, facts: FactSheet) -> Finding:
         reason = "; ".join(_explain_requirement(requirement, facts) for requirement in failing)
         near = reason if all(_is_nearly_met(requirement, facts) for requirement in failing) else ""
     return replace(
-        _finding(rule, Outcome.BLOCKED if failing else Outcome.RECOMMENDED, reason),
+        _finding(rule, facts, Outcome.BLOCKED if failing else Outcome.RECOMMENDED, reason),
         blocked_by=tuple(_blocking_note(requirement, facts) for requirement in failing),
         confirm_first=_notes_to_confirm(rule, facts),
         edits=(*own_edits, *(edit for fix in fixes.values() for edit in fix)),
@@ -198,14 +200,14 @@ def _confirmation(requirement: Requirement, facts: FactSheet) -> str:
 
 
 def _unknown(rule: Rule, conditions: Sequence[Clause], facts: FactSheet) -> Finding:
-    return replace(_finding(rule, Outcome.UNKNOWN, explain(conditions, facts)), missing=_names(conditions))
+    return replace(_finding(rule, facts, Outcome.UNKNOWN, explain(conditions, facts)), missing=_names(conditions))
 
 
 def _names(conditions: Iterable[Clause]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for condition in conditions for name in list_names(condition)))
 
 
-def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:
+def _finding(rule: Rule, facts: FactSheet, outcome: Outcome, reason: str) -> Finding:
     return Finding(
         rule=rule.id,
         title=rule.title,
@@ -222,8 +224,8 @@ def _finding(rule: Rule, outcome: Outcome, reason: str) -> Finding:
         how_to_verify=rule.docs.how_to_verify,
         why_it_matters=rule.docs.why_it_matters,
         side_effects=tuple(f"{side.effect} ({side.source})" for side in rule.side_effects),
-        evidence_for=_claims("for", rule.evidence.for_),
-        evidence_against=_claims("against", rule.evidence.against),
+        evidence_for=_claims("for", rule.evidence.for_, facts),
+        evidence_against=_claims("against", rule.evidence.against, facts),
         advice=" ".join(advice.text for advice in rule.advice),
         applicability=rule.applicability,
     )
@@ -243,5 +245,15 @@ def _order_advice(rule: Rule, facts: FactSheet) -> str:
     return " ".join([*fitting, *always, *(["Should that not be it:"] if fitting and others else []), *others])
 
 
-def _claims(name: str, evidence: Iterable[Claim]) -> tuple[PlanNote, ...]:
-    return tuple(PlanNote(name, claim.claim, claim.source) for claim in evidence)
+def _claims(name: str, evidence: Iterable[Claim], facts: FactSheet) -> tuple[PlanNote, ...]:
+    """What this run shows, with its figures, then what is known of others."""
+    return tuple(
+        PlanNote(name, _add_figures(claim, facts), claim.source)
+        for claim in sorted(evidence, key=lambda claim: not claim.when)
+        if evaluate_all(claim.when, facts) is Truth.HOLDS
+    )
+
+
+def _add_figures(claim: Claim, facts: FactSheet) -> str:
+    figures = ". ".join(state(facts.get(condition.name)) for condition in list_conditions(claim.when))
+    return f"{claim.claim}. {figures}" if figures else claim.claim

@@ -316,7 +316,7 @@ def ep_sm_active_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
     return _measure(sampled_buckets, EP_CATEGORIES, pl.col("sm_active"))
 
 
-@fact("ratio", "the activity of the tensor pipes in GEMMs beside communication, over the same GEMMs alone,")
+@fact("ratio", "relative tensor pipe activity of overlapped GEMMs")
 def overlapped_gemm_tensor_ratio(
     step: StepView, hardware_samples: GpuSamples, compared_gemms: Operations
 ) -> Measurement[float]:

@@ -168,6 +168,8 @@ class Claim:
 
     claim: Prose
     source: Pointer
+    when: Conditions = ()
+    """What the run must show for the claim to count; it then comes first, with the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,8 @@ class Rule:
     docs: Docs
     applies_to: Conditions
     when: Conditions
+    unless: Conditions = ()
+    """Where these are known to hold, something measured rules the symptom out, and the rule is not needed."""
     requires: ByName[Annotated[Requirement, AfterValidator(_check_requirement)]] = field(default_factory=dict)
     lever: Text = ""
     """What the edits change. A plan has at most one rule per lever, and those that continue it."""

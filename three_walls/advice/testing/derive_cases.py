@@ -120,6 +120,7 @@ def _conditions_of(rule: Rule) -> Iterator[tuple[Condition, tuple[Condition, ...
     parts: list[tuple[tuple[Clause, ...], Outcome | None]] = [
         (rule.applies_to, Outcome.NOT_APPLICABLE),
         (rule.when, Outcome.NOT_NEEDED),
+        (rule.unless, None),
         *((one.check, Outcome.BLOCKED if rule.edits and not one.fix else None) for one in rule.requires.values()),
         *((edit.only_if, None) for edit in _edits_of(rule)),
     ]
@@ -170,6 +171,7 @@ def _swap(rule: Rule, old: Condition, new: Condition | None) -> Rule:
         rule,
         applies_to=swap(rule.applies_to),
         when=swap(rule.when),
+        unless=swap(rule.unless),
         requires={name: swap_requirement(requirement) for name, requirement in rule.requires.items()},
         edits=swap_edits(rule.edits),
     )
