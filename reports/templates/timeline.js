@@ -6,19 +6,24 @@
   const data = JSON.parse(document.getElementById("timeline-data").textContent);
   const canvas = root.querySelector("canvas"), tip = root.querySelector(".tip"), details = root.querySelector("output");
   const controls = root.querySelector(".controls"), pen = canvas.getContext("2d");
-  const HEIGHT = { head: 20, modules: 16, budget: 16, gaps: 11, ranges: 14, calls: 11, operations: 20 };
+  const HEIGHT = { head: 20, counters: 22, modules: 16, budget: 16, gaps: 11, ranges: 14, calls: 11, operations: 20 };
   const LEAST_NS = 200;
 
   // Columns are delta-coded: see Timeline in report.json.
   const sums = (deltas) => { let at = 0; return Float64Array.from(deltas, (delta) => (at += delta)); };
-  const ranks = data.ranks.map((rank) => ({ ...rank, lanes: rank.lanes.map((lane) => {
+  function counterLane(rank, { name, percent }) {
+    const size = percent.length, length = rank.length_ns / size;
+    return { kind: "counters", name, percent, rank: rank.rank, size, busy: {}, path: new Set(), count: [], text: [], category: [], module: [],
+      start: percent.map((_, part) => rank.begin_ns + part * length), length_ns: Array(size).fill(length), paint: Array(size).fill("#0f766e") };
+  }
+  const ranks = data.ranks.map((rank) => ({ ...rank, lanes: rank.counters.map((counter) => counterLane(rank, counter)).concat(rank.lanes.map((lane) => {
     const start = sums(lane.start_ns), path = new Set(sums(lane.on_path)), busy = {};
     let joined = 0;
     lane.count.forEach((count, item) => { if (count > 1) busy[item] = lane.busy_ns[joined++]; });
     const paint = lane.text.map((place, item) => lane.kind === "calls" ? (/Synchronize/.test(data.texts[place]) ? "#4b5563" : "#94a3b8")
       : lane.category.length ? data.colours[data.texts[lane.category[item]]] : "");
     return { ...lane, rank: rank.rank, start, path, busy, paint, size: start.length };
-  }) }));
+  })) }));
   const whole = [Math.min(...ranks.map((rank) => rank.begin_ns)), Math.max(...ranks.map((rank) => rank.begin_ns + rank.length_ns))];
   const detailed = ranks.filter((rank) => rank.lanes.length > 1);
   const shown = new Set(detailed.filter((rank) => ["representative", "late"].includes(rank.role)));
@@ -85,7 +90,8 @@
       const alpha = (lit === lane.rank && lane.kind === "operations" && !onPath ? 0.2 : 1) * share;
       if (alpha !== pen.globalAlpha) pen.globalAlpha = alpha;
       pen.fillStyle = colour;
-      pen.fillRect(left, top, size, height);
+      const tall = lane.percent ? height * lane.percent[item] / 100 : height;
+      pen.fillRect(left, top + height - tall, size, tall);
       if (wide > 34 || onPath) pen.globalAlpha = 1;
       if (lit !== null && onPath) { pen.fillStyle = colours.text; pen.fillRect(left, top + height - 3, size, 3); }
       if (wide > 34 && height > 12) {
@@ -172,7 +178,8 @@
     const category = bucket(lane, item), name = text(lane, "text", item), count = lane.count[item] || 1;
     const start = lane.start[item], clock = (row.rank.clock_ns + start) / 1e9;
     const lines = [];
-    if (count > 1) lines.push(`${count} joined, ${format(lane.busy[item])} together${category ? `, most in ${title(category)}` : ""}; longest: ${name || title(category)}`);
+    if (lane.percent) lines.push(`${lane.name}: ${lane.percent[item] ?? "?"} % of the peak`);
+    else if (count > 1) lines.push(`${count} joined, ${format(lane.busy[item])} together${category ? `, most in ${title(category)}` : ""}; longest: ${name || title(category)}`);
     else lines.push(...new Set([name || title(category), title(category)].filter(Boolean)));
     lines.push(`${format(lane.length_ns[item])} from ${format(start)}${ranks.length > 1 ? `, rank ${row.rank.rank}` : ""}, ${clock.toFixed(6)} s in Nsight Systems`);
     if (text(lane, "module", item)) lines.push(text(lane, "module", item));
@@ -269,7 +276,7 @@
   addButton("Whole step", "Whole step", () => setView(...whole));
   const boxes = new Map();
   if (detailed.length > 1) for (const rank of detailed) boxes.set(rank, addBox(`rank ${rank.rank}`, shown.has(rank), flip(shown, rank)));
-  for (const [kind, label] of [["ranges", "NVTX"], ["calls", "CUDA calls"], ["gaps", "Gaps"]]) addBox(label, true, flip(kinds, kind));
+  for (const [kind, label] of [["ranges", "NVTX"], ["calls", "CUDA calls"], ["gaps", "Gaps"], ...(ranks[0].counters.length ? [["counters", "Hardware"]] : [])]) addBox(label, true, flip(kinds, kind));
   if (ranks.some((rank) => rank.lanes.some((lane) => lane.path.size))) addBox("Critical path", false, (isOn) => { lit = isOn ? data.rank : null; });
 
   // Links: #t=<start>-<end>&rank=<rank>, in ns

@@ -11,7 +11,7 @@ import pytest
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from three_walls import analyze
 from three_walls.export.step_detail_rows import StepTimeline, TimelineLane
-from three_walls.export.step_timeline import thin
+from three_walls.export.step_timeline import MOST_COUNTER_PARTS, thin
 
 US = 1_000
 
@@ -123,3 +123,35 @@ def test_a_lane_is_a_row_of_columns_of_equal_length(tmp_path: Path) -> None:
         return {len(column) for column in columns if column}
 
     assert all(len(lengths(lane)) == 1 for lane in draw(tmp_path).ranks[0].lanes)
+
+
+def test_counters_are_averages_of_equal_parts_of_the_step(tmp_path: Path) -> None:
+    tensor, read, write = (
+        f"{name} [Throughput %]" for name in ("Tensor Active", "DRAM Read Bandwidth", "DRAM Write Bandwidth")
+    )
+    metrics = {tensor: [80] * 4 + [0] * 6, read: [30] * 10, write: [20] * 5 + [60] * 5}
+    repeated = {name: values * 5 for name, values in metrics.items()}
+    timeline = analyze(build().samples(repeated, 1_110 * US, 100 * US).write(tmp_path / "rank0.sqlite")).timeline
+    assert timeline is not None
+    assert {counter.name: counter.percent for counter in timeline.ranks[0].counters} == {
+        "tensor pipes": (80,) * 4 + (0,) * 6,
+        "memory": (50,) * 5 + (90,) * 5,
+    }
+
+
+def test_counters_of_many_samples_are_thinned_and_holes_stay_holes(tmp_path: Path) -> None:
+    """500 samples of 1 us in the first half of each step, none in the second."""
+    builder = build()
+    for number in range(5):
+        builder.samples({"SMs Active [Throughput %]": [10, 30] * 250}, (1_110 + number * 1_000) * US, US)
+    timeline = analyze(builder.write(tmp_path / "rank0.sqlite")).timeline
+    assert timeline is not None
+    (counter,) = timeline.ranks[0].counters
+    assert counter.name == "SMs"
+    assert len(counter.percent) == MOST_COUNTER_PARTS
+    assert set(counter.percent[:199]) <= {18, 20, 22}
+    assert set(counter.percent[202:]) == {None}
+
+
+def test_no_counters_are_drawn_where_none_were_sampled(tmp_path: Path) -> None:
+    assert draw(tmp_path).ranks[0].counters == ()

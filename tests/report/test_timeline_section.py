@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from three_walls.export.step_detail_rows import StepTimeline, TimelineLane
+from three_walls.export.step_detail_rows import StepTimeline, TimelineCounter, TimelineLane
 from three_walls.lib.resources import TEMPLATES_DIR
 from three_walls.report.html_report import render_html
 from three_walls.report.report import Report
@@ -54,6 +54,20 @@ def test_the_data_holds_every_lane_and_the_colours_that_it_uses(report: Report) 
     assert document["ranks"][0]["lanes"][3]["busy_ns"] == [250_000_000]
 
 
+def test_lanes_of_the_hardware_are_there_where_it_was_sampled(report: Report, drawn: StepTimeline) -> None:
+    assert all(rank["counters"] == [] for rank in json.loads(timeline_data(block_of(report)))["ranks"])
+    section = timeline(report)
+    assert section is not None
+    assert "hardware" not in section.lead
+    first = replace(drawn.ranks[0], counters=(TimelineCounter("SMs", (90, None, 10, 0)),))
+    sampled = replace(report, timeline=replace(drawn, ranks=(first, *drawn.ranks[1:])))
+    ranks = json.loads(timeline_data(block_of(sampled)))["ranks"]
+    assert [rank["counters"] for rank in ranks] == [[{"name": "SMs", "percent": [90, None, 10, 0]}], [], []]
+    section = timeline(sampled)
+    assert section is not None
+    assert "averaged over 160 ms" in section.lead
+
+
 def test_the_picture_shows_what_takes_most_of_each_column_and_leaves_a_pause_white(report: Report) -> None:
     budget, stream, *others = place_timeline(block_of(report))
     assert (budget["name"], stream["name"]) == ("owner", "stream 7")
@@ -87,7 +101,7 @@ def test_text_is_dark_on_light_colours_and_light_on_dark_ones() -> None:
 
 def test_the_script_is_small_and_only_ever_sets_text() -> None:
     script = (TEMPLATES_DIR / "timeline.js").read_text(encoding="utf-8")
-    assert len(script) < 15 * 1024
+    assert len(script) < 16 * 1024
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|fetch\(", script
     )

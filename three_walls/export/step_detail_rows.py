@@ -129,6 +129,16 @@ class TimelineLane:
 
 
 @dataclass(frozen=True, slots=True)
+class TimelineCounter:
+    """How much of a part of the GPU was in use, from sampled hardware counters."""
+
+    name: str
+    """``tensor pipes``, ``SMs``, ``memory`` (reads and writes), ``NVLink`` (the busier direction)."""
+    percent: tuple[int | None, ...]
+    """Of the peak, averaged over each of as many equal parts of the step; null where not sampled."""
+
+
+@dataclass(frozen=True, slots=True)
 class TimelineRank:
     """The step of one rank."""
 
@@ -144,6 +154,8 @@ class TimelineRank:
     """Of ranks that are not shown in detail the budget alone."""
     items: int
     """Operations, calls and ranges before short neighbours were joined."""
+    counters: tuple[TimelineCounter, ...] = ()
+    """Of the representative rank, if they were sampled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ items are always kept, and a joined item knows how much time its parts take.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -29,20 +29,29 @@ from three_walls.export.lanes import (
     list_windows,
     name_by_id,
 )
-from three_walls.export.step_detail_rows import StepTimeline, TimelineLane, TimelineRank, TimelineStretch
+from three_walls.export.step_detail_rows import (
+    StepTimeline,
+    TimelineCounter,
+    TimelineLane,
+    TimelineRank,
+    TimelineStretch,
+)
+from three_walls.facts.hardware_metrics import USES
 from three_walls.lib.declare import artifact
-from three_walls.step.intervals import DURATION
+from three_walls.lib.measurement import Measurement
+from three_walls.step.intervals import DURATION, intersect
 from three_walls.step.operators import generalize, name_ranges
 from three_walls.step.step_tables import GapCauses, Intervals, NamedRanges, Operations, Slices
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES, COMMUNICATION_CATEGORIES, IDLE_BUCKETS
 from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between
-from three_walls.trace.schemas import Int64Array
+from three_walls.trace.schemas import GpuSamples, Int64Array
 
 MOST_ITEMS = 20_000
 """Of all lanes of all ranks."""
 MOST_DETAILED_RANKS = 3
 MOST_COARSE_ITEMS = 200
 """Of the budget of a rank that is not shown in detail; fewer where there are many such ranks."""
+MOST_COUNTER_PARTS = 400
 MOST_DEPTH = 8
 MOST_THREADS = 6
 LEAST_THREAD_FRACTION = 0.005
@@ -76,6 +85,7 @@ def drawn_timeline(
     described_operations: DescribedOperations,
     named_ranges: NamedRanges,
     late_ranks: tuple[int, ...],
+    hardware_samples: Measurement[GpuSamples],
 ) -> StepTimeline:
     """The timeline of the step.
 
@@ -90,6 +100,8 @@ def drawn_timeline(
     texts = _Texts()
     ranks = _list_ranks(measured_step, windows, named_ranges, gaps, late_ranks, detailed, texts)
     own = next(window for window in windows if window.rank.rank_index == step.rank_index)
+    if hardware_samples.value is not None:
+        ranks = (replace(ranks[0], counters=_average_counters(hardware_samples.value, own)), *ranks[1:])
     worst_gaps, exposed, longest = _list_stretches(measured_step, own, described_operations, gaps)
     return StepTimeline(
         step=step.step,
@@ -140,6 +152,29 @@ def _list_ranks(
         role = _name_role(window, measured, late, detailed)
         ranks.append(TimelineRank(window.rank.rank, begin, length, window.zero_ns, role, tuple(lanes), items))
     return tuple(ranks)
+
+
+def _average_counters(samples: GpuSamples, window: Window) -> tuple[TimelineCounter, ...]:
+    """What of the GPU was in use in each of as many equal parts of the step as a page can draw."""
+    count = min(MOST_COUNTER_PARTS, samples.height)
+    bounds = np.linspace(window.start_ns, window.end_ns, count + 1).astype(np.int64)
+    parts = pl.DataFrame({"part": np.arange(count), "start_ns": bounds[:-1], "end_ns": bounds[1:]}).with_columns(
+        gpu=pl.lit(samples["gpu"][0], dtype=pl.Int64)
+    )
+    averages = [(use * DURATION).sum() / DURATION.filter(use.is_not_null()).sum() * 100 for use in USES.values()]
+    percent = (
+        intersect(samples, parts, ["gpu"], carry=["part"])
+        .group_by("part")
+        .agg(average.round().alias(name) for name, average in zip(USES, averages, strict=True))
+    )
+    drawn = (
+        parts.select("part")
+        .join(percent, on="part", how="left", maintain_order="left")
+        .select(pl.col(*USES).fill_nan(None).cast(pl.Int64))
+    )
+    return tuple(
+        TimelineCounter(name, tuple(drawn[name].to_list())) for name in USES if drawn[name].null_count() < count
+    )
 
 
 def _choose_detailed(measured: MeasuredStep, late: Sequence[int]) -> frozenset[int]:

@@ -43,6 +43,8 @@ _MEMORY = pl.col("memory_read") + pl.col("memory_write")
 _NVLINK = pl.max_horizontal("nvlink_receive", "nvlink_send")
 _PCIE = pl.max_horizontal("pcie_receive", "pcie_send")
 _PEAK = 0.9
+USES = {"tensor pipes": pl.col("tensor_active"), "SMs": pl.col("sm_active"), "memory": _MEMORY, "NVLink": _NVLINK}
+"""What of the GPU is in use, as fractions of the peak that samples give."""
 
 
 @artifact

@@ -15,7 +15,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from three_walls.export.step_detail_rows import TimelineLane, TimelineRank
+from three_walls.export.step_detail_rows import TimelineCounter, TimelineLane, TimelineRank
 from three_walls.lib.text import format_bandwidth, show_control_characters
 from three_walls.report.charts import TERAFLOPS, Bars, HeatMap, Lines, Piece, Roofline
 from three_walls.report.palette import FREE_COLOUR
@@ -239,7 +239,14 @@ def timeline_data(block: TimelineBlock) -> Markup:
         "titles": {name: title for name, title in block.titles.items() if name in used},
         "rank": timeline.rank,
         "lanes": dict(block.lane_names),
-        "ranks": [{**_name_fields(rank), "lanes": list(map(_name_fields, rank.lanes))} for rank in timeline.ranks],
+        "ranks": [
+            {
+                **_name_fields(rank),
+                "lanes": list(map(_name_fields, rank.lanes)),
+                "counters": list(map(_name_fields, rank.counters)),
+            }
+            for rank in timeline.ranks
+        ],
     }
     text = json.dumps(document, separators=(",", ":"))
     for character, escaped in _HIDDEN_IN_SCRIPT.items():
@@ -262,7 +269,7 @@ def place_timeline(block: TimelineBlock) -> Iterator[Placed]:
             }
 
 
-def _name_fields(value: TimelineRank | TimelineLane) -> dict[str, object]:
+def _name_fields(value: TimelineRank | TimelineLane | TimelineCounter) -> dict[str, object]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

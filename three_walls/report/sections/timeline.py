@@ -64,6 +64,9 @@ def _lead(drawn: StepTimeline) -> str:
     late = [str(rank.rank) for rank in drawn.ranks if rank.role == "late"]
     if late:
         words.append(f"Below it: rank {', '.join(late)}, which makes others wait.")
+    for counter in drawn.ranks[0].counters[:1]:
+        part = format_ms(drawn.ranks[0].length_ns / len(counter.percent))
+        words.append(f"Lanes of the hardware show fractions of the peak, averaged over {part}.")
     if len(drawn.ranks) > 1 and not drawn.is_aligned:
         words.append("The clocks of the ranks cannot be compared, so every rank begins at 0.")
     if any(lane.count for rank in drawn.ranks for lane in rank.lanes):
