@@ -11,6 +11,8 @@ folder = {folder!r}
 words = sys.argv[1:]
 with open(os.path.join(folder, "calls"), "a") as calls:
     calls.write(words[0] + "\\n")
+with open(os.path.join(folder, "words"), "a") as given:
+    given.write(" ".join(words) + "\\n")
 does = open(os.path.join(folder, "does")).read()
 target = words[words.index("-o") + 1]
 if words[0] == "export":
@@ -38,7 +40,7 @@ sys.exit(99 if does == "fails at the end" else code if code >= 0 else 128 - code
 
 
 def make_fake_nsys(folder: Path, export: Path | None = None, does: str = "") -> Path:
-    """An ``nsys`` in ``folder`` whose exports are copies of ``export``; ``calls`` there lists what it was called for.
+    """An ``nsys`` in ``folder`` whose exports are copies of ``export``; ``calls`` and ``words`` there list what for.
 
     ``does``: what goes wrong, see the script.
     """

@@ -94,6 +94,21 @@ def test_output_and_exit_code_are_the_programs_byte_for_byte(tmp_path: Path, is_
     assert json.loads((run / "rank0.json").read_text())["exported"] is is_profiled
 
 
+@pytest.mark.parametrize(
+    ("options", "visible", "sampled"),
+    [(["--gpu-metrics"], "4,5", "5"), (["--gpu-metrics"], "GPU-1,GPU-2", ""), ([], "4,5", "")],
+)
+def test_hardware_counters_of_the_ranks_gpu_are_sampled_when_asked_for(
+    tmp_path: Path, options: list[str], visible: str, sampled: str
+) -> None:
+    nsys = make_fake_nsys(tmp_path / "bin", TraceBuilder().steps(2).write(tmp_path / "x.sqlite"))
+    done = attach(tmp_path, PRINTS, *options, nsys=nsys, LOCAL_RANK="1", CUDA_VISIBLE_DEVICES=visible)
+    assert done.returncode == 3
+    words = (nsys.parent / "words").read_text().splitlines()[0].split()
+    assert [word for word in words if "gpu-metrics" in word] == ([f"--gpu-metrics-device={sampled}"] if sampled else [])
+    assert ("are not sampled" in notes(done)) is (visible != "4,5")
+
+
 @pytest.mark.parametrize("is_profiled", [True, False])
 def test_the_program_gets_the_environment_of_the_job(tmp_path: Path, is_profiled: bool) -> None:
     nsys = make_fake_nsys(tmp_path / "bin", TraceBuilder().steps(2).write(tmp_path / "x.sqlite"))

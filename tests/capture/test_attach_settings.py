@@ -15,7 +15,7 @@ from three_walls.capture.attach.attach_settings import (
     find_framework,
     read_profile_ranks,
 )
-from three_walls.capture.attach.job import make_directory, read_job
+from three_walls.capture.attach.job import find_gpu, make_directory, read_job
 from three_walls.capture.capture_commands import CaptureRequest
 from three_walls.lib.errors import UsageError
 from three_walls.megatron.settings.launchers import find_program
@@ -147,3 +147,20 @@ def test_each_launch_has_a_directory_and_each_rank_its_log(tmp_path: Path) -> No
         os.close(log)
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.log"))
     assert found == ["run-.._a_b-2/rank0.log", "run-.._a_b/rank0.log", "run-.._a_b/rank1.log"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpu"),
+    [
+        ({}, "0"),
+        ({"LOCAL_RANK": "3"}, "3"),
+        ({"SLURM_LOCALID": "2", "CUDA_VISIBLE_DEVICES": ""}, "2"),
+        ({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4, 5"}, "5"),
+        ({"SLURM_LOCALID": "3", "CUDA_VISIBLE_DEVICES": "6"}, "6"),  # each rank is shown its own alone
+        ({"LOCAL_RANK": "2", "CUDA_VISIBLE_DEVICES": "4,5"}, None),
+        ({"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "GPU-7795749e,GPU-1"}, None),
+        ({"LOCAL_RANK": "x"}, "0"),
+    ],
+)
+def test_the_gpu_of_a_rank_by_its_number_on_the_host(environment: dict[str, str], gpu: str | None) -> None:
+    assert find_gpu(environment) == gpu

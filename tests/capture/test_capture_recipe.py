@@ -18,6 +18,8 @@ from three_walls.capture.capture_commands import (
     count_ranks,
     find_launcher,
     make_recipe,
+    nsys_options,
+    profiler_words,
     read_ranks,
     read_steps,
     spell_settings,
@@ -157,6 +159,36 @@ def test_by_default_four_steps_are_clean() -> None:
     rules = capture_rules()
     assert rules.last_step - rules.first_step - 2 == 4
     assert "so 4 are clean" in " ".join(make_recipe(request(end_step=rules.last_step))[1].reasons)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "local_rank"), [("torchrun", "LOCAL_RANK"), ("srun", "SLURM_LOCALID"), ("torchrun", None)]
+)
+def test_hardware_counters_of_the_gpu_of_each_rank_only_when_asked_for(launcher: str, local_rank: str | None) -> None:
+    printed = format_recipe(make_recipe(request(launcher=launcher, gpu_metrics=local_rank is not None)))
+    begin = f"""sh -c 'exec nsys profile --gpu-metrics-device=${local_rank} "$@"' nsys --trace=cuda,nvtx"""
+    assert (begin in printed) is (local_rank is not None)
+    assert ("gpu-metrics" in printed) is (local_rank is not None)
+    assert printed.count("--trace=cuda,nvtx --sample") == 1
+
+
+def test_each_rank_samples_its_own_gpu_when_a_shell_runs_the_recipe(tmp_path: Path) -> None:
+    """The printed words, run as one rank: nsys gets the options, then the program, whatever its words are."""
+    (tmp_path / "nsys").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "nsys").chmod(0o755)
+    words = [*profiler_words("torchrun", memory=False, gpu_metrics=True), "python", "train.py", "'a b'"]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOCAL_RANK": "3"}
+    done = subprocess.run(["sh", "-c", " ".join(words)], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "profile",
+        "--gpu-metrics-device=3",
+        *nsys_options(memory=False),
+        "-o",
+        "profiles/rank%q{RANK}",
+        "python",
+        "train.py",
+        "a b",
+    ]
 
 
 @pytest.mark.parametrize("memory", [True, False])

@@ -32,6 +32,9 @@ PROFILES = "profiles"
 """Directory of everything that a capture leaves."""
 RUN_CONFIG = "run_config.yaml"
 """Name of Megatron-Bridge's saved configuration."""
+_GPU = "GPU"
+"""Stands in options for the number of the rank's GPU."""
+_LOCAL_RANKS = {TORCHRUN: "LOCAL_RANK", SRUN: "SLURM_LOCALID"}
 _MOST_RANKS = 65536
 _FORCED = "++profiling."
 """Begins overrides of a section that a recipe may lack: they apply whether or not it has one."""
@@ -52,6 +55,8 @@ class CaptureRequest:
     """Whether the run uses CUDA graphs."""
     memory: bool = False
     """Whether to record device memory too."""
+    gpu_metrics: bool = False
+    """Whether to sample hardware counters too."""
     command: tuple[str, ...] = ()
     """The launch command; empty for an example."""
 
@@ -93,18 +98,23 @@ def read_ranks(text: str) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
-def profiler_words(launcher: str, memory: bool) -> tuple[str, ...]:
+def profiler_words(launcher: str, memory: bool, gpu_metrics: bool = False) -> tuple[str, ...]:
     """``nsys profile`` with its options, for a shell."""
-    return ("nsys", "profile", *nsys_options(memory), "-o", quote_word(report_name(launcher)))
+    start: tuple[str, ...] = ("nsys", "profile")
+    if gpu_metrics:  # only a shell on each rank knows the rank's GPU
+        metrics = set(nsys_options(memory, gpu=f"${_LOCAL_RANKS[launcher]}")).difference(nsys_options(memory))
+        start = ("sh", "-c", quote_word(f'exec nsys profile {" ".join(metrics)} "$@"'), "nsys")
+    return (*start, *nsys_options(memory), "-o", quote_word(report_name(launcher)))
 
 
-def nsys_options(memory: bool, is_attached: bool = False) -> tuple[str, ...]:
-    """The options of ``nsys profile``. ``is_attached``: under ``three-walls attach``."""
-    return tuple(row.option for row in _select_options(memory, is_attached))
+def nsys_options(memory: bool, is_attached: bool = False, gpu: str = "") -> tuple[str, ...]:
+    """Options of ``nsys profile``. ``is_attached``: under ``three-walls attach``. ``gpu``: whose counters to sample."""
+    rows = _select_options(memory, bool(gpu), is_attached)
+    return tuple(row.option.replace(f"={_GPU}", f"={gpu}") for row in rows)
 
 
-def _select_options(memory: bool, is_attached: bool = False) -> list[NsysOption]:
-    uses = {"always": True, "memory": memory, "attach": is_attached}
+def _select_options(memory: bool, gpu_metrics: bool, is_attached: bool = False) -> list[NsysOption]:
+    uses = {"always": True, "memory": memory, "gpu_metrics": gpu_metrics, "attach": is_attached}
     return [row for row in capture_rules().nsys if uses[row.when]]
 
 
@@ -118,7 +128,7 @@ def make_recipe(request: CaptureRequest) -> tuple[CaptureStep, ...]:
     if request.framework == BRIDGE:
         appended = (*appended, f"{capture_rules().saved_config}={PROFILES}/{RUN_CONFIG}")
         analyze += f" --config {PROFILES}/{RUN_CONFIG}"
-    launch = wrap(command, profiler_words(request.launcher, request.memory), appended)
+    launch = wrap(command, profiler_words(request.launcher, request.memory, request.gpu_metrics), appended)
     reasons = (*_explain_launch(request, command), *_explain_steps(request), *_explain_options(request))
     return (
         CaptureStep(("create the directory for reports, log and configuration",), f"mkdir -p {PROFILES}"),
@@ -159,6 +169,11 @@ def _explain_launch(request: CaptureRequest, command: Sequence[str]) -> list[str
     reasons = ["one report per rank: the profiler runs inside the launcher, so each report records its rank"]
     if request.launcher != SRUN and find_launcher(command) is not None:
         reasons.append("--no-python: torchrun starts the profiler, which starts python")
+    if request.gpu_metrics:
+        reasons.append(
+            f"sh -c: only on its rank ${_LOCAL_RANKS[request.launcher]} is known, the number of the rank's GPU unless "
+            "CUDA_VISIBLE_DEVICES hides some; three-walls attach looks that up"
+        )
     if not request.command:
         reasons.append("to wrap your own command, append it: `three-walls capture ... -- COMMAND`")
     return reasons
@@ -183,7 +198,7 @@ def _explain_steps(request: CaptureRequest) -> list[str]:
 
 def _explain_options(request: CaptureRequest) -> list[str]:
     by_release: dict[str, list[NsysOption]] = {}
-    for row in _select_options(request.memory):
+    for row in _select_options(request.memory, request.gpu_metrics):
         by_release.setdefault(row.since, []).append(row)
     reasons = []
     for since, options in sorted(by_release.items()):

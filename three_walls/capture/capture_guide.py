@@ -32,8 +32,8 @@ class NsysOption:
 
     option: Text
     """As typed."""
-    when: Literal["always", "memory", "attach"]
-    """``memory``: only with ``three-walls capture --memory``. ``attach``: only under ``three-walls attach``."""
+    when: Literal["always", "memory", "gpu_metrics", "attach"]
+    """``memory``, ``gpu_metrics``: only with ``--memory``, ``--gpu-metrics``. ``attach``: only under ``attach``."""
     since: Text
     """Oldest release that was seen to accept the option in this form."""
     reason: Text

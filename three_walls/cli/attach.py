@@ -13,7 +13,7 @@ from three_walls.capture.attach.job import read_job
 from three_walls.capture.capture_commands import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.cli.capture import first_ranks
-from three_walls.cli.options import nsys_option
+from three_walls.cli.options import gpu_metrics_option, nsys_option
 from three_walls.lib.text import show_control_characters
 
 
@@ -55,6 +55,7 @@ from three_walls.lib.text import show_control_characters
 )
 @nsys_option
 @click.option("--memory", is_flag=True, help="Also record memory taken from the driver (slows the run).")
+@gpu_metrics_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def attach_command(
     ranks: str | None,
@@ -66,6 +67,7 @@ def attach_command(
     when_done: str | None,
     wait_s: float,
     memory: bool,
+    gpu_metrics: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND, the program of one rank, and profile it on some ranks.
@@ -105,6 +107,7 @@ def attach_command(
             end_step=end,
             ranks=profiled,
             memory=memory,
+            gpu_metrics=gpu_metrics,
             command=command,
         ),
         framework=found,

@@ -19,6 +19,7 @@ from three_walls.capture.capture_commands import (
     read_steps,
 )
 from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
+from three_walls.cli.options import gpu_metrics_option
 from three_walls.lib.errors import UsageError
 from three_walls.megatron.settings.launchers import find_program
 from three_walls.megatron.settings.option_words import find_dialect
@@ -36,6 +37,7 @@ _COLUMNS = 110
 @click.option("--ranks", metavar="LIST", help="Ranks to profile, as 0-7,16.  [default: COMMAND's first 8, else 0-7]")
 @click.option("--graphs", is_flag=True, help="The run uses CUDA graphs.")
 @click.option("--memory", is_flag=True, help="Also record memory taken from the driver (slows the run).")
+@gpu_metrics_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def capture_command(
     launcher: str | None,
@@ -44,6 +46,7 @@ def capture_command(
     ranks: str | None,
     graphs: bool,
     memory: bool,
+    gpu_metrics: bool,
     command: tuple[str, ...],
 ) -> None:
     """Print the commands that capture a run well, with reasons; nothing is run.
@@ -65,6 +68,7 @@ def capture_command(
         ranks=first_ranks(count_ranks(command)) if ranks is None else read_ranks(ranks),
         graphs=graphs,
         memory=memory,
+        gpu_metrics=gpu_metrics,
         command=command,
     )
     click.echo(format_recipe(make_recipe(request)), nl=False)

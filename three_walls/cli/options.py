@@ -38,6 +38,12 @@ nsys_option = click.option(
     help="The nsys that exports reports (.nsys-rep).  [default: $NSYS, else the one on PATH]",
 )
 
+gpu_metrics_option = click.option(
+    "--gpu-metrics",
+    is_flag=True,
+    help="Also sample hardware counters. Exports get seven times as large; without permission nothing is profiled.",
+)
+
 _OPTIONS: dict[str, Callable[[Command], Command]] = {
     "logs": click.option(
         "--log",

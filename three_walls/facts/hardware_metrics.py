@@ -64,7 +64,7 @@ def hardware_samples(step: StepView) -> Measurement[GpuSamples]:
         others = ", ".join(map(str, samples["gpu"].unique().sort()))
         return missing(
             f"the counters of GPU {others} were sampled, and the rank runs on GPU {gpu} "
-            "(capture with --gpu-metrics-devices=cuda-visible)"
+            "(three-walls capture --gpu-metrics samples each rank's own)"
         )
     return missing("no known hardware counter was sampled in the step")
 

@@ -43,7 +43,7 @@ _TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "gpu_metrics": (
         GPU_METRICS,
         ("timestamp", "typeId", "metricId", "value"),
-        "capture with --gpu-metrics-devices=cuda-visible",
+        "capture with --gpu-metrics-devices; three-walls capture --gpu-metrics prints how",
     ),
     "nccl_payload": (
         "NVTX_EVENTS",

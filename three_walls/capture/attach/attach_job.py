@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from three_walls.capture.attach.attach_settings import add_settings
-from three_walls.capture.attach.job import Job, log_path, make_directory, read_job
+from three_walls.capture.attach.job import Job, find_gpu, log_path, make_directory, read_job
 from three_walls.capture.attach.run_program import ExitStatus, Program, Tee
 from three_walls.capture.capture_commands import RUN_CONFIG, CaptureRequest, nsys_options
 from three_walls.lib.errors import InputError
@@ -161,7 +161,11 @@ class _Attached:
             self._warn(f"nsys is not on PATH; rank {self._job.rank} runs without the profiler (--nsys names one)")
             return ()
         target = str(self._report.with_suffix("")).replace("%", "%%")  # nsys replaces %p, %h and %q{NAME}
-        return (self._nsys, "profile", *nsys_options(self._request.capture.memory, is_attached=True), "-o", target)
+        gpu = find_gpu(os.environ) if self._request.capture.gpu_metrics else ""
+        if gpu is None:
+            self._warn("CUDA_VISIBLE_DEVICES names no number of a GPU: its hardware counters are not sampled")
+        options = nsys_options(self._request.capture.memory, is_attached=True, gpu=gpu or "")
+        return (self._nsys, "profile", *options, "-o", target)
 
     def _wait_for(self, profiler: subprocess.Popen[bytes]) -> None:
         """Waits until the profiler has written its report."""

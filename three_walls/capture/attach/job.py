@@ -16,6 +16,7 @@ _RANKS = (
     ("PMI_RANK", "PMI_SIZE"),
 )
 """Variables of the rank and of the number of ranks: torchrun's, srun's, those of Open MPI and of MPICH."""
+_LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)
 _LONGEST_NAME = 64
 _MOST_ATTEMPTS = 1000
@@ -44,6 +45,17 @@ def read_job(environment: Mapping[str, str]) -> Job:
             size = environment.get(world, "")
             return Job(int(environment[rank]), int(size) if _NUMBER.fullmatch(size) else None, _name_job(environment))
     return Job(0, 1, _name_job(environment))
+
+
+def find_gpu(environment: Mapping[str, str]) -> str | None:
+    """The number of this rank's GPU on its host; None where CUDA_VISIBLE_DEVICES does not name it by a number."""
+    local = next((environment[name] for name in _LOCAL_RANKS if _NUMBER.fullmatch(environment.get(name, ""))), "0")
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    if not visible:
+        return local
+    numbers = [number.strip() for number in visible.split(",")]
+    place = int(local) if len(numbers) > 1 else 0  # a launcher may show each rank its own GPU alone
+    return numbers[place] if place < len(numbers) and _NUMBER.fullmatch(numbers[place]) else None
 
 
 def _name_job(environment: Mapping[str, str]) -> str:
