@@ -199,13 +199,13 @@ def _measure(
 ) -> Measurement[float]:
     """The average of ``use``, or its ``quantile``, over the samples that ``buckets`` own throughout."""
     time = sampled.filter(pl.col("name").is_in(list(buckets)))
-    own = time.filter(pl.col("ns") == pl.col("length_ns"))
+    is_own = pl.col("ns") == pl.col("length_ns")
+    own, own_ns = time.filter(is_own), pl.col("ns").filter(is_own).sum()
     if not time.height:
         return missing("no sample of the hardware counters covers such time of the step")
-    if own["ns"].sum() < fact_thresholds.MINIMUM_OWN_SAMPLES_FRACTION * time["ns"].sum():
+    if time.select(own_ns / pl.col("ns").sum()).item() < fact_thresholds.MINIMUM_OWN_SAMPLES_FRACTION:
         return missing("the hardware counters were sampled too rarely: hardly a sample covers such time alone")
-    values = own.select(use.alias("use"))["use"].drop_nulls()
-    value = values.mean() if quantile is None else values.quantile(quantile, interpolation="lower")
+    value = own.select(use.mean() if quantile is None else use.quantile(quantile, interpolation="lower")).item()
     return known_or_missing(value, "these hardware counters were not sampled")
 
 
