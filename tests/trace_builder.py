@@ -38,6 +38,8 @@ COLUMNS: dict[str, list[str]] = {
     "CUDA_GPU_MEMORY_USAGE_EVENTS": _MEMORY_USAGE,
     "GPU_METRICS": ["timestamp", "typeId", "metricId", "value"],
     "TARGET_INFO_GPU_METRICS": ["typeId", "metricId", "metricName"],
+    "NET_NIC_METRIC": ["start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value"],
+    "TARGET_INFO_NETWORK_METRICS": ["metricsListId", "metricsIdx", "name", "unit"],
     "NVTX_PAYLOAD_SCHEMAS": ["domainId", "schemaId", "name", "payloadSize"],
     "NVTX_PAYLOAD_SCHEMA_ENTRIES": ["domainId", "schemaId", "idx", "type", "name", "offset"],
 }
@@ -173,6 +175,23 @@ class TraceBuilder:
             self.add("TARGET_INFO_GPU_METRICS", typeId=kind, metricId=number, metricName=name)
             for order, value in enumerate(values):
                 self.add("GPU_METRICS", timestamp=begin + order * period, typeId=kind, metricId=number, value=value)
+        return self
+
+    def sent(
+        self,
+        values: list[int],
+        begin: int,
+        period: int,
+        name: str = "IB: Bytes sent",
+        unit: str = "bytes/ms",
+        nic: int = 0,
+    ) -> TraceBuilder:
+        """What the adapter ``nic`` sent, ``period`` ns apart from ``begin``."""
+        metric = {"metricsListId": 0, "metricsIdx": len(self.rows.get("TARGET_INFO_NETWORK_METRICS", ()))}
+        self.add("TARGET_INFO_NETWORK_METRICS", name=name, unit=unit, **metric)
+        for order, value in enumerate(values):
+            start = begin + order * period
+            self.add("NET_NIC_METRIC", start=start, end=start + period, globalId=nic, portId=1, value=value, **metric)
         return self
 
     def nvtx(self, text: str, start: int, end: int | None, inline: bool = False) -> TraceBuilder:

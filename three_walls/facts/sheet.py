@@ -34,6 +34,7 @@ _ORDER = (
     "gemm_shapes",
     "host_copies",
     "hardware_metrics",
+    "network_metrics",
     "memory_estimate",
     "half_tensor_parallel",
     "recorded_memory",

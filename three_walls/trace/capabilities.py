@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from three_walls.trace.gpu_samples import GPU_METRICS
 from three_walls.trace.nccl_payload import holds_payloads
+from three_walls.trace.nic_samples import NIC_METRICS
 from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_tables import API, COPIES, GRAPHS, KERNELS, MEMORY_USAGE, MEMSETS, NVTX
 
@@ -44,6 +45,11 @@ _TABLES: dict[str, tuple[str, tuple[str, ...], str]] = {
         GPU_METRICS,
         ("timestamp", "typeId", "metricId", "value"),
         "capture with --gpu-metrics-devices; three-walls capture --gpu-metrics prints how",
+    ),
+    "nic_metrics": (
+        NIC_METRICS,
+        ("start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value"),
+        "capture with --nic-metrics",
     ),
     "nccl_payload": (
         "NVTX_EVENTS",

@@ -128,6 +128,16 @@ GPU_SAMPLES = pl.Schema(
     }
 )
 
+NIC_SAMPLES = pl.Schema(
+    {
+        "adapter": pl.Int64(),
+        "port": pl.Int64(),
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+        "send_bytes_per_s": pl.Int64(),
+    }
+)
+
 OVERHEAD = pl.Schema(
     {
         "thread": pl.Int64,  # globalTid that the profiler held up
@@ -165,6 +175,9 @@ NcclCalls = Annotated[ExportNcclCalls, _CAPTURE]
 
 GpuSamples = Annotated[pl.DataFrame, GPU_SAMPLES]
 """Hardware counters of GPUs: what ran on a GPU from start to end used its parts that much."""
+
+NicSamples = Annotated[pl.DataFrame, NIC_SAMPLES]
+"""What ports of network adapters sent."""
 
 MemoryEvents = Annotated[pl.DataFrame, MEMORY_EVENTS]
 """Allocations by the driver."""

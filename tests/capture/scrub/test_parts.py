@@ -255,6 +255,8 @@ def test_names_of_hardware_counters_stay_and_other_words_in_them_do_not() -> Non
     texts = TextFilter(scrub_rules(), Secrets())
     name = "NVLink RX Responses User Data [Throughput %]"
     assert texts.filter("metric_names", name) == name
+    assert texts.filter("metric_names", "IB: Bytes sent") == "IB: Bytes sent"
+    assert (texts.filter("field_names", "bytes/ms"), texts.filter("field_names", "/home/x")) == ("bytes/ms", "field-1")
     assert texts.filter("metric_names", "Tensor Active of hunter [Avg]") == "Tensor Active of word1 [Avg]"
 
 

@@ -25,6 +25,7 @@ from three_walls.tables.shareable import (
 )
 from three_walls.trace.identity import UNNAMED_GPU
 from three_walls.trace.nccl_payload import FIELD_NAMES
+from three_walls.trace.nic_samples import RATE_UNITS
 
 # emit_nvtx appends `, seq = 12, op_id = 3, sizes = [[1, 2], []], input_op_ids = [(0,-1)]` to an operator's name.
 _OPERATOR_TAIL = re.compile(r"(, (stashed )?(seq|op_id|sizes|input_op_ids) = [-\d\[\](), ]*)+", re.ASCII)
@@ -93,7 +94,7 @@ class TextFilter:
             case "sentences":
                 return self._keep_or_number(cut_sentence(text), "message", not _names_secret(text))
             case _:
-                return self._keep_or_number(text, "field", text in FIELD_NAMES)
+                return self._keep_or_number(text, "field", text in FIELD_NAMES or text in RATE_UNITS)
 
     def _filter_name(self, text: str, stem: str) -> str:
         """The words of the field in ``text``, the others replaced; a number where that still holds a secret."""
