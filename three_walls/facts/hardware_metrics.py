@@ -8,6 +8,7 @@ step count samples of that part alone: those at its ends also describe what runs
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Annotated
 
 import polars as pl
 
@@ -32,7 +33,7 @@ from three_walls.tables.gpu_metrics import gpu_counters
 from three_walls.tables.model_parts import MODULES
 from three_walls.trace.capabilities import YES
 from three_walls.trace.gpu_samples import read_gpu_samples
-from three_walls.trace.schemas import GpuSamples
+from three_walls.trace.schemas import GPU_SAMPLES, GpuSamples
 
 STEP, BUCKET, MODULE = "step", "bucket", "module"
 _UNKNOWN, _IDLE = "unknown", "idle"
@@ -45,6 +46,18 @@ _PCIE = pl.max_horizontal("pcie_receive", "pcie_send")
 _PEAK = 0.9
 USES = {"tensor pipes": pl.col("tensor_active"), "SMs": pl.col("sm_active"), "memory": _MEMORY, "NVLink": _NVLINK}
 """What of the GPU is in use, as fractions of the peak that samples give."""
+
+SampledTime = Annotated[
+    pl.DataFrame,
+    {
+        "name": pl.String,
+        "sample": pl.UInt32,
+        "ns": pl.Int64,  # that the bucket or module has of the sample
+        **{name: dtype for name, dtype in GPU_SAMPLES.items() if dtype == pl.Float64},
+        "length_ns": pl.Int64,
+    },
+]
+"""The time of each sample by what owns it."""
 
 
 @artifact
@@ -83,7 +96,7 @@ def _find_gpu_number(step: StepView) -> int | None:
 
 
 @artifact
-def sampled_buckets(step: StepView, hardware_samples: GpuSamples) -> pl.DataFrame:
+def sampled_buckets(step: StepView, hardware_samples: GpuSamples) -> SampledTime:
     """The time of each sample by the bucket that owns it."""
     return _divide(step.slices.with_columns(name=OWNER), _number(step, hardware_samples))
 
@@ -92,7 +105,7 @@ def sampled_buckets(step: StepView, hardware_samples: GpuSamples) -> pl.DataFram
 def hardware(
     step: StepView,
     hardware_samples: GpuSamples,
-    sampled_buckets: pl.DataFrame,
+    sampled_buckets: SampledTime,
     labelled_step: Measurement[LabelledOperations],
 ) -> tuple[HardwareUse, ...]:
     """The step, its buckets and the modules of its layers, each with what it uses of the GPU."""
@@ -132,7 +145,7 @@ def _find_owners(operations: LabelledOperations, window: Intervals) -> Intervals
     return slices.with_columns(name=owner)
 
 
-def _divide(owned: Intervals, samples: pl.DataFrame) -> pl.DataFrame:
+def _divide(owned: Intervals, samples: pl.DataFrame) -> SampledTime:
     """Of each sample the ``ns`` that each ``name`` of ``owned``, which are disjoint, has of its ``length_ns``."""
     return (
         intersect(samples, owned.select("rank_index", "start_ns", "end_ns", "name"), ["rank_index"], carry=["name"])
@@ -142,7 +155,7 @@ def _divide(owned: Intervals, samples: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _average(pieces: pl.DataFrame, kind: str) -> list[HardwareUse]:
+def _average(pieces: SampledTime, kind: str) -> list[HardwareUse]:
     """A row for each ``name`` of ``pieces``, as :func:`_divide` makes them."""
     counters, weight = [*gpu_counters()], pl.col("ns")
     averages = [
@@ -195,7 +208,7 @@ def _measure_step(rows: tuple[HardwareUse, ...], *counters: str) -> Measurement[
 
 
 def _measure(
-    sampled: pl.DataFrame, buckets: Collection[str], use: pl.Expr, quantile: float | None = None
+    sampled: SampledTime, buckets: Collection[str], use: pl.Expr, quantile: float | None = None
 ) -> Measurement[float]:
     """The average of ``use``, or its ``quantile``, over the samples that ``buckets`` own throughout."""
     time = sampled.filter(pl.col("name").is_in(list(buckets)))
@@ -250,21 +263,21 @@ def nvlink_send_fraction(hardware: tuple[HardwareUse, ...]) -> Measurement[float
 
 
 @fact("fraction", "the activity of the tensor pipes in GEMMs", whole="all cycles in which a GEMM runs")
-def gemm_tensor_active_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+def gemm_tensor_active_fraction(sampled_buckets: SampledTime) -> Measurement[float]:
     """Fraction of the cycles while a GEMM runs in which the GPU's tensor pipes are active, from sampled hardware
     counters. Samples in which anything else owns time of the step do not count."""
     return _measure(sampled_buckets, GEMM_CATEGORIES, pl.col("tensor_active"))
 
 
 @fact("fraction", "the activity of device memory in GEMMs", whole="all cycles in which a GEMM runs")
-def gemm_memory_active_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+def gemm_memory_active_fraction(sampled_buckets: SampledTime) -> Measurement[float]:
     """Fraction of the cycles while a GEMM runs in which the interface of device memory reads or writes, from sampled
     hardware counters. Samples in which anything else owns time of the step do not count."""
     return _measure(sampled_buckets, GEMM_CATEGORIES, _MEMORY)
 
 
 @fact("fraction", "the NVLink load of exposed communication", whole="what NVLink carries in one direction")
-def exposed_nvlink_send_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+def exposed_nvlink_send_fraction(sampled_buckets: SampledTime) -> Measurement[float]:
     """Fraction of what NVLink carries in one direction that the GPU sends while communication is exposed, protocol
     included, from sampled hardware counters. Time in which communication waits for peers counts too.
 
@@ -274,7 +287,7 @@ def exposed_nvlink_send_fraction(sampled_buckets: pl.DataFrame) -> Measurement[f
 
 
 @fact("fraction", "the NVLink peak of exposed communication", whole="what NVLink carries in one direction")
-def exposed_nvlink_peak_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+def exposed_nvlink_peak_fraction(sampled_buckets: SampledTime) -> Measurement[float]:
     """Fraction of what NVLink carries in one direction that the GPU sends or receives (the larger) while communication
     is exposed, protocol included: 90th percentile of the samples of hardware counters. Waits for peers do not lower it.
 
@@ -284,7 +297,7 @@ def exposed_nvlink_peak_fraction(sampled_buckets: pl.DataFrame) -> Measurement[f
 
 
 @fact("fraction", "the PCIe peak of exposed communication", whole="what PCIe carries in one direction")
-def exposed_pcie_peak_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+def exposed_pcie_peak_fraction(sampled_buckets: SampledTime) -> Measurement[float]:
     """Fraction of what the GPU's PCIe link carries in one direction that the GPU sends or receives (the larger) while
     communication is exposed: 90th percentile of the samples of hardware counters.
 
@@ -294,14 +307,14 @@ def exposed_pcie_peak_fraction(sampled_buckets: pl.DataFrame) -> Measurement[flo
 
 
 @fact("fraction", "the NVLink load of exposed token exchanges", whole="what NVLink carries in one direction")
-def ep_nvlink_send_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+def ep_nvlink_send_fraction(sampled_buckets: SampledTime) -> Measurement[float]:
     """Fraction of what NVLink carries in one direction that the GPU sends while expert-parallel communication is
     exposed, protocol included, from sampled hardware counters. Time in which it waits for peers counts too."""
     return _measure(sampled_buckets, EP_CATEGORIES, pl.col("nvlink_send"))
 
 
 @fact("fraction", "the NVLink peak of exposed token exchanges", whole="what NVLink carries in one direction")
-def ep_nvlink_peak_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+def ep_nvlink_peak_fraction(sampled_buckets: SampledTime) -> Measurement[float]:
     """Fraction of what NVLink carries in one direction that the GPU sends or receives (the larger) while
     expert-parallel communication is exposed, protocol included: 90th percentile of the samples of hardware counters.
     Waits for peers do not lower it."""
@@ -309,7 +322,7 @@ def ep_nvlink_peak_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]
 
 
 @fact("fraction", "the share of SMs in exposed token exchanges", whole="the GPU's SMs")
-def ep_sm_active_fraction(sampled_buckets: pl.DataFrame) -> Measurement[float]:
+def ep_sm_active_fraction(sampled_buckets: SampledTime) -> Measurement[float]:
     """Fraction of the GPU's SMs that have work while expert-parallel communication is exposed, from sampled hardware
     counters: those that dispatch and combine occupy, waiting for peers included.
 
