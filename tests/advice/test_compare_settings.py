@@ -496,11 +496,54 @@ def test_of_two_names_of_a_setting_with_two_values_the_same_one_counts_in_any_or
     assert shipped(run, **scope, **modules) == shipped(run, **modules, **scope) == shipped(run, **scope)
 
 
-def test_graphs_that_the_run_has_are_not_taken_apart() -> None:
-    run = configured(cuda_graph_impl="local", cuda_graph_scope=("attn",))
-    for off in ({"cuda_graph_impl": "none"}, {"cuda_graph_scope": ()}):
-        (reason,) = shipped(run, **off).unknown
-        assert reason.endswith("the capture does not show the launches that the graphs replaced")
+GRAPHED = {"cuda_graph_impl": "transformer_engine", "hybrid_override_pattern": None}
+
+
+@pytest.mark.parametrize("off", [{"cuda_graph_impl": "none"}, {"cuda_graph_scope": ()}])
+def test_graphs_that_the_run_has_are_taken_apart(off: dict[str, ConfigData]) -> None:
+    run = configured(cuda_graph_scope=("attn", "moe_router", "moe_preprocess"), **GRAPHED)
+    apart = shipped(run, **off)
+    assert apart.unknown == ()
+    assert {change.action for change in apart.transformations} == {Action.UNGRAPH}
+    assert [change.select.modules for change in apart.transformations] == [("attention",), ("router", "dispatch")]
+
+
+def test_a_narrower_scope_takes_apart_what_it_leaves_out() -> None:
+    run = configured(cuda_graph_scope=("attn", "moe_router", "moe_preprocess"), **GRAPHED)
+    (apart,) = shipped(run, cuda_graph_scope=("moe_router", "moe_preprocess")).transformations
+    assert (apart.action, apart.select.modules) == (Action.UNGRAPH, ("attention",))
+
+
+def test_what_moves_from_one_graph_to_another_is_not_known() -> None:
+    run = configured(cuda_graph_scope=("moe_router", "moe_preprocess"), **GRAPHED)
+    assert shipped(run, cuda_graph_scope=("moe",)).unknown
+
+
+def test_layers_of_mamba_have_graphs_of_their_own() -> None:
+    run = configured(cuda_graph_impl="none", cuda_graph_scope=None, hybrid_override_pattern="MEM*E")
+    graphs = shipped(run, cuda_graph_impl="transformer_engine", cuda_graph_scope=("attn", "mamba"))
+    kinds = [change.select.layers_with for change in graphs.transformations]
+    assert kinds == [("attention", "attention_unfused"), ("linear_attention",)]
+
+
+def test_a_model_without_layers_of_mamba_gains_no_graphs_of_them() -> None:
+    run = configured(cuda_graph_impl="none", cuda_graph_scope=None, hybrid_override_pattern=None)
+    graphs = shipped(run, cuda_graph_impl="transformer_engine", cuda_graph_scope=("mamba",))
+    assert graphs.transformations == ()
+    assert any("only hybrid models have layers of Mamba" in note for note in graphs.notes)
+
+
+def test_a_hybrid_model_with_another_linear_attention_does_not_tell_which_layers_are_captured() -> None:
+    run = configured(cuda_graph_impl="none", cuda_graph_scope=None, hybrid_override_pattern="MG*E")
+    assert shipped(run, cuda_graph_impl="transformer_engine", cuda_graph_scope=("mamba",)).unknown
+
+
+def test_ep_overlap_that_is_on_is_taken_away_with_its_companions() -> None:
+    run = configured(overlap_moe_expert_parallel_comm=True, delay_wgrad_compute=True)
+    alone = shipped(run, overlap_moe_expert_parallel_comm=False, delay_wgrad_compute=False)
+    assert alone.unknown == ()
+    assert Action.EXPOSE in {change.action for change in alone.transformations}
+    assert shipped(run, delay_wgrad_compute=False).unknown
 
 
 def test_a_precision_recipe_stands_for_the_formats_that_it_sets() -> None:

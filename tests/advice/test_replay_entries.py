@@ -83,9 +83,9 @@ def test_no_replay_states_why_there_is_none(tmp_path: Path) -> None:
         ("    - {fuze: {work: [rope]}, reason: r}\n", "35:8: unknown key fuze (did you mean fuse?)"),
         (
             "    - {reason: r}\n",
-            "35:7: an entry has one of scale, fuse, graph, hide, unwait, repeat, micro_batch,",
+            "35:7: an entry has one of scale, fuse, graph, ungraph, hide, expose, unwait, repeat,",
         ),
-        ("    - {fuse: {}, scale: {}, reason: r}\n", "35:7: an entry has one of scale, fuse, graph, hide, unwait,"),
+        ("    - {fuse: {}, scale: {}, reason: r}\n", "35:7: an entry has one of scale, fuse, graph, ungraph, hide,"),
         ("    - {fuse: {}, share: 0.5, reason: r}\n", "35:7: fuse has no share"),
         ("    - {fuse: {}}\n", "35:7: key reason is missing"),
         ("    - {micro_batch: {}, reason: r}\n", "35:7: micro_batch has a factor: one number or fact"),

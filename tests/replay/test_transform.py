@@ -10,10 +10,16 @@ import polars as pl
 import pytest
 
 from tests.replay.built_steps import US, Step
+from tests.replay.small_graphs import GraphBuilder
 from tests.trace_builder import GEMM, POINTWISE, SEND_RECV, TraceBuilder
 from three_walls.layers.labels import LABELS
 from three_walls.replay.step_graph import StepGraph, replay
-from three_walls.replay.transform_graph import select_operations, transform
+from three_walls.replay.transform_graph import (
+    find_graph_nodes,
+    find_single_launches,
+    select_operations,
+    transform,
+)
 from three_walls.replay.transformation import Action, Level, Levels, Selection, Transformation
 
 
@@ -214,6 +220,76 @@ def test_what_synchronizes_stays_outside_of_graphs(tmp_path: Path) -> None:
     change = Transformation(Action.GRAPH, Selection(), overhead_us=same(1))
     assert step_us(graph) == 65
     assert step_us(graph, change) == 2 * 5 + 1 + 2 + 8 + 5 + 2 * 5 + 1
+
+
+def graph_of_three(*, outside: bool = True) -> StepGraph:
+    """A kernel that is launched by itself, 100 ns a launch, and a CUDA graph of three kernels."""
+    step = GraphBuilder()
+    alone = step.call(0, 100)
+    if outside:
+        step.operation(alone, 10, category="elementwise")
+    graph = step.call(100, 100)
+    for category in ("gemm", "elementwise", "gemm"):
+        step.operation(graph, 10, category=category)
+    return step.build()
+
+
+UNGRAPHED = Transformation(Action.UNGRAPH)
+
+
+def step_ns(graph: StepGraph, *changes: Transformation) -> int:
+    return replay(graph, transform(graph, graph.work, changes, Level.LIKELY)).longest_ns
+
+
+def test_kernels_of_a_graph_that_is_taken_apart_are_launched_as_others_are() -> None:
+    graph = graph_of_three()
+    assert step_ns(graph) == 200 + 3 * 10
+    assert step_ns(graph, UNGRAPHED) == 200 + 2 * 100 + 10
+    assert step_ns(graph, replace(UNGRAPHED, host=same(2))) == 200 + 2 * 200 + 10
+
+
+def test_kernels_that_stay_in_a_graph_follow_those_taken_out_of_it() -> None:
+    assert step_ns(graph_of_three(), replace(UNGRAPHED, select=GEMMS)) == 200 + 100 + 2 * 10
+
+
+def test_kernels_outside_of_graphs_are_launched_as_before() -> None:
+    assert find_graph_nodes(graph_of_three(), Selection()).tolist() == [False, True, True, True]
+    assert step_ns(graph_of_three(), replace(UNGRAPHED, select=Selection(categories=("norm",)))) == 230
+
+
+def test_where_graphs_launch_everything_no_launch_is_known() -> None:
+    assert not find_single_launches(graph_of_three(outside=False)).any()
+    assert find_single_launches(graph_of_three()).tolist() == [True, False, False, False]
+
+
+def test_launches_in_layers_tell_what_another_one_there_takes() -> None:
+    step = GraphBuilder()
+    for _ in range(2):
+        step.operation(step.call(0, 100), 10)
+    graph = step.build()
+    assert find_single_launches(labelled(graph, module=["outside", "experts"])).tolist() == [False, True]
+    assert find_single_launches(labelled(graph, module=["outside", "outside"])).all()
+
+
+def test_communication_and_compute_that_are_exposed_take_turns(tmp_path: Path) -> None:
+    exposed = Transformation(Action.EXPOSE, Selection(categories=("communication",)))
+    beside = Step().run(110, 150, launched=105, name=SEND_RECV, stream=9).run(112, 142, launched=110, name=GEMM)
+    assert step_us(beside.graph_between(tmp_path, 110, 400)) == 40
+    assert step_us(beside.graph_between(tmp_path, 110, 400), exposed) == 40 + 30
+    after = Step().run(110, 140, launched=105, name=GEMM).run(112, 152, launched=110, name=SEND_RECV, stream=9)
+    assert step_us(after.graph_between(tmp_path, 110, 400), exposed) == 30 + 40
+
+
+def test_exposing_what_is_exposed_already_changes_nothing(tmp_path: Path) -> None:
+    graph = awaited_exchange(tmp_path)
+    assert step_us(graph) == step_us(graph, Transformation(Action.EXPOSE, Selection(categories=("communication",))))
+    assert step_us(graph) == step_us(graph, Transformation(Action.EXPOSE, Selection(categories=("pipeline_p2p",))))
+
+
+def test_layers_are_told_apart_by_what_runs_in_them(tmp_path: Path) -> None:
+    graph = labelled(launch_bound(tmp_path), layer=[0, 0, 1, None])
+    assert select_operations(graph, Selection(layers_with=("gemm",))).tolist() == [True, True, False, False]
+    assert not select_operations(launch_bound(tmp_path), Selection(layers_with=("gemm",))).any()
 
 
 def test_communication_that_is_hidden_holds_no_compute_up(tmp_path: Path) -> None:

@@ -120,6 +120,16 @@ class Edges:
         by_node[nodes] = later_ns
         return replace(self, fixed_ns=self.fixed_ns + by_node[self.target])
 
+    def add(self, kind: Kind, operation: Int64Array, source: Int64Array, target: Int64Array) -> Edges:
+        """The edges, and others after the ends of each ``operation`` (from ``source``), to later nodes ``target``."""
+        added = {"kind": int(kind), "source": source, "target": target, "fixed_ns": 0, "operation": operation}
+        columns = {
+            name: np.append(getattr(self, name), np.broadcast_to(added.get(name, NONE), target.shape))
+            for name in EDGE_COLUMNS[:-1]
+        }
+        share = np.append(self.share, np.ones(len(target)))
+        return Edges(**columns, share=share).take(np.argsort(columns["target"], kind="stable"))
+
     def drop(self, dropped: BoolArray) -> Edges:
         """The edges without those that are ``dropped``. Where there are none, the next replay need not be prepared."""
         return self.take(~dropped) if dropped.any() else self

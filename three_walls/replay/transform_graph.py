@@ -19,8 +19,10 @@ from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Le
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
-from three_walls.tables.model_parts import BACKWARD, FORWARD, GRADIENT_REDUCTION, WGRAD_ACCUMULATION
+from three_walls.tables.model_parts import BACKWARD, FORWARD, MODULES, OUTSIDE
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
+
+_LAYER_MODULES = tuple(module for module in MODULES if module != OUTSIDE)
 
 
 def transform(graph: StepGraph, work: Work, transformations: Sequence[Transformation], level: Level) -> Work:
@@ -37,18 +39,20 @@ def select_operations(graph: StepGraph, select: Selection) -> BoolArray:
 
 def _find_operations(operations: Operations, select: Selection) -> BoolArray:
     categories = [name for each in select.categories for name in CATEGORY_GROUPS.get(each, (each,))]
-    layer = pl.col("layer")
+    layer, category = pl.col("layer"), pl.col("category").cast(pl.String)
+    of_layer = category.is_in(list(select.layers_with)).any().over("rank", "layer") & layer.is_not_null()
     by_column = {
-        "category": pl.col("category").cast(pl.String).is_in(categories) if categories else None,
+        "category": category.is_in(categories) if categories else None,
         "part": pl.coalesce("operator", "part").is_in(list(select.work)) if select.work else None,
         "module": pl.col("module").is_in(list(select.modules)) if select.modules else None,
         "direction": pl.col("direction").is_in(list(select.directions)) if select.directions else None,
         "rank_number": pl.col("rank_number").is_in(list(select.ranks)) if select.ranks else None,
         "name": pl.col("name").str.contains(select.kernels) if select.kernels else None,
         "layer": (layer > 0) & (layer < layer.max().over("rank")) if select.inner_layers else None,
+        "layer of a kind": of_layer if select.layers_with else None,
     }
     conditions = {name: condition for name, condition in by_column.items() if condition is not None}
-    if not conditions.keys() <= set(operations.columns):
+    if not conditions.keys() <= {*operations.columns, *(["layer of a kind"] if "layer" in operations.columns else [])}:
         return np.zeros(operations.height, dtype=bool)
     if not conditions:
         return np.ones(operations.height, dtype=bool)
@@ -371,6 +375,48 @@ def _number_passes(graph: StepGraph, *parts: str) -> Int64Array:
     return graph.once(parts, number)
 
 
+def _ungraph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
+    """Nodes are launched in the order in which they ran; those that stay in the graph follow the ones before them."""
+    launched = find_graph_nodes(graph, change.select)
+    launch_ns = _at(change.host, level) * _mean_launch_ns(graph, work)
+    nodes = np.flatnonzero(graph.once("in graph", lambda: _is_in_graph(graph)))
+    nodes = nodes[np.lexsort((graph.start_node[nodes], graph.call_of[nodes]))]
+    call = graph.call_of[nodes]
+    before = np.cumsum(launched[nodes]) - launched[nodes]
+    _, first, of_call = np.unique(call, return_index=True, return_inverse=True)
+    later_ns = np.rint(launch_ns * (before - before[first][of_call])).astype(np.int64)
+    is_launch = work.edges.kind == Kind.LAUNCH
+    by_node = np.zeros(graph.nodes_count, dtype=np.int64)
+    by_node[graph.start_node[nodes]] = later_ns
+    fixed_ns = work.edges.fixed_ns + np.where(is_launch, by_node[work.edges.target], 0)
+    host_segment_ns = work.host_segment_ns.copy()
+    counts = np.bincount(graph.call_of[launched], minlength=graph.calls.height)
+    host_segment_ns[1::2] += np.rint(launch_ns * counts).astype(np.int64)
+    return replace(work, host_segment_ns=host_segment_ns, edges=replace(work.edges, fixed_ns=fixed_ns))
+
+
+def find_graph_nodes(graph: StepGraph, select: Selection) -> BoolArray:
+    """The operations of ``select`` that CUDA graphs launch."""
+    return select_operations(graph, select) & graph.once("in graph", lambda: _is_in_graph(graph))
+
+
+def find_single_launches(graph: StepGraph) -> BoolArray:
+    """The operations that are launched by themselves: those in layers, if any is known.
+
+    Outside of layers the host takes another time: optimizers launch one kernel for many tensors.
+    """
+    outside = (graph.call_of != NONE) & ~graph.once("in graph", lambda: _is_in_graph(graph))
+    in_layers = outside & select_operations(graph, Selection(modules=_LAYER_MODULES))
+    return in_layers if in_layers.any() else outside
+
+
+def _mean_launch_ns(graph: StepGraph, work: Work) -> float:
+    """Host time of a launch outside of graphs, with all since the launch before it: Python's, too."""
+    counted = graph.once("single launches", lambda: find_single_launches(graph))
+    launches = len(np.unique(graph.call_of[counted]))
+    return float(work.host_segment_ns[_host_segments_of(graph, counted)].sum() / max(1, launches))
+
+
 def _find_runs(
     graph: StepGraph, selected: BoolArray, kernel: Int64Array, goes_on: BoolArray
 ) -> tuple[Int64Array, Int64Array]:
@@ -467,6 +513,29 @@ def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     hidden_ns, compute_ns = int(work.duration_ns[selected].sum()), int(work.duration_ns[computes].sum())
     slower = 1 + (_at(change.slowdown, level) - 1) * share * min(1.0, hidden_ns / max(1, compute_ns))
     return replace(work, duration_ns=_scale_chosen(work.duration_ns, computes, slower), edges=released)
+
+
+def _expose(graph: StepGraph, work: Work, change: Transformation, _: Level) -> Work:
+    """Each transfer begins after the compute that began before it, and compute that begins later waits for its end."""
+    selected = select_operations(graph, change.select)
+    computes = select_operations(graph, Selection(categories=COMPUTE_CATEGORIES))
+    key = graph.operations.select(pl.struct("rank", "stream").rank("dense")).to_series().to_numpy()
+    rank = graph.operations["rank"].to_numpy()
+    pairs: list[tuple[Int64Array, Int64Array]] = []
+    for number in np.unique(key[computes]):
+        of_stream = np.flatnonzero(computes & (key == number))
+        of_stream = of_stream[np.argsort(graph.start_node[of_stream])]
+        sent = np.flatnonzero(selected & (rank == rank[of_stream[0]]))
+        before = np.searchsorted(graph.start_node[of_stream], graph.start_node[sent]) - 1
+        after = np.searchsorted(graph.start_node[of_stream], graph.end_node[sent], side="right")
+        has_before, has_after = before >= 0, after < len(of_stream)
+        pairs.append((of_stream[before[has_before]], sent[has_before]))
+        pairs.append((sent[has_after], of_stream[after[has_after]]))
+    if not pairs:
+        return work
+    first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    edges = work.edges.add(Kind.RESOURCE, first, graph.end_node[first], graph.start_node[second])
+    return replace(work, edges=edges)
 
 
 def _can_be_covered(graph: StepGraph) -> BoolArray:
@@ -760,7 +829,9 @@ _ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Wor
     Action.SCALE: _scale,
     Action.FUSE: _fuse,
     Action.GRAPH: _graph,
+    Action.UNGRAPH: _ungraph,
     Action.HIDE: _hide,
+    Action.EXPOSE: _expose,
     Action.HOST: _host,
     Action.UNWAIT: _unwait,
     Action.REPEAT: _repeat,

@@ -37,8 +37,15 @@ class Action(StrEnum):
     Before the runs of each pass through a layer ``added_kernels`` are launched, which copy its inputs to where the
     graph reads them. They take ``added_time`` of what these runs took on the device.
     """
+    UNGRAPH = "ungraph"
+    """Each selected operation of a CUDA graph is launched by a call of its own, in place of one for the whole graph.
+
+    It takes ``host`` of the host time that a launch of this step takes outside of graphs, with the time before it.
+    """
     HIDE = "hide"
     """Communication holds no compute up: what waits for it in ``share`` of the passes starts without it."""
+    EXPOSE = "expose"
+    """Selected communication and compute take turns, in the order in which they began: nothing is hidden any more."""
     HOST = "host"
     """All host time between calls, and the calls, take ``host`` of what they did."""
     UNWAIT = "unwait"
@@ -89,6 +96,8 @@ class Selection:
     """Regular expression, searched in the kernel's name."""
     ranks: tuple[int, ...] = ()
     """Rank numbers."""
+    layers_with: tuple[str, ...] = ()
+    """Only layers that run an operation of one of these categories: ``linear_attention`` finds those of Mamba."""
     inner_layers: bool = False
     """Only layers that are neither the first nor the last of their rank."""
     calls: str = ""
@@ -129,7 +138,7 @@ class Transformation:
     many times the samples, per doubling or halving."""
     host: Levels = ALL
     """Of the host time of the launches (for ``host``: of all host time), what remains. For ``micro_batch``: of that of
-    a pass, per doubling or halving."""
+    a pass, per doubling or halving. For ``ungraph``: of that of a launch outside of graphs, what each takes."""
     share: Levels = ALL
     """For ``hide``: the share of the passes that can be covered. For ``even_hosts``: of the difference, what goes."""
     slowdown: Levels = ALL

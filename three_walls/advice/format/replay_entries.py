@@ -51,7 +51,7 @@ _LEVELLED = {
 """Parameters with a range, and what they are where an entry does not give them."""
 _USED_BY = {
     "time": (Action.SCALE, Action.FUSE, Action.GRAPH, Action.REPEAT, Action.MICRO_BATCH),
-    "host": (Action.SCALE, Action.FUSE, Action.HOST, Action.REPEAT, Action.MICRO_BATCH),
+    "host": (Action.SCALE, Action.FUSE, Action.UNGRAPH, Action.HOST, Action.REPEAT, Action.MICRO_BATCH),
     "share": (Action.HIDE, Action.UNWAIT, Action.EVEN_HOSTS),
     "slowdown": (Action.HIDE,),
     "factor": (Action.MICRO_BATCH,),
@@ -172,6 +172,7 @@ class SelectionEntry:
     kernels: Regex = ""
     calls: Regex = ""
     ranks: RanksFact | None = None
+    layers_with: Annotated[Texts, _each_of(tuple(CATEGORIES))] = ()
     inner_layers: bool = False
 
     def fill(self, facts: FactSheet) -> Selection:
@@ -183,6 +184,7 @@ class SelectionEntry:
             directions=self.directions,
             kernels=self.kernels,
             ranks=() if self.ranks is None else (round(facts.number(self.ranks.fact) or 0),),
+            layers_with=self.layers_with,
             inner_layers=self.inner_layers,
             calls=self.calls,
         )
@@ -195,7 +197,9 @@ class ReplayEntry:
     scale: SelectionEntry | None = None
     fuse: SelectionEntry | None = None
     graph: SelectionEntry | None = None
+    ungraph: SelectionEntry | None = None
     hide: SelectionEntry | None = None
+    expose: SelectionEntry | None = None
     unwait: SelectionEntry | None = None
     repeat: SelectionEntry | None = None
     micro_batch: SelectionEntry | None = None
