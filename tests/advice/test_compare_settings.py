@@ -556,6 +556,25 @@ def test_a_precision_recipe_stands_for_the_formats_that_it_sets() -> None:
     assert with_hyphens.transformations == by_formats.transformations
 
 
+RECIPES = ("tensorwise", "delayed", "blockwise")
+
+
+@pytest.mark.parametrize("now", RECIPES)
+def test_one_recipe_of_fp8_is_predicted_from_another_and_off(now: str) -> None:
+    run = configured(fp8="hybrid", fp8_recipe=now, fp4=None, mixed_precision="x", pipeline_model_parallel_size=1)
+    run = run.with_values({"inner_layers_fraction": 0.5})
+    for recipe in RECIPES:
+        found = shipped(run, fp8_recipe=recipe)
+        assert (found.unknown, bool(found.transformations)) == ((), recipe != now)
+    assert shipped(run, fp8=None).transformations
+
+
+@pytest.mark.parametrize(("now", "then"), [("tensorwise", "mxfp8"), ("mxfp8", "blockwise")])
+def test_mxfp8_beside_another_recipe_was_not_measured(now: str, then: str) -> None:
+    (reason,) = shipped(configured(fp8="e4m3", fp8_recipe=now, fp4=None), fp8_recipe=then).unknown
+    assert reason.endswith("a capture of a step with each, on one Blackwell GPU, would show it")
+
+
 def test_a_format_that_is_given_beside_a_recipe_counts() -> None:
     run = configured(fp8=None, fp4=None, bf16=True, mixed_precision="bf16_mixed")
     beside = shipped(run, mixed_precision="bf16_with_fp8_subchannel_scaling_mixed", fp8_recipe="delayed")
