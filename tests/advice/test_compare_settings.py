@@ -556,6 +556,18 @@ def test_a_precision_recipe_stands_for_the_formats_that_it_sets() -> None:
     assert with_hyphens.transformations == by_formats.transformations
 
 
+@pytest.mark.parametrize(("experts", "likely"), [(64, 4.5), (16, 3.0), (4, 1.3)])
+def test_experts_one_by_one_cost_the_host_more_the_more_there_are(experts: int, likely: float) -> None:
+    run = configured(moe_grouped_gemm=True, transformer_impl="transformer_engine")
+    apart = shipped(run.with_values({"experts_per_rank_count": experts}), moe_grouped_gemm=False)
+    assert (apart.unknown, apart.transformations[0].host.likely) == ((), likely)
+
+
+def test_experts_of_the_local_implementation_were_not_measured_one_by_one() -> None:
+    run = configured(moe_grouped_gemm=True, transformer_impl="local").with_values({"experts_per_rank_count": 64})
+    assert shipped(run, moe_grouped_gemm=False).unknown
+
+
 RECIPES = ("tensorwise", "delayed", "blockwise")
 
 
