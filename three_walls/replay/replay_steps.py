@@ -156,7 +156,9 @@ def run_replay(
     ranges = [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))]
     graph, loader = label_synchronizations(graph, ranges), find_loader_waits(graph, ranges)
     tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
-    log_step_ns = log_steps.value.median_ns if log_steps.value else None
+    waited: Measurement[int] = missing("the host does not wait before every step")
+    if loader is not None and not loader.is_marked:
+        waited = known(int(np.max(loader.before_step_ns)))
     cost = fit_profiler_cost(graph, added_ns, tail_ns, log_steps.value, loader)
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
     predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place, loader)

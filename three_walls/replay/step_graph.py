@@ -122,9 +122,10 @@ class Edges:
 
     def add(self, kind: Kind, operation: Int64Array, source: Int64Array, target: Int64Array) -> Edges:
         """The edges, and others after the ends of each ``operation`` (from ``source``), to later nodes ``target``."""
-        added = {"kind": int(kind), "source": source, "target": target, "fixed_ns": 0, "operation": operation}
+        added = {"source": source, "target": target, "operation": operation}
+        numbers = {"kind": int(kind), "fixed_ns": 0}
         columns = {
-            name: np.append(getattr(self, name), np.broadcast_to(added.get(name, NONE), target.shape))
+            name: np.append(getattr(self, name), added.get(name, np.full(len(target), numbers.get(name, NONE))))
             for name in EDGE_COLUMNS[:-1]
         }
         share = np.append(self.share, np.ones(len(target)))

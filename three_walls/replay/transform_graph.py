@@ -382,7 +382,8 @@ def _ungraph(graph: StepGraph, work: Work, change: Transformation, level: Level)
     nodes = np.flatnonzero(graph.once("in graph", lambda: _is_in_graph(graph)))
     nodes = nodes[np.lexsort((graph.start_node[nodes], graph.call_of[nodes]))]
     call = graph.call_of[nodes]
-    before = np.cumsum(launched[nodes]) - launched[nodes]
+    is_apart = launched[nodes].astype(np.int64)
+    before: Int64Array = np.cumsum(is_apart) - is_apart
     _, first, of_call = np.unique(call, return_index=True, return_inverse=True)
     later_ns = np.rint(launch_ns * (before - before[first][of_call])).astype(np.int64)
     is_launch = work.edges.kind == Kind.LAUNCH
@@ -397,7 +398,7 @@ def _ungraph(graph: StepGraph, work: Work, change: Transformation, level: Level)
 
 def find_graph_nodes(graph: StepGraph, select: Selection) -> BoolArray:
     """The operations of ``select`` that CUDA graphs launch."""
-    return select_operations(graph, select) & graph.once("in graph", lambda: _is_in_graph(graph))
+    return np.asarray(select_operations(graph, select) & graph.once("in graph", lambda: _is_in_graph(graph)))
 
 
 def find_single_launches(graph: StepGraph) -> BoolArray:
@@ -407,7 +408,7 @@ def find_single_launches(graph: StepGraph) -> BoolArray:
     """
     outside = (graph.call_of != NONE) & ~graph.once("in graph", lambda: _is_in_graph(graph))
     in_layers = outside & select_operations(graph, Selection(modules=_LAYER_MODULES))
-    return in_layers if in_layers.any() else outside
+    return np.asarray(in_layers if in_layers.any() else outside)
 
 
 def _mean_launch_ns(graph: StepGraph, work: Work) -> float:
