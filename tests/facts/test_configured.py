@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.trace_builder import ADAM, GEMM, MEGATRON, POINTWISE, TraceBuilder
 from three_walls import analyze
 from three_walls.advice.finding import Finding, Outcome
+from three_walls.facts.configured import MINIMUM_WEIGHT_BLOCKS, experts_run_grouped, separate_weight_additions_count
+from three_walls.lib.measurement import known
+from three_walls.step.operators import Operators, nest_operators
+from three_walls.trace.schemas import HOST_RANGES
 
 pytestmark = pytest.mark.slow
 
@@ -22,16 +27,32 @@ DENSE = (
 )
 
 
-def judged(folder: Path, rule: str, command: str, *kernels: str, hidden: bool = False, **environment: str) -> Finding:
-    """Five steps of 100 ms: 60 ms of GEMMs, 10 ms of each of ``kernels``, an update. ``hidden``: beside the GEMMs."""
+def judged(
+    folder: Path,
+    rule: str,
+    command: str,
+    *kernels: str,
+    hidden: bool = False,
+    inside: str = "",
+    gemm: str = GEMM,
+    graph_node: int = 0,
+    **environment: str,
+) -> Finding:
+    """Five steps of 100 ms: 60 ms of GEMMs, 10 ms of each of ``kernels``, an update.
+
+    ``hidden``: beside the GEMMs. ``inside``: the range around the launches of ``kernels``.
+    ``graph_node``: of the update.
+    """
     builder = TraceBuilder().launched_as(command, RANK="0", WORLD_SIZE="8", LOCAL_WORLD_SIZE="8", **environment)
     for step in range(5):
         at = step * 100 * MS + 1_000
-        builder.kernel(GEMM, at, at + 60 * MS, launched=at - 500)
+        builder.kernel(gemm, at, at + 60 * MS, launched=at - 500)
+        if inside:
+            builder.nvtx(inside, at - 410, at - 350)
         for place, name in enumerate(kernels):
             begin = at + (10 if hidden else 60) * MS + 10 * place * MS
             builder.kernel(name, begin, begin + 10 * MS, stream=20, launched=at - 400)
-        builder.kernel(ADAM, at + 90 * MS, at + 100 * MS - 1_000, launched=at - 300)
+        builder.kernel(ADAM, at + 90 * MS, at + 100 * MS - 1_000, launched=at - 300, node=graph_node)
     report = analyze(builder.write(folder / f"{len(list(folder.iterdir()))}.sqlite"))
     return next(finding for finding in report.findings if finding.rule == rule)
 
@@ -94,3 +115,115 @@ def test_graphs_that_are_recorded_and_never_launched_are_named(tmp_path: Path) -
     found = next(finding for finding in report.findings if finding.rule == "graphs-not-replayed")
     assert (found.outcome, found.configured) == (Outcome.FOUND, "CUDA graphs")
     assert found.cause == "graphs are recorded within the capture, and none is launched in the step"
+
+
+def ranges(*texts: str) -> Operators:
+    rows = [{"thread": 1, "start_ns": 0, "end_ns": 9, "text": text} for text in texts]
+    return nest_operators(
+        pl.DataFrame(rows, schema={name: HOST_RANGES[name] for name in ("thread", "start_ns", "end_ns", "text")})
+    )
+
+
+def experts(*kernels: tuple[str, int]) -> pl.DataFrame:
+    """Category and stream of the experts' GEMMs."""
+    return pl.DataFrame(kernels, schema=["category", "stream"], orient="row").with_columns(part=pl.lit("expert_gemm"))
+
+
+def test_experts_on_several_streams_or_in_one_kernel_are_grouped() -> None:
+    assert experts_run_grouped(experts(("gemm", 7), ("gemm", 8))).value is True
+    assert experts_run_grouped(experts(("grouped_gemm", 7))).value is True
+
+
+def test_experts_one_after_another_are_not_grouped_and_no_experts_are_unknown() -> None:
+    assert experts_run_grouped(experts(("gemm", 7), ("gemm", 7))).value is False
+    assert experts_run_grouped(experts().cast({"stream": pl.Int64})).value is None
+
+
+@pytest.mark.parametrize(("node", "outcome"), [(0, Outcome.FOUND), (12, Outcome.NOT_NEEDED)])
+def test_a_graph_of_the_optimizer_is_seen_by_its_kernels(tmp_path: Path, node: int, outcome: Outcome) -> None:
+    found = judged(tmp_path, "optimizer-graph-not-seen", f"{DENSE} --optimizer-cuda-graph", graph_node=node)
+    assert (found.outcome, found.configured) == (outcome, "CUDA graph of the optimizer")
+    assert found.cause == ""
+    unasked = judged(tmp_path, "optimizer-graph-not-seen", DENSE, graph_node=node)
+    assert (unasked.outcome, unasked.configured) == (Outcome.NOT_APPLICABLE, "")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "outcome"),
+    [
+        (POINTWISE, Outcome.FOUND),
+        ("triton_red_fused_copy__exp_sub_sum_unsqueeze_2", Outcome.NOT_NEEDED),
+        ("cross_entropy_forward_kernel", Outcome.NOT_NEEDED),
+    ],
+)
+def test_a_fused_loss_is_seen_by_the_kernels_inside_it(tmp_path: Path, kernel: str, outcome: Outcome) -> None:
+    command, loss = f"{DENSE} --cross-entropy-loss-fusion", "_VocabParallelCrossEntropy, seq = 1, op_id = 1"
+    found = judged(tmp_path, "loss-fusion-not-seen", command, kernel, inside=loss)
+    assert (found.outcome, found.cause) == (outcome, "")
+
+
+def test_a_switched_off_compiler_is_named_as_the_cause_of_an_unfused_loss(tmp_path: Path) -> None:
+    command, loss = f"{DENSE} --cross-entropy-loss-fusion", "_VocabParallelCrossEntropy, seq = 1, op_id = 1"
+    found = judged(tmp_path, "loss-fusion-not-seen", command, POINTWISE, inside=loss, TORCHDYNAMO_DISABLE="1")
+    assert found.cause.startswith("the environment switches torch.compile off")
+
+
+def test_a_loss_that_no_range_names_is_not_said_to_be_unfused(tmp_path: Path) -> None:
+    found = judged(tmp_path, "loss-fusion-not-seen", f"{DENSE} --cross-entropy-loss-fusion", POINTWISE)
+    assert found.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("module", "blocks", "operator", "count"),
+    [
+        ("experts", MINIMUM_WEIGHT_BLOCKS, "wgrad_accumulation", 1),
+        ("experts", MINIMUM_WEIGHT_BLOCKS, None, 0),
+        ("attention", MINIMUM_WEIGHT_BLOCKS - 1, "wgrad_accumulation", 0),  # of a norm
+        ("router", 10_000, "wgrad_accumulation", 0),
+        ("outside", 10_000, "wgrad_accumulation", 0),  # of an embedding
+        (None, 10_000, "wgrad_accumulation", 0),
+    ],
+)
+def test_only_additions_of_weight_matrices_of_layers_contradict_their_fusion(
+    module: str | None, blocks: int, operator: str | None, count: int
+) -> None:
+    addition = pl.DataFrame(
+        {"module": [module], "grid_x": [blocks], "grid_y": [1], "grid_z": [1], "operator": [operator]},
+        schema_overrides={"module": pl.String, "operator": pl.String},
+    )
+    assert separate_weight_additions_count(addition, ranges("aten::add_"), known(0.0)).value == count
+
+
+def test_without_ranges_of_operators_nothing_is_said_about_accumulation() -> None:
+    assert separate_weight_additions_count(pl.DataFrame(), ranges(), known(0.0)).value is None
+
+
+BLOCKWISE = "void transformer_engine::block_scaled_1d_cast_transpose_kernel<true, float, __nv_bfloat16, __nv_fp8_e4m3>"
+CURRENT = "transformer_engine::compute_scale_from_amax_kernel(const float *, float *)"
+FP8_GEMM = "nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_coopA_algo2_Ablk128_Bvec128_TN"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "gemm", "reason"),
+    [
+        ((), GEMM, "FP8"),
+        ((CURRENT,), FP8_GEMM, "FP8 by the blockwise recipe"),
+        ((BLOCKWISE,), FP8_GEMM, None),
+        ((), FP8_GEMM, None),
+    ],
+)
+def test_a_number_format_is_seen_by_its_casts_and_gemms(
+    tmp_path: Path, kernels: tuple[str, ...], gemm: str, reason: str | None
+) -> None:
+    command = f"{DENSE} --fp8-format hybrid --fp8-recipe blockwise"
+    found = judged(tmp_path, "low-precision-not-seen", command, *kernels, gemm=gemm)
+    assert found.outcome is (Outcome.FOUND if reason else Outcome.NOT_NEEDED)
+    assert reason is None or reason in found.reason
+
+
+def test_recompute_of_fused_attention_is_listed_with_its_cause(tmp_path: Path) -> None:
+    rule = "core-attention-recompute-not-seen"
+    command = f"{DENSE} --recompute-granularity selective --recompute-modules core_attn"
+    fused = judged(tmp_path, rule, command, "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16")
+    assert (fused.outcome, fused.cause) == (Outcome.FOUND, "attention is fused and keeps no scores")
+    assert judged(tmp_path, rule, command, POINTWISE).outcome is Outcome.NOT_NEEDED

@@ -133,7 +133,8 @@ def configured(report: Report) -> Section | None:
         "configured",
         "Configured and seen",
         (Table("configured", columns, rows, is_compact=True),),
-        lead="Overlaps, graphs, fusions and dispatchers that the configuration asks for, and whether they happen.",
+        lead="Overlaps, graphs, fusions, dispatchers, number formats and recompute that the configuration asks for, "
+        "and whether they happen.",
         link="Configured",
     )
 
