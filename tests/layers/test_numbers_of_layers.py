@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.layers.launch_tables import Pass, backward, differences, forward, in_one_thread, label, replay, settings
-from tests.layers.layers import DENSE, DENSE_BACK, HEAD, HEAD_BACK, MOE, MOE_BACK, UPDATE
+from tests.layers.layers import DENSE, DENSE_BACK, EMBEDDING, HEAD, HEAD_BACK, MOE, MOE_BACK, UPDATE
 from three_walls.layers.labels import LabelledOperations
 from three_walls.megatron.settings.run_config import ConfigData, RunConfig
 
@@ -67,7 +67,84 @@ def test_a_stage_may_have_fewer_layers_than_the_others() -> None:
 
 
 def test_layers_of_multi_token_prediction_follow_the_others() -> None:
-    assert differences(label(passes("FBFB", layers=3), config(2, 2, mtp_num_layers=1))) == []
+    found = label(passes("FBFB", layers=3), config(2, 2, mtp_num_layers=1))
+    assert differences(found) == []
+    assert found.filter(found["stack"] == "mtp")["layer"].unique().to_list() == [2]
+    assert found.filter(found["layer"] < 2)["stack"].null_count() == found.filter(found["layer"] < 2).height
+
+
+def test_only_the_stage_that_runs_more_layers_predicts_more_tokens() -> None:
+    own = label(passes("FFBFBB"), config(4, 3, stages=2, mtp_num_layers=1))
+    last = label(passes("FFBFBB", layers=3), config(4, 3, stages=2, mtp_num_layers=1))
+    assert own["stack"].null_count() == own.height
+    assert last.filter(last["stack"] == "mtp")["layer"].unique().to_list() == [2]
+
+
+TOWER, TOWER_BACK = (
+    "\n".join(f"{line.split()[0]} outside" for line in table.split("\n") if line) for table in (DENSE, DENSE_BACK)
+)
+"""A layer of a vision tower: dense, and no layer of the model."""
+
+
+def sees(order: str, *, is_frozen: bool = False, is_replayed: bool = False) -> list[Pass]:
+    """Each micro-batch (``F``, ``B``) with three layers of a tower, then the embedding and two MoE layers."""
+    found: list[Pass] = []
+    forth = backs = 0
+    for letter in order:
+        if letter == "F":
+            found += [forward(TOWER, None, forth)] * 3 + [forward(EMBEDDING, None, forth)]
+            found += [forward(MOE, 0, forth), forward(MOE, 1, forth), forward(HEAD, None, forth)]
+            forth += 1
+            continue
+        found.append(backward(HEAD_BACK, None, backs))
+        for layer in (1, 0):
+            found += [replay(MOE, layer, backs)] * is_replayed + [backward(MOE_BACK, layer, backs)]
+        if not is_frozen:
+            for _ in range(3):
+                found += [replay(TOWER, None, None)] * is_replayed + [backward(TOWER_BACK, None, backs)]
+        backs += 1
+    return [*found, Pass(UPDATE, None)]
+
+
+SEES = config(2, 2, freeze_vision_model=False)
+
+
+@pytest.mark.parametrize("order", ["FBFB", "FFBB"])
+def test_layers_of_a_vision_tower_lie_outside_and_the_model_keeps_its_numbers(order: str) -> None:
+    found = label(sees(order), SEES)
+    assert differences(found) == []
+    is_tower = found["stack"] == "vision"
+    assert found.filter(is_tower)["pass"].null_count() == is_tower.sum()
+    of_layers = 3 * (len(TOWER.splitlines()) + len(TOWER_BACK.splitlines()))
+    embedding = 2  # what lies between the last layer and the model's first norm is not told from the tower
+    assert is_tower.sum() == 2 * (of_layers + embedding)
+
+
+def test_a_frozen_tower_runs_forward_only() -> None:
+    assert differences(label(sees("FBFB", is_frozen=True), SEES)) == []
+
+
+def test_a_replayed_tower_is_part_of_no_layer() -> None:
+    assert differences(label(sees("FBFB", is_replayed=True), SEES)) == []
+
+
+def test_a_tower_behind_a_pipeline_is_on_the_first_stage_alone() -> None:
+    known = config(4, 2, stages=2, freeze_vision_model=False)
+    assert differences(label(sees("FFBB"), known)) == []
+    assert differences(label(passes("FFBB"), known)) == []
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        config(2, 2),  # no model that sees
+        config(2, freeze_vision_model=False),  # micro-batches are not known
+        config(4, 2, stages=2, freeze_vision_model=False, mtp_num_layers=1),  # which stage it is is not known
+    ],
+)
+def test_without_a_count_of_the_model_s_own_layers_no_tower_is_told_apart(stated: RunConfig) -> None:
+    found = label(sees("FBFB"), stated)
+    assert found["stack"].null_count() == found.height
 
 
 def test_a_dense_layer_has_a_number_too() -> None:

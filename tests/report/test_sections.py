@@ -21,7 +21,7 @@ from three_walls.report.section import Hero, Section, Text, nested_blocks, plain
 from three_walls.report.sections import make_sections
 from three_walls.report.sections.communication import order_slowdowns
 from three_walls.report.sections.gaps import sum_causes
-from three_walls.report.sections.moe import list_layers, list_parts, sum_parts
+from three_walls.report.sections.moe import list_layers, list_parts, name_layers, sum_parts
 from three_walls.report.sections.pipeline import bounds_of, group_stages
 from three_walls.report.sections.steps import describe_log, describe_progress, order_timers, spread_of
 from three_walls.report.sections.verdict import describe_steps
@@ -171,6 +171,11 @@ def test_layers_are_in_order_and_their_sum_is_last() -> None:
     assert [layer for layer, _ in rows] == [2, 4, None]
     assert rows[0][1] == {"router": parts[1]}
     assert [part.ns for part in rows[2][1].values()] == [5, 7]
+
+
+def test_a_layer_of_multi_token_prediction_is_named() -> None:
+    parts = (MoePart(3, "forward", "router", 7, 0, 1), MoePart(4, "forward", "router", 5, 0, 1, stack="mtp"))
+    assert name_layers(parts) == {None: "all layers", 3: "3", 4: "4 (MTP)"}
 
 
 def test_a_bandwidth_is_unknown_only_where_tokens_are_carried(report: Report) -> None:

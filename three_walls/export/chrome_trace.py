@@ -220,7 +220,7 @@ def _show_operations(operations: Operations, window: Window) -> pl.DataFrame:
         for column in ("name_id", "short_name_id")
     )
     slices = operations.with_columns(kernel=kernel, short=short).sort("stream", "start_ns", maintain_order=True)
-    labels = [name for name in ("module", "layer", "micro_batch", "direction") if name in slices.columns]
+    labels = [name for name in ("stack", "module", "layer", "micro_batch", "direction") if name in slices.columns]
     whole_ns = pl.when(pl.col("whole_ns") != DURATION).then("whole_ns")
     return _show(
         slices,

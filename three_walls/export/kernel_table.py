@@ -106,6 +106,7 @@ DescribedOperations = Annotated[
     Operations,
     {
         "module": pl.String,  # of the model; null where not known, as in a step that was not replayed
+        "stack": pl.String,  # of layers besides the model's own
         "direction": pl.String,
         "layer": pl.Int64,
         "operator": pl.String,  # around the launch
@@ -122,7 +123,7 @@ def described_operations(step: StepView, measured_step: MeasuredStep, operators:
     Labels are null where not known, as those of a step that was not replayed.
     """
     operations, graph = step.started, measured_step.graph
-    dtypes = {"module": pl.String, "direction": pl.String, "layer": pl.Int64}
+    dtypes = {"module": pl.String, "stack": pl.String, "direction": pl.String, "layer": pl.Int64}
     labels: list[pl.Expr | pl.Series] = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in dtypes.items()]
     if graph is not None and step.rank_index in graph.ranks:
         of_rank = graph.operations.filter(pl.col("rank_index") == step.rank_index)

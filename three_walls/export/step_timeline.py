@@ -255,7 +255,7 @@ def _name_thread(thread: int) -> str:
 
 def _describe(operations: Operations, window: Window) -> pl.DataFrame:
     kernel = name_by_id(operations["name_id"], lambda name: shorten_name(window.trace.names.get(name, "")))
-    labels = [column for column in ("module", "direction", "layer") if column in operations.columns]
+    labels = [column for column in ("stack", "module", "direction", "layer") if column in operations.columns]
     layer = pl.format("layer {}", "layer") if "layer" in labels else pl.lit(None, dtype=pl.String)
     words = [pl.col(name) for name in labels if name != "layer"]
     flag = pl.col("on_path").fill_null(value=False) if "on_path" in operations.columns else pl.lit(value=False)

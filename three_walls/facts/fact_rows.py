@@ -30,6 +30,8 @@ class MoePart:
     """Bandwidth reached."""
     limit_bytes_per_s: float | None = None
     """The link's limit in one direction."""
+    stack: str | None = None
+    """``mtp``: a layer of multi-token prediction, numbered after the model's own; null: one of these, or all layers."""
 
 
 @dataclass(frozen=True, slots=True)

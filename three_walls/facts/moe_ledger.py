@@ -171,15 +171,15 @@ def _sum_parts(operations: MoeOperations, slices: Slices) -> list[tuple[MoePart,
         union.group_by(key)
         .agg(ns=DURATION.sum())
         .join(exposed, on=key, how="left")
-        .join(operations.group_by(key).agg(pl.col("layer").max(), calls=pl.len()), on=key, how="left")
-        .group_by("layer", "direction", "part")
+        .join(operations.group_by(key).agg(pl.col("layer", "stack").max(), calls=pl.len()), on=key, how="left")
+        .group_by("layer", "stack", "direction", "part")
         .agg(pl.col("ns").sum(), pl.col("exposed_ns").fill_null(0).sum(), pl.col("calls").sum(), passes=pl.len())
     )
-    rows = sums.select("layer", "direction", "part", "ns", "exposed_ns", "calls", "passes").rows()
+    rows = sums.select("layer", "direction", "part", "ns", "exposed_ns", "calls", "passes", "stack").rows()
     rows.sort(key=lambda row: (row[0] is None, row[0] or 0, DIRECTIONS.index(row[1]), MOE_PARTS.index(row[2])))
     return [
-        (MoePart(layer, direction, part, int(ns), int(exposed_ns), calls), passes)
-        for layer, direction, part, ns, exposed_ns, calls, passes in rows
+        (MoePart(layer, direction, part, int(ns), int(exposed_ns), calls, stack=stack), passes)
+        for layer, direction, part, ns, exposed_ns, calls, passes, stack in rows
     ]
 
 

@@ -20,7 +20,7 @@ from three_walls.lib.measurement import Measurement, known, known_or_missing, mi
 from three_walls.step.intervals import DURATION
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import GEMM_CATEGORIES
-from three_walls.tables.model_parts import BACKWARD, FORWARD, RECOMPUTE
+from three_walls.tables.model_parts import BACKWARD, FORWARD, RECOMPUTE, VISION
 
 FULL, SELECTIVE, NONE = "full", "selective", "none"
 
@@ -48,9 +48,10 @@ class Recompute:
 
 
 @fact("ratio", "the ratio of attention forward to backward passes")
-def attention_forward_per_backward_ratio(step: StepView) -> Measurement[float]:
-    """Attention forward passes per backward pass: 1 without recompute, 2 when attention is computed twice."""
-    forward, backward = count_attention(step)
+def attention_forward_per_backward_ratio(labelled_step: LabelledOperations) -> Measurement[float]:
+    """Attention forward passes per backward pass: 1 without recompute, 2 when attention is computed twice. Those of a
+    vision tower, which may be frozen, do not count."""
+    forward, backward = count_attention(labelled_step)
     ratio = forward / backward if backward else None
     return known_or_missing(ratio, "no attention kernel of a backward pass was recorded")
 
@@ -71,7 +72,7 @@ def recompute(step: StepView, labelled_step: LabelledOperations) -> Recompute:
     config = step.config
     replayed = labelled_step.filter(pl.col("direction") == RECOMPUTE)
     if replayed.is_empty():
-        forward, backward = count_attention(step)
+        forward, backward = count_attention(labelled_step)
         if not (forward and backward) and not (
             config.knows("recompute_granularity") and config.get("recompute_granularity") is None
         ):
@@ -95,9 +96,9 @@ def recompute_layers(recompute: Recompute) -> tuple[RecomputedLayer, ...]:
     return tuple(RecomputedLayer(layer, recompute.kind, int(ns), calls) for layer, ns, calls in sums.rows())
 
 
-def count_attention(step: StepView) -> tuple[int, int]:
-    """(forward, backward) passes of attention that start in the step; replays count as forward."""
-    phases = step.started["phase"].cast(pl.String)
+def count_attention(labelled: LabelledOperations) -> tuple[int, int]:
+    """(forward, backward) passes of attention through the model's layers; replays count as forward."""
+    phases = labelled.filter(pl.col("stack").ne_missing(pl.lit(VISION)))["phase"].cast(pl.String)
     return int((phases == FORWARD).sum()), int((phases == BACKWARD).sum())
 
 

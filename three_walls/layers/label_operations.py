@@ -18,11 +18,11 @@ import polars as pl
 
 from three_walls.layers.directions import Context, Directions, find_directions
 from three_walls.layers.labels import LABELS, LabelledOperations
-from three_walls.layers.layer_order import Launches, SharedExperts, place_in_layers
+from three_walls.layers.layer_order import Launches, SharedExperts, bound_layers, place_in_layers
 from three_walls.layers.unfused_work import UnfusedOperations, UnfusedWork
 from three_walls.lib.declare import artifact
 from three_walls.megatron.model_shape import read_hybrid_layers
-from three_walls.megatron.parallel_layout import read_layout
+from three_walls.megatron.parallel_layout import layers_of_stage, read_layout
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.operators import Operators
 from three_walls.step.step_tables import Operations
@@ -39,6 +39,7 @@ from three_walls.tables.model_parts import (
     FORWARD,
     GRADIENT_REDUCTION,
     MLP,
+    MTP,
     OPTIMIZER,
     OUTSIDE,
     PERMUTE,
@@ -46,6 +47,7 @@ from three_walls.tables.model_parts import (
     ROUTER,
     SHARED_EXPERT,
     UNPERMUTE,
+    VISION,
     WGRAD_ACCUMULATION,
 )
 
@@ -87,6 +89,7 @@ class _Labels:
 
     part: dict[int, str] = field(default_factory=dict)
     module: dict[int, str] = field(default_factory=dict)
+    stack: dict[int, str] = field(default_factory=dict)
     direction: dict[int, str] = field(default_factory=dict)
     number: dict[int, int] = field(default_factory=dict)
     """Of the pass through a layer."""
@@ -96,6 +99,9 @@ class _Labels:
     def copy(self, source: int, target: int) -> None:
         """Labels the launch ``target`` as part of what ``source`` is part of."""
         self.module[target] = self.module[source]
+        self.stack.pop(target, None)
+        if source in self.stack:
+            self.stack[target] = self.stack[source]
         for column in (self.number, self.micro_batch, self.layer):
             column.pop(target, None)
             if source in column:
@@ -127,6 +133,7 @@ def _label_launches(operations: Operations, directions: Directions, config: RunC
     _follow_optimizer(categories, labels)
     columns: dict[str, Mapping[int, object]] = {
         "module": labels.module,
+        "stack": labels.stack,
         "part": labels.part,
         "direction": labels.direction,
         "pass": labels.number,
@@ -161,6 +168,9 @@ def _label_layers(
     backward = [
         place for place in in_layers if labels.direction.get(place) in (BACKWARD, RECOMPUTE) and place not in in_whole
     ]
+    every_backward = backward
+    forward = _take_tower(forward, FORWARD, view, config, labels)
+    backward = _take_tower(backward[::-1], BACKWARD, view, config, labels)[::-1]
     forward_breaks, backward_breaks = _breaks(forward, backward), _breaks(backward, forward, from_end=True)
     forward_passes = view.place(forward, FORWARD, labels, forward_breaks)
     layers = _count_layers(forward_passes, backward, config)
@@ -173,8 +183,9 @@ def _label_layers(
     number = 0
     for places in whole.values():
         passes = view.place(places, FORWARD, labels, frozenset())
-        _number_replay(passes, number, _marks_after(places[-1], backward, view), labels)
+        _number_replay(passes, number, _marks_after(places[-1], every_backward, view), labels)
         number += len(passes)
+    _name_prediction_layers(layers, config, labels)
 
 
 def _marks_after(place: int, backward: Sequence[int], view: _View) -> list[int]:
@@ -195,14 +206,18 @@ class _View:
         """Whether launches run attention, or exchange tokens."""
         return any(self.categories[place] in TOKEN_EXCHANGES or self.phases[place] for place in places)
 
-    def place(self, places: Sequence[int], phase: str, labels: _Labels, breaks: frozenset[int]) -> list[list[int]]:
-        """Labels the launches at ``places`` with module and part; returns those of each pass through a layer."""
-        launches = Launches(
+    def launches(self, places: Sequence[int], breaks: frozenset[int] = frozenset()) -> Launches:
+        """The launches at ``places``, in their order."""
+        return Launches(
             [self.categories[place] for place in places],
             [self.phases[place] for place in places],
             [self.streams[place] for place in places],
             breaks,
         )
+
+    def place(self, places: Sequence[int], phase: str, labels: _Labels, breaks: frozenset[int]) -> list[list[int]]:
+        """Labels the launches at ``places`` with module and part; returns those of each pass through a layer."""
+        launches = self.launches(places, breaks)
         passes: dict[int, list[int]] = defaultdict(list)
         for place, spot in zip(places, place_in_layers(launches, phase, self.shared), strict=True):
             if spot is None:
@@ -213,6 +228,42 @@ class _View:
             if spot.part is not None:
                 labels.part[place] = spot.part
         return [passes[number] for number in sorted(passes)]
+
+
+def _take_tower(places: list[int], phase: str, view: _View, config: RunConfig, labels: _Labels) -> list[int]:
+    """``places`` without those of a vision tower, which are labelled.
+
+    ``places``: launches of one direction in the order of layers. In each micro-batch, the tower's layers come before
+    the model's, which are as many as the configuration states. All of ``places`` where there is no such tower.
+    """
+    layout, layers, added = read_layout(config), layers_of_stage(config), config.whole_number("mtp_num_layers") or 0
+    microbatches = layout.microbatches
+    if layers is None or (added and layout.pipeline != 1):  # whose stage predicts more tokens is not known
+        return places
+    layers += added
+    marks = [position for position, place in enumerate(places) if view.phases[place] == phase]
+    if not config.knows("freeze_vision_model") or not microbatches or len(marks) % microbatches:
+        return places
+    found = len(marks) // microbatches
+    towers: set[int] = set()
+    for number in range(microbatches if found > layers else 0):
+        group = marks[number * found : (number + 1) * found]
+        begin, end = marks[number * found - 1] + 1 if number else 0, group[found - layers]
+        own = [mark - begin for mark in group[: found - layers]]
+        bounds = bound_layers(view.launches(places[begin:end]), own, phase)
+        tower = range(begin + bounds[0][0], begin + bounds[-1][1])
+        towers.update(tower)
+        for place in (places[position] for position in tower):
+            labels.module[place], labels.stack[place] = OUTSIDE, VISION
+            labels.micro_batch[place] = number if phase == FORWARD else microbatches - 1 - number
+    return [place for position, place in enumerate(places) if position not in towers]
+
+
+def _name_prediction_layers(layers: int | None, config: RunConfig, labels: _Labels) -> None:
+    """Names the last of the ``layers`` where multi-token prediction adds them to those of the rank's stage."""
+    own, added = layers_of_stage(config), config.whole_number("mtp_num_layers")
+    if layers and own and added and layers == own + added:
+        labels.stack.update({place: MTP for place, layer in labels.layer.items() if layer >= own})
 
 
 def _find_shared_experts(operations: Operations, config: RunConfig) -> SharedExperts | None:
@@ -298,6 +349,11 @@ def _number_hybrid_layers(pattern: str, layers: int | None, labels: _Labels) -> 
 def _number_replay(passes: Sequence[Sequence[int]], first: int, marks: Sequence[int], labels: _Labels) -> None:
     """Numbers replayed ``passes`` from ``first``; layer and micro-batch are those of the backward passes at ``marks``,
     which follow them."""
+    if marks and labels.stack.get(marks[0]) == VISION:
+        for place in chain.from_iterable(passes):
+            labels.module[place], labels.stack[place] = OUTSIDE, VISION
+            labels.part.pop(place, None)
+        return
     numbers = ((labels.micro_batch.get(place), labels.layer.get(place)) for place in marks)
     layers = list(islice(dict.fromkeys(numbers), len(passes)))[::-1]
     for number, places in enumerate(passes):

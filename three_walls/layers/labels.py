@@ -11,6 +11,7 @@ from three_walls.step.step_tables import Operations
 LABELS = pl.Schema(
     {
         "module": pl.String,  # MODULES; null where not known, as are all others
+        "stack": pl.String,  # STACKS; null for the model's own layers and what lies outside of layers
         "part": pl.String,  # of the module: MOE_PARTS and the like
         "direction": pl.String,  # DIRECTIONS
         "pass": pl.Int64,  # through a layer, from 0 in each direction; null outside of layers

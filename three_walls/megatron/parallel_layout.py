@@ -146,6 +146,15 @@ class CompleteLayout(ParallelLayout):
         )
 
 
+def layers_of_stage(config: RunConfig) -> int | None:
+    """Layers of each pipeline stage, without those of multi-token prediction; None where stages differ, are cut into
+    chunks, or are not known."""
+    layers, stages = config.whole_number("num_layers"), config.size(_KEYS["pipeline"])
+    if not layers or not stages or config.get("virtual_pipeline_model_parallel_size") or has_uneven_stages(config):
+        return None
+    return None if layers % stages or config.get("hybrid_override_pattern") else layers // stages
+
+
 def has_uneven_stages(config: RunConfig) -> bool:
     """Whether a setting gives pipeline stages different numbers of layers."""
     return any(config.get(key) for key in UNEVEN_STAGES)

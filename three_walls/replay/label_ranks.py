@@ -59,7 +59,7 @@ def _carry_over(operations: pl.DataFrame, reference: pl.DataFrame) -> pl.DataFra
     Experts' GEMMs differ with the tokens they get, in their kernels and in copies and fills around them.
     """
 
-    place = ["module", "direction", "pass", "micro_batch", "layer"]
+    place = ["module", "stack", "direction", "pass", "micro_batch", "layer"]
     counterparts = align(list_keys(operations), list_keys(reference))
     filled = _fill_between(counterparts, reference.select(place).rows())
     same, between = (pl.Series(places, dtype=pl.UInt32) for places in (counterparts, filled))

@@ -24,6 +24,11 @@ MODULES = (ATTENTION, ROUTER, DISPATCH, EXPERTS, COMBINE, MLP, OUTSIDE)
 norm before it, and contains the shared experts; ``dispatch`` and ``combine`` contain the permutations of tokens.
 ``mlp`` is that of a dense layer, and ``outside`` what belongs to no layer."""
 
+VISION, MTP = "vision", "mtp"
+STACKS = (VISION, MTP)
+"""Blocks of layers besides the model's own: the tower that encodes images, which is ``outside``, and the layers of
+multi-token prediction, which are numbered after the model's."""
+
 PERMUTE, EXPERT_GEMM, EXPERT, UNPERMUTE = "permute", "expert_gemm", "expert", "unpermute"
 SHARED_EXPERT, PREPROCESS, ATTENTION_CORE, PROJECTION = "shared_expert", "preprocess", "attention_core", "projection"
 OPTIMIZER, GRADIENT_REDUCTION = "optimizer", "gradient_reduction"

@@ -85,7 +85,7 @@ def sum_parts(parts: Sequence[MoePart]) -> tuple[MoePart, ...]:
     for part in parts:
         groups.setdefault((part.direction, part.part), []).append(part)
     return tuple(
-        replace(_add([part for part in groups[key] if part.layer is None] or groups[key]), layer=None)
+        replace(_add([part for part in groups[key] if part.layer is None] or groups[key]), layer=None, stack=None)
         for key in sorted(groups, key=lambda key: _place(*key))
     )
 
@@ -105,6 +105,12 @@ def list_layers(
         if part.direction == direction:
             rows.setdefault(part.layer, {})[part.part] = part
     return tuple(rows.items())
+
+
+def name_layers(parts: Sequence[MoePart]) -> dict[int | None, str]:
+    """Each layer's number, with the name of its stack where it is not one of the model's own."""
+    mark = {part.layer: f" ({part.stack.upper()})" for part in parts if part.stack}
+    return {None: "all layers"} | {part.layer: f"{part.layer}{mark.get(part.layer, '')}" for part in parts}
 
 
 def _place(direction: str, part: str) -> tuple[int, str, int, str]:
@@ -190,7 +196,7 @@ def _unless_absent(format_number: Callable[[float | None], str]) -> Callable[[fl
 
 
 def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list[Block]:
-    longest_ns = max(part.ns for part in layers)
+    longest_ns, named = max(part.ns for part in layers), name_layers(layers)
     chart = Chart("moe_layers", _draw_layers(sums, layers), "Time of each part of each layer, darker is longer")
     blocks: list[Block] = [
         Note("Layer by layer", role="heading"),
@@ -204,13 +210,13 @@ def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list
     for place, direction in enumerate(dict.fromkeys(total.direction for total in sums)):
         names = [total.part for total in sums if total.direction == direction]
         columns = (
-            Column("Layer", lambda row: row[0], lambda layer: "all layers" if layer is None else str(layer)),
+            Column("Layer", lambda row: row[0], named.__getitem__),
             *(Column(name, _part_of(name), _shade(longest_ns), is_right=True) for name in names),
         )
         rows = list_layers(direction, sums, layers)
         table = Table(f"moe_layers_{place}", columns, rows, is_compact=True, emphasis=lambda row: row[0] is None)
         blocks.append(Fold(direction, (table,)))
-    every = Table("moe_parts", (Column("Layer", "layer"), *_columns()), layers, is_compact=True)
+    every = Table("moe_parts", (Column("Layer", "layer", named.__getitem__), *_columns()), layers, is_compact=True)
     blocks.append(Fold("Every number of every layer", (every,)))
     return blocks
 
@@ -220,6 +226,7 @@ def _draw_layers(sums: Sequence[MoePart], layers: Sequence[MoePart]) -> HeatMap:
     longest_ns = max(1, *(part.ns for part in layers))
     keys = [(total.direction, total.part) for total in sums]
     by_cell = {(part.layer, part.direction, part.part): part for part in layers}
+    names = name_layers(layers)
     numbers = tuple(dict.fromkeys(part.layer for part in layers))
 
     def shade(part: MoePart | None) -> HeatCell | None:
@@ -227,12 +234,12 @@ def _draw_layers(sums: Sequence[MoePart], layers: Sequence[MoePart]) -> HeatMap:
             return None
         exposed = f", {format_ms(part.exposed_ns)} of it exposed" if part.exposed_ns else ""
         hue = WALL_COLOURS[Wall.COMMUNICATION if part.part in CARRYING_PARTS else Wall.COMPUTE_HOST]
-        where = f"layer {part.layer}, {part.direction} {part.part}: "
+        where = f"layer {names[part.layer]}, {part.direction} {part.part}: "
         return HeatCell(part.ns / longest_ns, hue, format_ms(part.ns), f"{where}{format_ms(part.ns)}{exposed}")
 
     cells = tuple(tuple(shade(by_cell.get((layer, *key))) for key in keys) for layer in numbers)
     columns = tuple((direction, PART_TITLES.get(part, part)) for direction, part in keys)
-    return HeatMap(tuple(f"layer {layer}" for layer in numbers), columns, cells)
+    return HeatMap(tuple(f"layer {names[layer]}" for layer in numbers), columns, cells)
 
 
 def _part_of(name: str) -> Callable[[tuple[int | None, dict[str, MoePart]]], MoePart | None]:
