@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.layers.launch_tables import Pass, backward, differences, forward, in_one_thread, label, settings
+from tests.layers.launch_tables import (
+    Pass,
+    Range,
+    backward,
+    differences,
+    forward,
+    in_one_thread,
+    label,
+    settings,
+)
 from tests.layers.layers import (
     ATTENTION,
     ATTENTION_BACK,
@@ -30,6 +39,7 @@ from tests.layers.layers import (
     without_exchanges,
 )
 from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.step.operators import EVALUATES
 
 
 def micro_batch(number: int, layers: list[tuple[str, str]]) -> list[Pass]:
@@ -234,3 +244,66 @@ elementwise     outside   optimizer
         ("outside", "optimizer"),
     ]
     assert parts[0] == ("outside", None)
+
+
+PIECES = (
+    ("norm attention\ngemm attention projection\npermute attention", ""),
+    ("gemm attention attention_core\nrouter attention attention_core\npermute attention attention_core", "{}"),
+    ("gemm attention attention_core", "aten::bmm"),
+    ("router attention attention_core", ""),  # a softmax counts as a router's where experts are selected
+    ("gemm attention attention_core", "aten::bmm"),
+    ("permute attention\ngemm attention projection\nelementwise attention", ""),
+)
+"""Attention of PyTorch's operators in pieces, each with the range around it; ``{}`` is the function of attention."""
+PIECES_BACK = (
+    ("gemm attention projection\ngemm attention projection\npermute attention", ""),
+    ("gemm attention attention_core", "BmmBackward0"),
+    ("router attention attention_core\npermute attention attention_core", ""),
+    ("gemm attention attention_core", "BmmBackward0"),
+    ("gemm attention attention_core\npermute attention attention_core", "{}Backward"),
+    ("permute attention\ngemm attention projection\ngemm attention projection\nnorm attention", ""),
+)
+
+
+ONE_MICRO_BATCH = settings(num_layers=2, pipeline_model_parallel_size=1)
+
+
+def of_operators(function: str) -> tuple[list[Pass], list[Range], list[int]]:
+    """A step of a dense and an MoE layer, the ranges around its passes, and the backward passes without a name."""
+    step: list[Pass] = []
+    ranges: list[Range] = []
+    nodes: list[int] = []
+    for layer, mlp in enumerate((MLP, ROUTER + EXPERTS)):
+        for table, text in PIECES:
+            ranges += [(text.format(function), len(step), len(step))] * bool(text)
+            step.append(forward(table, layer))
+        step.append(forward(mlp, layer))
+    step += [forward(HEAD, None), backward(HEAD_BACK, None)]
+    nodes.append(len(step) - 1)
+    for layer, mlp in ((1, EXPERTS_BACK + ROUTER_BACK), (0, MLP_BACK)):
+        nodes.append(len(step))
+        step.append(backward(mlp, layer))
+        for table, text in PIECES_BACK:
+            if text:
+                ranges.append((EVALUATES + text.format(function), len(step), len(step)))
+            else:
+                nodes.append(len(step))
+            step.append(backward(table, layer))
+    return step, ranges, nodes
+
+
+def test_attention_of_plain_operators_is_found_by_its_function() -> None:
+    step, ranges, nodes = of_operators("FusedDSAIndexerLoss")
+    assert differences(label(step, ONE_MICRO_BATCH, ranges, nodes)) == []
+
+
+def test_attention_of_plain_operators_that_nothing_names_is_not_guessed_at() -> None:
+    step, ranges, nodes = of_operators("SomeFunction")
+    found = label(step, ONE_MICRO_BATCH, ranges, nodes)
+    assert found["pass"].null_count() == found.height
+
+
+def test_the_function_marks_nothing_where_kernels_have_attention_s_names() -> None:
+    around_norm = [("FusedDSAIndexerLoss", 0, 0)]
+    step = [forward("norm attention", 0), forward(ATTENTION[ATTENTION.index("gemm") :] + MLP, 0)]
+    assert differences(label(step, settings(num_layers=1, pipeline_model_parallel_size=1), around_norm)) == []

@@ -19,6 +19,7 @@ import polars as pl
 from three_walls.layers.directions import Context, Directions, find_directions
 from three_walls.layers.labels import LABELS, LabelledOperations
 from three_walls.layers.layer_order import Launches, SharedExperts, bound_layers, place_in_layers
+from three_walls.layers.marked_attention import mark_attention
 from three_walls.layers.unfused_work import UnfusedOperations, UnfusedWork
 from three_walls.lib.declare import artifact
 from three_walls.megatron.model_shape import read_hybrid_layers
@@ -78,7 +79,7 @@ def label_operations(
     rows = operations.with_row_index("position").with_columns(
         name=pl.col("name_id").replace_strict(names, default=None, return_dtype=pl.String)
     )
-    launches = rows.sort(pl.coalesce("launch_start_ns", "start_ns"), "start_ns", "position")
+    launches = mark_attention(rows.sort(pl.coalesce("launch_start_ns", "start_ns"), "start_ns", "position"), operators)
     labelled = _label_launches(launches, find_directions(launches, operators), config)
     return labelled.sort("position").drop("position")
 
@@ -110,7 +111,7 @@ class _Labels:
 
 def _label_launches(operations: Operations, directions: Directions, config: RunConfig) -> LabelledOperations:
     """``operations``: of one rank, in the order of their launches, with the columns of UnfusedOperations."""
-    categories = operations["category"].cast(pl.String).to_list()
+    categories = operations["placed_as"].to_list()
     labels = _Labels(
         direction={place: direction for place, direction in enumerate(directions.of_launch) if direction is not None}
     )
@@ -140,7 +141,7 @@ def _label_launches(operations: Operations, directions: Directions, config: RunC
         "layer": labels.layer,
         "micro_batch": labels.micro_batch,
     }
-    return operations.with_columns(
+    return operations.drop("placed_as").with_columns(
         pl.Series(name, [column.get(place) for place in range(operations.height)], dtype=LABELS[name])
         for name, column in columns.items()
     )
@@ -182,7 +183,7 @@ def _label_layers(
     _number_hybrid_layers(read_hybrid_layers(config), layers, labels)
     number = 0
     for places in whole.values():
-        passes = view.place(places, FORWARD, labels, frozenset())
+        passes = view.place(places, FORWARD, labels)
         _number_replay(passes, number, _marks_after(places[-1], every_backward, view), labels)
         number += len(passes)
     _name_prediction_layers(layers, config, labels)
@@ -215,11 +216,18 @@ class _View:
             breaks,
         )
 
-    def place(self, places: Sequence[int], phase: str, labels: _Labels, breaks: frozenset[int]) -> list[list[int]]:
-        """Labels the launches at ``places`` with module and part; returns those of each pass through a layer."""
-        launches = self.launches(places, breaks)
+    def place(
+        self, places: Sequence[int], phase: str, labels: _Labels, breaks: frozenset[int] | None = None
+    ) -> list[list[int]]:
+        """Labels the launches at ``places`` with module and part; returns those of each pass through a layer.
+
+        ``breaks``: see Launches; None for a replay.
+        """
+        launches = self.launches(places, breaks or frozenset())
         passes: dict[int, list[int]] = defaultdict(list)
-        for place, spot in zip(places, place_in_layers(launches, phase, self.shared), strict=True):
+        for place, spot in zip(
+            places, place_in_layers(launches, phase, self.shared, is_replay=breaks is None), strict=True
+        ):
             if spot is None:
                 continue
             passes[spot.number].append(place)

@@ -120,15 +120,19 @@ class SharedExperts:
     """The stream of their own, with which they overlap the exchanges; else they run before the router."""
 
 
-def place_in_layers(launches: Launches, phase: str, shared: SharedExperts | None = None) -> list[Place | None]:
+def place_in_layers(
+    launches: Launches, phase: str, shared: SharedExperts | None = None, *, is_replay: bool = False
+) -> list[Place | None]:
     """Per launch its place; None outside of the layers.
 
-    ``phase``: of the attention kernel that each layer has once. Launches without any are one layer without attention
-    where they route or exchange tokens (recompute of the MoE layer alone).
+    ``phase``: of the attention kernel that each layer has once. A replay without any is one layer without attention
+    where it routes or exchanges tokens (recompute of the MoE layer alone); of others without any nothing is known.
     """
     places: list[Place | None] = [None] * len(launches)
     marks = launches.marks(phase)
     is_part = not marks
+    if is_part and not is_replay:
+        return places
     if is_part and launches.first(0, len(launches), ROUTER, *TOKEN_EXCHANGES) is None:
         return places
     bounds = [(0, len(launches))] if is_part else bound_layers(launches, marks, phase)

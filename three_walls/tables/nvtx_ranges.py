@@ -60,6 +60,15 @@ class LinearLayer(NamedRow):
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionFunction:
+    """An autograd function that each pass of attention runs once, where no kernel has attention's name."""
+
+    function: Text
+    reason: Text
+    source: Text
+
+
+@dataclass(frozen=True, slots=True)
 class UnfusedOps:
     """Work that a fused kernel would take over, by the ranges around its launch."""
 
@@ -108,6 +117,7 @@ class TorchOperators:
     """Searched in names of ranges; the backward pass runs inside of them."""
     replays: frozenset[Text]
     """Ranges of the backward pass that run a part of the forward pass again."""
+    attention: tuple[AttentionFunction, ...]
     unfused: tuple[UnfusedOps, ...]
     """The first row that matches from the inside out counts."""
     sequences: tuple[OperatorSequence, ...]
