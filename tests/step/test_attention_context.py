@@ -112,3 +112,39 @@ def test_a_concatenation_permutes_tokens_only_where_experts_are_selected(tmp_pat
     moe = builder.write(tmp_path / "moe.sqlite")
     buckets = [{row.bucket for row in analyze(path).kernels} for path in (dense, moe)]
     assert [("elementwise" in found, "permute" in found) for found in buckets] == [(True, False), (False, True)]
+
+
+FLASH = "flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128>>"
+NORM = "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<bf16>"
+COUNTS = "void at_cuda_detail::cub::DeviceHistogramSweepKernel<int>"
+
+
+def in_order(tmp_path: Path, *kernels: str) -> dict[str, int]:
+    """The budget of steps that run a top-k and then ``kernels``, 10 ns each, one after the other."""
+    builder = TraceBuilder()
+    for start in (1, 1001, 2001, 3001):
+        for place, name in enumerate((TOP_K, *kernels)):
+            builder.kernel(name, start + 10 * place, start + 10 * place + 10)
+    return budget(tmp_path, builder)
+
+
+def test_what_attention_joins_permutes_no_tokens(tmp_path: Path) -> None:
+    forward = (NORM, GEMM, CONCATENATION, FLASH, CONCATENATION, GEMM, NORM)
+    owned = in_order(tmp_path, *forward)
+    assert (owned["elementwise"], "permute" in owned) == (20, False)
+
+
+def test_what_the_experts_of_the_layers_around_join_permutes_tokens(tmp_path: Path) -> None:
+    experts = (COUNTS, CONCATENATION, GEMM, CONCATENATION)
+    owned = in_order(tmp_path, *experts, NORM, GEMM, FLASH, GEMM, NORM, *experts)
+    assert (owned["permute"], "elementwise" in owned) == (40, False)
+
+
+def test_backward_a_norm_lies_between_attention_and_the_experts_before_it(tmp_path: Path) -> None:
+    latent = (FLASH, NORM, CONCATENATION, GEMM, NORM)
+    owned = in_order(tmp_path, *latent, CONCATENATION, GEMM, COUNTS, NORM, GEMM, FLASH)
+    assert (owned["elementwise"], owned["permute"]) == (10, 10)
+
+
+def test_without_norms_the_place_of_a_concatenation_tells_nothing(tmp_path: Path) -> None:
+    assert "elementwise" not in in_order(tmp_path, GEMM, CONCATENATION, FLASH)

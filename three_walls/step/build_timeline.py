@@ -18,7 +18,13 @@ import polars as pl
 
 from three_walls.lib.errors import UsageError
 from three_walls.megatron.settings.run_config import RunConfig
-from three_walls.step.categories import CATEGORY, classify, mark_matrix_optimizer, mark_unfused_attention
+from three_walls.step.categories import (
+    CATEGORY,
+    classify,
+    mark_attention_copies,
+    mark_matrix_optimizer,
+    mark_unfused_attention,
+)
 from three_walls.step.communication_owners import (
     ALL_TO_ALL_TEXTS,
     NCCL_CATEGORIES,
@@ -202,7 +208,7 @@ def _classify_operations(trace: Trace, config: RunConfig, own_names: KernelPack 
     )
     columns = [_spread(communication[name], communication["place"], operations.height) for name in _OF_COMMUNICATOR]
     whole = operations.with_columns(*columns, category=category.cat.to(CATEGORY))
-    return share_constants(mark_matrix_optimizer(mark_unfused_attention(whole)))
+    return share_constants(mark_matrix_optimizer(mark_attention_copies(mark_unfused_attention(whole))))
 
 
 def _spread(values: pl.Series, places: pl.Series, height: int) -> pl.Series:

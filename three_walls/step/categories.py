@@ -32,6 +32,10 @@ UNFUSED_ATTENTION = "attention_unfused"
 _GENERIC_CATEGORIES = ("elementwise", "copy_d2d", "memset", UNCLASSIFIED)
 """Categories that count as unfused attention where they surround its softmax."""
 
+_ATTENTION = ("attention", UNFUSED_ATTENTION, "linear_attention")
+_ROUTES = ("router", "ep_control", *TOKEN_EXCHANGES)
+"""Categories of MoE layers that nothing else runs, where experts are selected."""
+
 _PRODUCTS_OF_OPTIMIZER = (*GEMM_CATEGORIES, "elementwise", "permute")
 """Categories that count as the optimizer's between two of its kernels."""
 _OF_LAYERS = ("attention", UNFUSED_ATTENTION, "linear_attention", "norm", "cuda_graph", *TOKEN_EXCHANGES)
@@ -164,6 +168,48 @@ def mark_unfused_attention(operations: Operations) -> Operations:
         is_within = np.repeat(is_short & has_softmax, lengths)
         numbers[row[is_generic & is_within]] = CATEGORIES.index(UNFUSED_ATTENTION)
     return operations.with_columns(category=pl.Series(numbers).cat.to(CATEGORY))
+
+
+def mark_attention_copies(operations: Operations) -> Operations:
+    """Moves what attention joins and gathers (queries, keys, rotary embeddings) from ``permute`` to ``elementwise``.
+
+    Where experts are selected, the names of these kernels do not tell them from permutations of tokens. Their place
+    does: on the stream of attention no norm, router or token exchange lies between them and attention, or, in the
+    backward pass, a norm lies between them and the router or exchange that follows. Without norms nothing moves.
+    ``operations`` are sorted by rank and start.
+    """
+    numbers = operations["category"].to_physical().to_numpy().copy()
+    rank_index, stream = operations["rank_index"].to_numpy(), operations["stream"].to_numpy()
+    is_attention = _is_in(numbers, _ATTENTION)
+    is_permute = _is_in(numbers, ("permute",))
+    if not is_permute.any():
+        return operations
+    for rank in np.unique(rank_index[is_attention]):
+        is_rank = rank_index == rank
+        routes = np.flatnonzero(is_rank & _is_in(numbers, _ROUTES))
+        for own in np.unique(stream[is_rank & is_attention]):
+            is_own = is_rank & (stream == own)
+            places = np.flatnonzero(is_own & is_permute)
+            marks = np.flatnonzero(is_own & is_attention)
+            norms = np.flatnonzero(is_own & _is_in(numbers, ("norm",)))
+            if not len(norms):
+                continue
+            (mark, next_mark), (norm, next_norm), (route, next_route) = (
+                _around(places, events, len(numbers)) for events in (marks, norms, routes)
+            )
+            follows = mark > np.maximum(norm, route)
+            precedes = next_mark < np.minimum(next_norm, next_route)
+            goes_back = (mark > route) & (next_norm < next_route) & (next_route < next_mark)
+            numbers[places[follows | precedes | goes_back]] = CATEGORIES.index("elementwise")
+    return operations.with_columns(category=pl.Series(numbers).cat.to(CATEGORY))
+
+
+def _around(
+    places: npt.NDArray[np.int64], events: npt.NDArray[np.int64], end: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The last of ``events`` before each of ``places``, or -1, and the first after it, or ``end``."""
+    after = np.searchsorted(events, places)
+    return np.append(events, -1)[after - 1], np.append(events, end)[after]
 
 
 def mark_matrix_optimizer(operations: Operations) -> Operations:
