@@ -6,6 +6,7 @@ two GEMMs 20 | tokens 30 | unpermute 10, add 10. Replayed it runs the same.
 A backward layer takes 225 ns:
 add 10, unpermute 10 | tokens 30 | four GEMMs 40 | probabilities 5, tokens 30 | permute 10, router 10, norm 10,
 two GEMMs 20, attention 10, two GEMMs 20, norm 20.
+DeepEP counts tokens (5 ns) before it sends them, and they are permuted on the rank that receives them.
 """
 
 from __future__ import annotations
@@ -78,23 +79,25 @@ class Model:
 
     def forward(self, expert: int = 10) -> Model:
         """``expert``: length of an expert GEMM."""
-        self.run((NORM, 10), (GEMM, 10), (FORWARD, 10), (GEMM, 10), (NORM, 10), (ROUTER, 10), (PERMUTE, 10))
+        self.run((NORM, 10), (GEMM, 10), (FORWARD, 10), (GEMM, 10), (NORM, 10), (ROUTER, 10))
         if self.deepep:
-            self.run((NOTIFY, 5), (DISPATCH, 30), *[(GEMM, expert)] * 2, (COMBINE, 30))
+            self.run((NOTIFY, 5), (DISPATCH, 30), (PERMUTE, 10), *[(GEMM, expert)] * 2, (UNPERMUTE, 10), (COMBINE, 30))
         else:
-            self.run((SEND_RECV, 30), (SEND_RECV, 5), *[(GEMM, expert)] * 2, (SEND_RECV, 30))
-        return self.run((UNPERMUTE, 10), (POINTWISE, 10))
+            self.run((PERMUTE, 10), (SEND_RECV, 30), (SEND_RECV, 5), *[(GEMM, expert)] * 2, (SEND_RECV, 30))
+            self.run((UNPERMUTE, 10))
+        return self.run((POINTWISE, 10))
 
     def backward(self, expert: int = 10) -> Model:
         return self.on_autograd(lambda: self._go_back(expert))
 
     def _go_back(self, expert: int) -> Model:
-        self.run((POINTWISE, 10), (UNPERMUTE, 10))
+        self.run((POINTWISE, 10))
         if self.deepep:
-            self.run((NOTIFY, 5), (DISPATCH, 30), *[(GEMM, expert)] * 4, (COMBINE, 30))
+            self.run((NOTIFY, 5), (DISPATCH, 30), (UNPERMUTE, 10), *[(GEMM, expert)] * 4, (PERMUTE, 10), (COMBINE, 30))
         else:
-            self.run((SEND_RECV, 30), *[(GEMM, expert)] * 4, (SEND_RECV, 5), (SEND_RECV, 30))
-        self.run((PERMUTE, 10), (ROUTER_BACKWARD, 10), (NORM_BACKWARD, 10), (GEMM, 10), (GEMM, 10), (BACKWARD, 10))
+            self.run((UNPERMUTE, 10), (SEND_RECV, 30), *[(GEMM, expert)] * 4, (SEND_RECV, 5), (SEND_RECV, 30))
+            self.run((PERMUTE, 10))
+        self.run((ROUTER_BACKWARD, 10), (NORM_BACKWARD, 10), (GEMM, 10), (GEMM, 10), (BACKWARD, 10))
         return self.run((GEMM, 10), (GEMM, 10), (NORM_BACKWARD, 20))
 
     def dense(self) -> Model:

@@ -196,13 +196,20 @@ def between(low: float, high: float) -> AfterValidator:
     return AfterValidator(check)
 
 
+_MOST_WORDS = 12
+"""Words that an error lists."""
+
+
 def one_of(allowed: Collection[str]) -> AfterValidator:
-    """Checks that a text is one of ``allowed``."""
+    """Checks that a text is one of ``allowed``. Of many words an error names the closest, and the first ones."""
 
     def check(word: str) -> str:
-        if word not in allowed:
+        if word in allowed:
+            return word
+        if len(allowed) <= _MOST_WORDS:
             raise ValueError(f"expected one of {', '.join(allowed)}, found {word}{suggest(word, allowed)}")
-        return word
+        first = ", ".join(list(allowed)[:_MOST_WORDS])
+        raise ValueError(f"found {word}{suggest(word, allowed)}, expected one of {first} ({len(allowed)} words)")
 
     return AfterValidator(check)
 

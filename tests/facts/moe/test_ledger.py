@@ -111,10 +111,9 @@ def test_bytes_and_speed_come_from_the_config(tmp_path: Path) -> None:
 
 def test_deepep_sends_a_token_once_to_each_rank(tmp_path: Path) -> None:
     report = capture_of(tmp_path, steps(deepep=True), command(dispatcher="flex", more=DEEPEP))
-    # DeepEP's own counts prepare the dispatch; what comes before them is the router's.
-    prepared = {"router": (60, 0, 6), "preprocess": (10, 0, 2), "dispatch": (60, 60, 2)}
-    own = {part: row for part, row in FORWARD_PARTS.items() if part != "permute"}
-    assert times(report, 0, "forward") == own | prepared
+    # DeepEP's own counts prepare the dispatch, and what was received is permuted.
+    prepared = {"preprocess": (10, 0, 2), "dispatch": (60, 60, 2)}
+    assert times(report, 0, "forward") == FORWARD_PARTS | prepared
     assert times(report, 1, "backward")["dispatch"] == (60, 60, 2)
     # Of 3 other ranks with 2 of 8 experts each, row is missed by both choices with probability (6 x 5) / (8 x 7).
     sent = round(128 * 64 * 2 * 3 * (1 - 30 / 56))
