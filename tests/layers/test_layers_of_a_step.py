@@ -91,6 +91,21 @@ def test_passes_that_do_not_fit_the_config_have_no_layer() -> None:
     assert in_layers["module"].equals(in_layers["expected_module"], check_names=False)
 
 
+@pytest.mark.parametrize("thread", [None, 1], ids=["unknown", "one"])
+def test_a_head_goes_forward_up_to_its_gemm_where_one_thread_launches_all(thread: int | None) -> None:
+    head, back = "norm outside\ngemm outside", "elementwise outside\n" + HEAD_BACK
+    dense = [forward(DENSE, 0), forward(DENSE, 1)]
+    passes = [*dense, forward(head, None), backward(back, None), backward(DENSE_BACK, 1), backward(DENSE_BACK, 0)]
+    known = settings(num_layers=2, pipeline_model_parallel_size=1)
+    assert differences(label(in_one_thread(passes, thread), known)) == []
+
+
+def test_a_stage_without_a_head_goes_back_at_once_where_one_thread_launches_all() -> None:
+    passes = [forward(DENSE, 0), forward(DENSE, 1), backward(DENSE_BACK, 1), backward(DENSE_BACK, 0)]
+    known = settings(num_layers=2, pipeline_model_parallel_size=1)
+    assert differences(label(in_one_thread(passes), known)) == []
+
+
 def test_order_on_the_device_stands_in_for_threads_that_were_not_recorded() -> None:
     passes = step((MOE, MOE_BACK), (MOE, MOE_BACK))
     known = label(passes, TWO_MICRO_BATCHES)

@@ -348,6 +348,8 @@ def _direct_in_order(
                 begin = reached
             if following is not None and following[1] == direction and not is_attention_alone:
                 end = following[0]
+            if direction == FORWARD and following is not None and following[1] == BACKWARD:
+                end += _measure_head([rows.categories[place] for place in places[end : following[0]]])
             if direction != previous:
                 number_of_replay += 1
             for place in places[begin:end]:
@@ -402,6 +404,15 @@ def _find_end(keys: Sequence[str], mark: int, following: tuple[int, str] | None,
         ]
         ends.append((len(aligned), aligned[-1] + 1 if aligned else 0))
     return mark + 1 + max(ends, default=(0, 0))[1]
+
+
+def _measure_head(categories: Sequence[str]) -> int:
+    """Launches of the model's head among ``categories``, which follow the last layer: to the first GEMM, after a norm.
+
+    On a stage without a head the backward pass begins there, and no norm comes before its first GEMM.
+    """
+    gemm = next((place for place, category in enumerate(categories) if category in GEMM_CATEGORIES), 0)
+    return gemm + 1 if "norm" in categories[:gemm] else 0
 
 
 def align(
