@@ -24,6 +24,7 @@ from three_walls.replay.transform_graph import transform
 from three_walls.replay.transformation import Action, Level, Levels, Transformation
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
+from three_walls.step.step_tables import PAUSES
 from three_walls.step.stream_edges import list_event_calls
 from three_walls.tables.kernel_names import load_api_patterns, union_of
 from three_walls.trace.api_calls import ApiCalls
@@ -109,7 +110,7 @@ def main(trace: Path, sizes: tuple[int, ...]) -> None:
     for size in sizes:
         step, whole = repeat_step(timeline, window, size)
         event_calls = list_event_calls(step.api_calls, step.stream_waits, step.event_records)
-        graphs = build_graphs(step, matched_ranks, [whole], event_calls)
+        graphs = build_graphs(step, matched_ranks, [whole], event_calls, pl.DataFrame(schema=PAUSES))
         graph, build_s = measure(lambda graphs=graphs: next(graphs))
         _, first_s = measure(lambda graph=graph: replay(graph))
         _, again_s = measure(lambda graph=graph: replay(graph))

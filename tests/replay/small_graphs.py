@@ -20,6 +20,7 @@ from three_walls.replay.step_graph import (
     ORIGIN,
     Carried,
     Edges,
+    GraphPauses,
     HostPoints,
     Kind,
     StepGraph,
@@ -27,6 +28,7 @@ from three_walls.replay.step_graph import (
 )
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
+from three_walls.step.step_tables import PAUSES
 from three_walls.step.stream_edges import list_event_calls
 from three_walls.tables.buckets import CATEGORIES
 from three_walls.tables.kernel_names import load_api_patterns, union_of
@@ -141,8 +143,14 @@ class GraphBuilder:
             held_ns=numbers([0] * len(self.durations)),
             ready_ns=numbers([NONE] * len(self.durations)),
             carried=Carried(
-                numbers([1]), numbers([len(self.host_segments) - 1]), numbers([NONE]), numbers([0]), np.array([True])
+                numbers([1]),
+                numbers([len(self.host_segments) - 1]),
+                numbers([NONE]),
+                numbers([0]),
+                np.array([True]),
+                numbers([0]),
             ),
+            pauses=GraphPauses(*[numbers([])] * 3),
             measured_ns=numbers([0]),
             rank_start_ns=numbers([0]),
             tail_ns=0,
@@ -184,7 +192,7 @@ def build_graph(
 ) -> StepGraph:
     """The graph of the steps ``windows``, one of each rank."""
     event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
-    return next(build_graphs(timeline, matched_ranks, [windows], event_calls, shared_gpus))
+    return next(build_graphs(timeline, matched_ranks, [windows], event_calls, pl.DataFrame(schema=PAUSES), shared_gpus))
 
 
 def captured_graph(*behaviours: Behaviour) -> StepGraph:

@@ -216,6 +216,8 @@ def _judge_walls(facts: FactSheet, replayed: _Replayed | None) -> Verdict:
     if reason := _reason_to_abstain(facts, step_ns, recoverable):
         return _abstain(reason, step_ns, recoverable)
     assert step_ns is not None  # _reason_to_abstain names a missing step
+    if reason := _why_a_pause_comes_first(facts, step_ns, recoverable, replayed):
+        return _abstain(reason, step_ns, recoverable)
     if replayed:
         return _judge_replayed(facts, step_ns, recoverable, replayed)
     candidates = _rank(recoverable)
@@ -261,6 +263,21 @@ def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mappi
     if missing := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
         return f"The walls cannot be compared, because these are unknown: {list_labels(missing, facts)}."
     return ""
+
+
+def _why_a_pause_comes_first(
+    facts: FactSheet, step_ns: int, recoverable: Mapping[str, int | None], replayed: _Replayed | None
+) -> str:
+    """Why no wall is named where the host's pauses cost as much as a wall must, and more than any; else empty."""
+    cost_ns = facts.number("host_pause_cost_ns" if replayed else "host_pause_ns") or 0
+    length_ns = replayed.step_ns if replayed else step_ns
+    largest_ns = replayed.candidates[0].ns if replayed else max(ns or 0 for ns in recoverable.values())
+    if cost_ns < max(largest_ns, verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * length_ns):
+        return ""
+    return (
+        f"The host pauses for {_amount(round(cost_ns), length_ns)} of the {in_ms(length_ns)} step, which no setting of "
+        f"the model shortens, and no wall holds more: {facts.get('longest_host_pause').value}."
+    )
 
 
 def _judge_replayed(

@@ -18,14 +18,16 @@ from three_walls.replay.step_graph import (
     ORIGIN,
     Carried,
     Edges,
+    GraphPauses,
     HostCalls,
     HostPoints,
     Kind,
     StepGraph,
 )
 from three_walls.step.build_timeline import Timeline, find_between, take_rank
+from three_walls.step.intervals import DURATION
 from three_walls.step.ranks.matched_ranks import MatchedRanks
-from three_walls.step.step_tables import Arrivals, Operations, RankIntervals, ReadyDurations
+from three_walls.step.step_tables import Arrivals, Operations, Pauses, RankIntervals, ReadyDurations
 from three_walls.step.stream_edges import EventCalls
 from three_walls.step.transfer import estimate_ready_durations
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
@@ -36,12 +38,13 @@ def build_graphs(
     matched_ranks: MatchedRanks,
     steps: Sequence[RankIntervals],
     event_calls: EventCalls,
+    pauses: Pauses,
     shared_gpus: Collection[int] = (),
 ) -> Iterator[StepGraph]:
     """The graphs of several ``steps``, one after the other; each is given as windows, one of each rank.
 
-    ``event_calls``: those of ``timeline``. ``shared_gpus``: indices of ranks whose GPU another process uses. It holds
-    their operations up.
+    ``event_calls`` and ``pauses``: those of ``timeline``. ``shared_gpus``: indices of ranks whose GPU another process
+    uses. It holds their operations up.
     """
     clock = matched_ranks.clock
     in_order = [windows.sort("rank_index") for windows in steps]
@@ -58,7 +61,7 @@ def build_graphs(
         if None in shifts:  # clocks that cannot be compared: every rank replays alone, from the start of its step
             shifts, arrivals = (rows["start_ns"][0] - rows["start_ns"]).to_list(), arrivals.clear()
         parts = [
-            _read_rank(timeline, next(events), place, row, shifts[place])
+            _read_rank(timeline, next(events), place, row, shifts[place], pauses.filter(rank_index=row["rank_index"]))
             for place, row in enumerate(rows.iter_rows(named=True))
         ]
         yield _join_ranks(parts, arrivals, ready, shared_gpus)
@@ -93,12 +96,23 @@ class _RankPart:
     """Per operation that is the first on its stream: when the stream was free; NONE where nothing ran before."""
     until_ns: int
     """When the host goes on with the next step."""
+    paused: tuple[Int64Array, Int64Array]
+    """Calls before which the host paused, and for how long."""
+    begins_after_ns: int
+    """How long it paused before the first launch of the step, """
+    ends_with_ns: int
+    """and before that of the next one."""
 
 
 def _read_rank(
-    timeline: Timeline, events: tuple[Int64Array, Int64Array], place: int, window: Mapping[str, int], shift_ns: int
+    timeline: Timeline,
+    events: tuple[Int64Array, Int64Array],
+    place: int,
+    window: Mapping[str, int],
+    shift_ns: int,
+    pauses: Pauses,
 ) -> _RankPart:
-    """``events``: find_producers of the operations of this step."""
+    """``events``: find_producers of the operations of this step. ``pauses``: of the rank."""
     rank_index, start_ns, end_ns = window["rank_index"], window["start_ns"], window["end_ns"]
     of_rank = take_rank(timeline.operations, rank_index)
     operations = find_between(of_rank, "start_ns", start_ns, end_ns)
@@ -117,6 +131,11 @@ def _read_rank(
     )
     awaited, queue = _join_waits(
         find_awaited(calls, operations, waits, call_of), find_queue_waits(calls, operations, earlier, call_of)
+    )
+    begin_ns = operations["launch_start_ns"].min()
+    begins_after_ns, ends_with_ns = (
+        pauses.filter(launch_ns=launch_ns).select((DURATION - pl.col("usual_ns")).sum()).item()
+        for launch_ns in (begin_ns, until_ns)
     )
     freed = earlier.group_by("stream").agg(pl.col("end_ns").max())
     free_of = dict(freed.iter_rows())
@@ -140,7 +159,27 @@ def _read_rank(
         handoffs=find_handoffs(calls),
         free_ns=free_ns,
         until_ns=until_ns,
+        paused=_find_paused(calls, pauses.filter(pl.col("launch_ns") > begin_ns, pl.col("launch_ns") < until_ns)),
+        begins_after_ns=begins_after_ns,
+        ends_with_ns=ends_with_ns,
     )
+
+
+def _find_paused(calls: HostCalls, pauses: Pauses) -> tuple[Int64Array, Int64Array]:
+    """The calls with which the host goes on after ``pauses``, and how much longer than usual each of these was."""
+    following = (
+        pauses.select("launch_ns", start_ns="end_ns", ns=DURATION - pl.col("usual_ns"))
+        .sort("start_ns")
+        .join_asof(
+            calls.with_row_index("call").sort("start_ns").select("call", "start_ns", called_ns="start_ns"),
+            on="start_ns",
+            strategy="forward",
+        )
+        .filter(pl.col("called_ns") <= pl.col("launch_ns"))
+        .unique("call", keep="first", maintain_order=True)
+        .sort("call")
+    )
+    return following["call"].cast(pl.Int64).to_numpy(), following["ns"].to_numpy()
 
 
 def _join_waits(
@@ -235,12 +274,22 @@ class _JoinedRanks:
         self.call_of = _add_bases([part.call_of for part in parts], call_base)
         self.previous = _add_bases([part.previous for part in parts], operation_base)
         self.resource = _add_bases([part.resource for part in parts], operation_base)
+        calls, pauses_ns = _add_bases([part.paused[0] for part in parts], call_base), [part.paused[1] for part in parts]
+        self.paused_ns = np.zeros(len(self.call_start), dtype=np.int64)
+        self.paused_ns[calls] = np.concatenate(pauses_ns)
+        self.begins_after_ns, self.ends_with_ns = (
+            np.array([getattr(part, name) for part in parts], dtype=np.int64)
+            for name in ("begins_after_ns", "ends_with_ns")
+        )
         self.free_ns = _add_bases([part.free_ns for part in parts], shift_ns)
         self.events = tuple(_add_bases([part.events[side] for part in parts], operation_base) for side in (0, 1))
         self.first_calls = _add_bases([part.first_calls for part in parts], call_base)
         self.resumed, self.followed = (
             _add_bases([part.handoffs[side] for part in parts], call_base) for side in (0, 1)
         )
+        # Where a thread begins with a call, nothing of it was seen before.
+        self.paused_ns[np.setdiff1d(self.first_calls, self.resumed)] = 0
+        self.paused = np.flatnonzero(self.paused_ns)
         self.queued = _add_bases([part.queue.call for part in parts], call_base)
         self.queued_behind = _add_bases([part.queue.operation for part in parts], operation_base)
         self.queued_after_ns = np.concatenate([part.queue.after_ns for part in parts])
@@ -266,7 +315,7 @@ class _Nodes:
         """``member``, ``meeting``: _list_rendezvous."""
         self.meeting_ns = np.zeros(meeting.max(initial=NONE) + 1, dtype=np.int64)
         np.maximum.at(self.meeting_ns, meeting, ranks.start[member])
-        sync_calls = np.union1d(ranks.first_calls, ranks.resumed)
+        sync_calls = np.unique(np.concatenate([ranks.first_calls, ranks.resumed, ranks.paused]))
         returning = np.concatenate([ranks.waiting, ranks.queued])
         # Of nodes at one time, those of an earlier kind come first.
         times = [ranks.call_start[sync_calls], ranks.start, self.meeting_ns, ranks.call_end[returning]]
@@ -306,6 +355,7 @@ def _join_ranks(
     _add_resource_edges(edges, ranks, nodes, duration_ns)
     edges.add(Kind.ARRIVAL, nodes.meeting[meeting], source=nodes.start[member])
     all_edges = edges.finish(nodes.points)
+    all_edges, pauses = _add_pauses(all_edges, ranks, nodes, host_segment_ns, duration_ns)
     is_shared = operations["rank_index"].is_in(list(shared_gpus)).to_numpy()
     held_ns = np.zeros(operations.height, dtype=np.int64)
     if is_shared.any():
@@ -330,6 +380,7 @@ def _join_ranks(
         held_ns=held_ns,
         ready_ns=ready_ns,
         carried=_list_carried(ranks, nodes),
+        pauses=pauses,
         measured_ns=last_end_ns - ranks.step_start_ns,
         rank_start_ns=ranks.step_start_ns,
         tail_ns=max(0, int((ranks.step_end_ns - last_end_ns).min())),
@@ -338,18 +389,46 @@ def _join_ranks(
 
 
 def _measure_host_segments(ranks: _JoinedRanks) -> Int64Array:
-    """Host time right before every point. What a call takes without its wait is known roughly."""
+    """Host time right before every point, without pauses. What a call takes without its wait is known roughly."""
     shortest_wait_ns = replay_thresholds.SHORTEST_WAIT_NS
     host_segment_ns = np.empty(2 * ranks.calls.height, dtype=np.int64)
     think_ns, took_ns = host_segment_ns[0::2], host_segment_ns[1::2]
     think_ns[1:] = np.maximum(0, ranks.call_start[1:] - ranks.call_end[:-1])
     think_ns[ranks.first_calls] = 0
     think_ns[ranks.resumed] = ranks.call_start[ranks.resumed] - ranks.call_end[ranks.followed]
+    think_ns[:] = np.maximum(0, think_ns - ranks.paused_ns)
     took_ns[:] = ranks.call_end - ranks.call_start
     has_waited = ranks.waiting[ranks.has_waited]
     took_ns[has_waited] = np.minimum(took_ns[has_waited], shortest_wait_ns)
     took_ns[ranks.queued] = shortest_wait_ns
     return host_segment_ns
+
+
+def _add_pauses(
+    edges: Edges, ranks: _JoinedRanks, nodes: _Nodes, host_segment_ns: Int64Array, duration_ns: Int64Array
+) -> tuple[Edges, GraphPauses]:
+    """``edges`` with the pauses of the host as delays of their own, which no change of the host's work touches.
+
+    What is launched right after a pause may start later than anything explains: the device paused with its host.
+    """
+    at_call = nodes.sync[2 * ranks.paused]
+    edges = edges.delay(at_call, ranks.paused_ns[ranks.paused])
+    launching = np.unique(ranks.call_of[ranks.call_of != NONE])
+    first_calls = ranks.first_calls[ranks.begins_after_ns[ranks.calls["rank"].to_numpy()[ranks.first_calls]] > 0]
+    place = np.searchsorted(launching, np.concatenate([ranks.paused, first_calls]))
+    launched = np.flatnonzero(np.isin(ranks.call_of, launching[place[place < len(launching)]]))
+    late_ns = np.zeros(len(ranks.start), dtype=np.int64)
+    if len(launched):
+        lengths_ns = edges.lengths_ns(nodes.points, host_segment_ns, duration_ns)
+        late_ns[launched] = _measure_delays(ranks.start, nodes, edges, lengths_ns)[launched]
+    late = np.flatnonzero(late_ns)
+    rank_of_call, rank_of_operation = (frame["rank"].to_numpy() for frame in (ranks.calls, ranks.operations))
+    pauses = GraphPauses(
+        node=np.concatenate([at_call, nodes.start[late]]),
+        ns=np.concatenate([ranks.paused_ns[ranks.paused], late_ns[late]]),
+        rank=np.concatenate([rank_of_call[ranks.paused], rank_of_operation[late]]),
+    )
+    return edges.delay(nodes.start[late], late_ns[late]), pauses
 
 
 def _measure_delays(start: Int64Array, nodes: _Nodes, edges: Edges, lengths_ns: Int64Array) -> Int64Array:
@@ -365,7 +444,8 @@ def _list_carried(ranks: _JoinedRanks, nodes: _Nodes) -> Carried:
     first = ranks.first_calls
     last = np.append(first[1:], ranks.calls.height)[: len(first)] - 1
     head, tail = _find_ends(ranks.operations, ranks.previous)
-    pause_ns = np.maximum(0, ranks.until_ns[ranks.calls["rank"].to_numpy()[last]] - ranks.call_end[last])
+    rank = ranks.calls["rank"].to_numpy()[last]
+    pause_ns = np.maximum(0, ranks.until_ns[rank] - ranks.call_end[last] - ranks.ends_with_ns[rank])
     no_point = np.full(len(head) + len(ranks.queued), NONE)
     return Carried(
         node=np.concatenate([nodes.sync[2 * first], nodes.start[head], nodes.sync[2 * ranks.queued + 1]]),
@@ -373,6 +453,7 @@ def _list_carried(ranks: _JoinedRanks, nodes: _Nodes) -> Carried:
         last_operation=np.concatenate([np.full(len(first), NONE), tail, ranks.queued_behind]),
         pause_ns=np.concatenate([pause_ns, np.zeros_like(head), ranks.queued_after_ns]),
         holds_host=np.repeat([True, False, True], [len(first), len(head), len(ranks.queued)]),
+        fixed_ns=np.concatenate([ranks.begins_after_ns[rank], np.zeros(len(head) + len(ranks.queued), dtype=np.int64)]),
     )
 
 
@@ -436,6 +517,8 @@ def _add_host_edges(edges: _EdgeList, ranks: _JoinedRanks, nodes: _Nodes) -> Non
     edges.add(Kind.HAND_OVER, nodes.sync[2 * resumed], point=2 * ranks.followed + 1, host_segment=2 * resumed)
     going_on = np.setdiff1d(resumed, first)
     edges.add(Kind.THREAD, nodes.sync[2 * going_on], point=2 * going_on - 1)
+    paused = np.setdiff1d(ranks.paused, resumed)
+    edges.add(Kind.THREAD, nodes.sync[2 * paused], point=2 * paused - 1, host_segment=2 * paused)
     returning = np.concatenate([waiting, queued])
     edges.add(Kind.THREAD, nodes.sync[2 * returning + 1], point=2 * returning, host_segment=2 * returning + 1)
     edges.add(Kind.GIVEN, nodes.sync[2 * queued + 1], ranks.call_end[queued], source=ORIGIN)

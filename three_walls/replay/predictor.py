@@ -53,8 +53,35 @@ class LogSteps:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseCost:
+    """What the pauses of the host cost in the step, whatever else changes in it."""
+
+    ns: int = 0
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """The part of each rank (its place in the graph), which goes where that rank is healed."""
+
+    def after(self, graph: StepGraph, changes: Sequence[Transformation]) -> int:
+        """What is left of it after ``changes``."""
+        left = {
+            place: share
+            for place, share in self.shares.items()
+            if not any(_heals(graph, change, place) for change in changes)
+        }
+        return round(self.ns * sum(left.values()))
+
+
+def _heals(graph: StepGraph, change: Transformation, place: int) -> bool:
+    if change.action is not Action.HEAL:
+        return False
+    return bool((graph.operations["rank"].to_numpy()[select_operations(graph, change.select)] == place).any())
+
+
+@dataclass(frozen=True, slots=True)
 class StepReplay:
-    """The graph of one step with what the profiler added to it; a ``Predictor``."""
+    """The graph of one step with what the profiler added to it; a ``Predictor``.
+
+    The graph is without the pauses of the host: no edit shortens or hides one.
+    """
 
     graph: StepGraph
     added_ns: Float64Array
@@ -70,6 +97,7 @@ class StepReplay:
     """Of the representative rank in the graph."""
     loader: LoaderWaits | None = None
     """The waiting for a data loader that sets the pace of the step; None where none does."""
+    pauses: PauseCost = PauseCost()
     _known: dict[tuple[tuple[Transformation, ...], Level, float], int] = field(default_factory=dict, compare=False)
     _unprofiled: dict[float, tuple[Work, Times]] = field(default_factory=dict, compare=False)
 
@@ -138,7 +166,9 @@ class StepReplay:
         profiler's cost cannot explain.
         """
         work, times = self._settle(tuple(transformations), Level.LIKELY, self.cost.likely)
-        return measure_replayed_budget(self.graph, work, times, self.place)
+        budget = measure_replayed_budget(self.graph, work, times, self.place)
+        paused_ns = self.pauses.after(self.graph, transformations)
+        return budget | ({"host_pause": paused_ns} if paused_ns else {})
 
     def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         """What the critical path of the likely step after ``transformations`` is made of."""
@@ -164,7 +194,8 @@ class StepReplay:
     def _step_after(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> int:
         key = (changes, level if changes else Level.LIKELY, cost)
         if key not in self._known:
-            self._known[key] = self._settle(changes, level, cost)[1].longest_ns + self.tail_ns
+            replayed_ns = self._settle(changes, level, cost)[1].longest_ns
+            self._known[key] = replayed_ns + self.tail_ns + self.pauses.after(self.graph, changes)
         return self._known[key]
 
     def _settle(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> tuple[Work, Times]:
@@ -178,7 +209,7 @@ class StepReplay:
             return find_paced(self.graph, self._unprofiled[cost][0], self.loader)
         work = transform(self.graph, self._unprofiled[cost][0], changes, level)
         if work.wait_ns.any():
-            before_ns = self._step_after((), Level.LIKELY, cost) - self.tail_ns
+            before_ns = self._step_after((), Level.LIKELY, cost) - self.tail_ns - self.pauses.ns
             shrinking = {
                 Level.LOW: replay_thresholds.LEAST_SHRINKING_WAIT_FRACTION,
                 Level.LIKELY: replay_thresholds.LIKELY_SHRINKING_WAIT_FRACTION,

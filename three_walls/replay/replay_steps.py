@@ -18,10 +18,10 @@ from three_walls.replay import replay_thresholds
 from three_walls.replay.build_graph import build_graphs
 from three_walls.replay.find_critical_path import summarize_critical_path
 from three_walls.replay.label_ranks import label_ranks
-from three_walls.replay.loader_waits import find_loader_waits
-from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost
+from three_walls.replay.loader_waits import LoaderWaits, find_loader_waits
+from three_walls.replay.predictor import LogSteps, PauseCost, StepReplay, fit_profiler_cost, without_profiler
 from three_walls.replay.profiler_cost import measure_profiler_cost
-from three_walls.replay.step_graph import RankOperations, StepGraph, replay
+from three_walls.replay.step_graph import RankOperations, StepGraph, find_steady, replay
 from three_walls.replay.synchronizations import label_synchronizations, measure_synchronizations
 from three_walls.replay.transformation import NoPredictor, Predictor
 from three_walls.step.attribute_steps import Attribution
@@ -63,6 +63,8 @@ class RunReplay:
     """Of the unprofiled step."""
     synchronizations: Measurement[Synchronizations]
     """Of the representative rank, also where the replay is not to be trusted."""
+    pause_cost_ns: Measurement[int]
+    """The unprofiled step less its replay without pauses of the host; 0 where it has none."""
 
 
 @artifact
@@ -87,6 +89,12 @@ def critical_path(run_replay: RunReplay) -> Measurement[CriticalPath]:
 def synchronizations(run_replay: RunReplay) -> Measurement[Synchronizations]:
     """Where host threads wait for the device, and the step without these calls."""
     return run_replay.synchronizations
+
+
+@artifact
+def pause_cost_ns(run_replay: RunReplay) -> Measurement[int]:
+    """What the pauses of the host cost by replay."""
+    return run_replay.pause_cost_ns
 
 
 @artifact
@@ -143,7 +151,7 @@ def run_replay(
     replayed = [step.step, *_choose_compared(timeline.steps, step.step)]
     windows = [timeline.steps.filter(pl.col("kept") & (pl.col("step") == number)) for number in replayed]
     shared_gpus = find_shared_gpus(attribution.kernel_spread)
-    graphs = build_graphs(timeline, ranks_in_full, windows, attribution.event_calls, shared_gpus)
+    graphs = build_graphs(timeline, ranks_in_full, windows, attribution.event_calls, attribution.pauses, shared_gpus)
     graph = next(graphs)
     if not graph.calls.height:
         return _without_replay(_NO_LAUNCHES.format(missing=1.0))
@@ -156,12 +164,11 @@ def run_replay(
     ranges = [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))]
     graph, loader = label_synchronizations(graph, ranges), find_loader_waits(graph, ranges)
     tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
-    waited: Measurement[int] = missing("the host does not wait before every step")
-    if loader is not None and not loader.is_marked:
-        waited = known(int(np.max(loader.before_step_ns)))
-    cost = fit_profiler_cost(graph, added_ns, tail_ns, log_steps.value, loader)
+    log_step_ns = log_steps.value.median_ns if log_steps.value else None
+    graph, pauses = _price_pauses(graph, added_ns, log_step_ns, loader)
+    cost = fit_profiler_cost(graph, added_ns, tail_ns + pauses.ns, log_steps.value, loader)
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
-    predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place, loader)
+    predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place, loader, pauses)
     of_rank = take_rank(timeline.operations, step.rank_index)
     synchronizations = known(measure_synchronizations(graph, place, of_rank, predictor))
     if reason:
@@ -170,14 +177,38 @@ def run_replay(
     without_log = predictor
     if log_step_ns is not None:
         usual = fit_profiler_cost(graph, added_ns, tail_ns, None, loader)
-        without_log = StepReplay(graph, added_ns, tail_ns, error, usual, place=place, loader=loader)
+        without_log = StepReplay(graph, added_ns, tail_ns, error, usual, place=place, loader=loader, pauses=pauses)
     numbers = dict(graph.operations.select("rank_index", "rank_number").unique().drop_nulls().iter_rows())
     path = summarize_critical_path(graph, predictor.critical_path(), numbers)
-    return RunReplay(predictor, known(error), known(without_log.step_ns), known(path), synchronizations)
+    return RunReplay(
+        predictor, known(error), known(without_log.step_ns), known(path), synchronizations, known(pauses.ns)
+    )
+
+
+def _price_pauses(
+    graph: StepGraph, added_ns: Float64Array, log_step_ns: int | None, loader: LoaderWaits | None
+) -> tuple[StepGraph, PauseCost]:
+    """The graph without the pauses of the host, and what these cost in the step that is predicted.
+
+    A pause stays in that step, unless the steps of the log show that others are without it.
+    """
+    without = graph.without_pauses()
+    if without is graph:
+        return graph, PauseCost()
+    usual = replay_thresholds.LIKELY_PROFILER_COST_RATIO
+    works = [without_profiler(each, added_ns, usual, loader) for each in (graph, without)]
+    paused_ns, left_ns = (
+        find_steady(each, work)[1].longest_ns for each, work in zip((graph, without), works, strict=True)
+    )
+    if log_step_ns is not None and abs(log_step_ns - left_ns) < abs(log_step_ns - paused_ns):
+        return without, PauseCost()
+    by_rank = graph.sum_pauses()
+    shares = {place: ns / max(1, sum(by_rank)) for place, ns in enumerate(by_rank)}
+    return without, PauseCost(max(0, paused_ns - left_ns), shares)
 
 
 def _without_replay(reason: str) -> RunReplay:
-    return RunReplay(NoPredictor(reason), *[missing(reason)] * 4)
+    return RunReplay(NoPredictor(reason), *[missing(reason)] * 5)
 
 
 def _find_lack(step: StepView, envelope_fraction: float | None) -> str:

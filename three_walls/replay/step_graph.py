@@ -158,6 +158,19 @@ class Carried:
     return of the launch; 0 for a stream."""
     holds_host: BoolArray
     """Whether the host waits for it: threads and launches, not streams."""
+    fixed_ns: Int64Array
+    """What of the time before the next step no change of the host's work shortens: a pause before the first launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPauses:
+    """Pauses of the host in a step: edges to these nodes contain them, whatever else changes."""
+
+    node: Int64Array
+    """The call after a pause, or an operation that it launches and that starts later than anything else explains."""
+    ns: Int64Array
+    rank: Int64Array
+    """Place of the rank in the graph."""
 
 
 CALLS = pl.Schema(
@@ -206,6 +219,7 @@ class StepGraph:
     ready_ns: Int64Array
     """Per operation how long it transfers at the pace of the fastest of its kind; NONE where that is not known."""
     carried: Carried
+    pauses: GraphPauses
     measured_ns: Int64Array
     """Per rank (in order of ``ranks``): from its step's start to the end of its last operation."""
     rank_start_ns: Int64Array
@@ -225,6 +239,22 @@ class StepGraph:
             self._known[name] = compute()
         value: Value = self._known[name]
         return value
+
+    def sum_pauses(self) -> list[int]:
+        """How long the host of each rank pauses in the step and before it."""
+        first = self.calls["rank"].to_numpy()[np.maximum(self.carried.last_point, 0) // 2]
+        before_ns = np.zeros(len(self.ranks), dtype=np.int64)
+        np.maximum.at(before_ns, first, self.carried.fixed_ns)
+        within_ns = np.bincount(self.pauses.rank, self.pauses.ns, len(self.ranks))
+        return [int(ns) for ns in before_ns + within_ns]
+
+    def without_pauses(self) -> StepGraph:
+        """The step whose host never pauses; itself where that is so."""
+        if not len(self.pauses.node) and not self.carried.fixed_ns.any():
+            return self
+        none = GraphPauses(*(getattr(self.pauses, name)[:0] for name in ("node", "ns", "rank")))
+        carried = replace(self.carried, fixed_ns=np.zeros_like(self.carried.fixed_ns))
+        return replace(self, edges=self.edges.delay(self.pauses.node, -self.pauses.ns), carried=carried, pauses=none)
 
     @property
     def work(self) -> Work:
@@ -296,7 +326,7 @@ def find_steady(
         host_end_ns = times.node_ns[last_sync_node] + graph.points.offsets_ns(work.host_segment_ns, carried.last_point)
         pause_ns = np.rint(carried.pause_ns * host_ratio).astype(np.int64)
         operation_end_ns = times.end_ns[carried.last_operation] + carried.pause_ns
-        left_ns = np.where(is_thread, host_end_ns + pause_ns, operation_end_ns)
+        left_ns = np.where(is_thread, host_end_ns + pause_ns + carried.fixed_ns, operation_end_ns)
         begin_ns = left_ns - times.longest_ns - graph.tail_ns
         later_ns = begin_ns[place] - work.edges.fixed_ns[inherited]
         # A stream that is free earlier than it was holds nothing back.

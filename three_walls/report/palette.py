@@ -43,6 +43,7 @@ BUCKET_COLOURS: dict[str, str] = {
     "memset": "#b8a6f0",
     "cuda_graph": "#6b7280",
     "profiler": "#dfe3e8",
+    "host_pause": "#0f172a",
     "host_blocked": "#4b5563",
     "launch_starved": "#94a3b8",
     "idle_other": "#c3cad4",

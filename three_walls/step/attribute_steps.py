@@ -3,6 +3,7 @@
 ``attribute`` is the list of what is measured:
 
 - ``parts_of_run.py``: the parts of a long run, attributed one after the other.
+- ``host_pauses.py``: when the host did nothing for far longer than usual.
 - ``ownership.py``: the budget (an owner for every nanosecond), and exposed and hidden communication.
 - ``transfer.py``: how much of exposed communication is transfer, and how much is waiting for peers.
 - ``compute_gaps.py``: why no compute ran, for every nanosecond without compute.
@@ -20,6 +21,7 @@ import polars as pl
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.compute_gaps import ComputeGaps, explain_compute_gaps
 from three_walls.step.find_steps import STEP, list_median_steps
+from three_walls.step.host_pauses import find_pauses
 from three_walls.step.ownership import (
     IS_EXPOSED,
     label_idle,
@@ -40,7 +42,7 @@ from three_walls.step.slow_ranks import (
     measure_step_spreads,
 )
 from three_walls.step.step_rows import Straggler, Wait
-from three_walls.step.step_tables import BudgetRows, ExposureRows, Slices, Steps, StepTimes, TransferRows
+from three_walls.step.step_tables import BudgetRows, ExposureRows, Pauses, Slices, Steps, StepTimes, TransferRows
 from three_walls.step.stragglers import explain_stragglers, find_late_ranks
 from three_walls.step.stream_edges import EventCalls, list_event_calls
 from three_walls.step.survey.survey_rows import Survey
@@ -81,6 +83,8 @@ class Attribution:
     """Ranks that are slow at the same kernels, by rank index: find_slow_ranks."""
     event_calls: EventCalls
     """The calls that record events and wait for them."""
+    pauses: Pauses
+    """When the host did nothing for far longer than usual: find_pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,8 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     is_shown = pl.col("step").is_in(list_median_steps(timeline.steps)["step"].unique().to_list())
     # Stragglers are found by what owned the time before the calls that ranks have in common, in any step.
     is_sliced = pl.lit(value=True) if matched_ranks.arrivals.height else is_shown
-    parts = [attribute_part(part, is_shown, is_sliced) for part in divide_run(timeline, event_calls)]
+    pauses = find_pauses(timeline, traces)
+    parts = [attribute_part(part, is_shown, is_sliced, pauses) for part in divide_run(timeline, event_calls)]
     slices, exposed_slices, compute, budget, exposure, gap_sums, gap_stretches, spreads = (
         pl.concat(frames) for frames in zip(*parts, strict=True)
     )
@@ -130,19 +135,20 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
         kernel_spread=kernel_spread,
         slow_ranks=slow_ranks,
         event_calls=event_calls,
+        pauses=pauses,
     )
 
 
-def attribute_part(part: Part, is_shown: pl.Expr, is_sliced: pl.Expr) -> tuple[AnyTable, ...]:
+def attribute_part(part: Part, is_shown: pl.Expr, is_sliced: pl.Expr, pauses: Pauses) -> tuple[AnyTable, ...]:
     """What is measured of the steps of ``part``, each by itself.
 
     The slices (of steps with ``is_sliced``), those with exposed communication, the time with compute, the budget,
     exposure, the sums and the stretches of gaps (of steps with ``is_shown``), and the spread of repeated kernels.
     """
     timeline = part.timeline
-    idle_causes = label_idle(timeline.operations, timeline.steps, timeline.synchronizing, timeline.overhead)
+    idle_causes = label_idle(timeline.operations, timeline.steps, timeline.synchronizing, timeline.overhead, pauses)
     slices = slice_steps(timeline.operations, idle_causes, timeline.steps)
-    gaps = explain_compute_gaps(part, slices, is_shown)
+    gaps = explain_compute_gaps(part, slices, is_shown, pauses)
     return (
         slices.filter(is_sliced),
         slices.filter(IS_EXPOSED),

@@ -87,3 +87,21 @@ MINIMUM_SLOW_KERNELS_RATIO = 1.1
 """Time for the same kernels over that of the usual rank: a rank above it is slow. The same kernels take 0.99 to 1.01
 times as long on each of the healthy H200s of three four-rank runs as on the median one, and 1.6 times (mean 2.07) on a
 GPU that another process used too."""
+
+# Pauses of the host.
+
+MINIMUM_PAUSE_NS = 5_000_000
+"""A shorter gap between launches is Python at work: hosts are silent for up to 4 ms in layers. In optimizers it is up
+to 11 ms, which the bounds below leave out."""
+MINIMUM_PAUSE_FRACTION = 0.02
+"""Of the step: a shorter gap is no pause, because a replay of the step may be off by more."""
+MINIMUM_PAUSE_DEVIATIONS = 10
+"""Median absolute deviations above the median gap of a place from which on a gap stands out. Gaps have a long tail: in
+four runs 6 to 14 percent of them are beyond three, the usual bound, and 1 to 2 percent beyond ten, nearly all short."""
+MINIMUM_PAUSE_RATIO = 2
+"""Of the median gap of a place, likewise: of few gaps the deviation may be 0."""
+MINIMUM_REGULAR_PAUSE_FRACTION = 0.05
+"""Of the step: a shorter gap is no pause where the place has the like in every step. Optimizers in Python take up to 4
+percent without a CUDA call in real steps, and 2.4 without a range."""
+MOST_LONG_GAPS = 64
+"""Gaps that are looked into, the longest first: ranges around each are read from the trace."""

@@ -6,6 +6,8 @@ the next compute operation n. The first cause in this list that applies to an in
 blocking             Something that n had to wait for was running: what its stream ran before it, or the producer of an
                      event. Launching n earlier would not have helped, so this comes before starvation.
 profiler             n was not launched yet, and the profiler delayed the thread that launched it.
+paused               n was not launched yet, and the threads that launch did nothing for far longer than usual
+                     (``host_pauses.py``).
 starved_...          n was not launched yet, and its thread was ``synchronizing``, ``allocating`` (or loading modules),
                      ``copying``, ``launching`` other work, or in no CUDA call: ``nothing_visible`` (Python, the data
                      loader, the interpreter's lock).
@@ -39,7 +41,7 @@ from three_walls.step.intervals import DURATION, find_next, intersect, sweep
 from three_walls.step.ownership import COMPUTE_MASK, ConservationError, find_time_without_compute
 from three_walls.step.parts_of_run import Part
 from three_walls.step.step_rows import GapCause
-from three_walls.step.step_tables import GapCauses, GapCauseSums, LateLaunches, Operations, Slices, Steps
+from three_walls.step.step_tables import GapCauses, GapCauseSums, LateLaunches, Operations, Pauses, Slices, Steps
 from three_walls.step.stream_edges import EventCalls, find_blocking, find_edges
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 
@@ -49,6 +51,7 @@ class Cause(StrEnum):
 
     BLOCKING = "blocking"
     PROFILER = "profiler"
+    PAUSED = "paused"
     SYNCHRONIZING = "starved_synchronizing"
     ALLOCATING = "starved_allocating"
     COPYING = "starved_copying"
@@ -59,7 +62,7 @@ class Cause(StrEnum):
     UNEXPLAINED = "unexplained"
 
 
-MOST_DETAILS = 44
+MOST_DETAILS = 43
 """Pairs of cause and detail that are distinguished per rank of a part. Of the others, those with least time, only the
 cause is kept."""
 
@@ -96,13 +99,13 @@ class ComputeGaps:
     """What ``sums`` sums, of the steps that are shown, sorted by rank, step and start."""
 
 
-def explain_compute_gaps(part: Part, slices: Slices, is_shown: pl.Expr) -> ComputeGaps:
+def explain_compute_gaps(part: Part, slices: Slices, is_shown: pl.Expr, pauses: Pauses) -> ComputeGaps:
     """The time without compute by cause.
 
     ``slices``: of the steps of ``part``. ``is_shown``: whether the stretches of a step are kept.
     Raises ConservationError unless the causes sum to each step's time without compute.
     """
-    split, names = _split_gaps(part, slices)
+    split, names = _split_gaps(part, slices, pauses)
     sums = split.group_by(*STEP, "number").agg(ns=DURATION.sum())
     causes = (
         _name_causes(sums, names)
@@ -171,8 +174,8 @@ def _label_blocked(gaps: LateLaunches, operations: Operations, event_calls: Even
     return pl.concat([_label(blocking, Cause.BLOCKING), _label(stalled_launches, Cause.STALLED)])
 
 
-def _label_starved(gaps: LateLaunches, operations: Operations, timeline: Timeline) -> pl.DataFrame:
-    """The causes ``profiler`` and ``starved_...``: what the launching threads did before the launch (LABELLED)."""
+def _label_starved(gaps: LateLaunches, operations: Operations, timeline: Timeline, pauses: Pauses) -> pl.DataFrame:
+    """The causes ``profiler``, ``paused`` and ``starved_...`` (LABELLED): what the launching threads did before."""
     late = (
         gaps.drop_nulls("launch_ns")
         .with_columns(end_ns=pl.min_horizontal("end_ns", "launch_ns"))
@@ -182,8 +185,16 @@ def _label_starved(gaps: LateLaunches, operations: Operations, timeline: Timelin
     threads = late.select("rank_index", *THREAD).unique()
     overhead = timeline.overhead.select(*THREAD, "start_ns", "end_ns").join(threads, on=THREAD)
     delays = intersect(overhead, late, ["rank_index", *THREAD], carry=["gap"])
+    paused = intersect(late, pauses, ["rank_index"])
     activities = name_activities(late, timeline.api_calls, operations)
-    return pl.concat([_label(delays.with_columns(detail=pl.lit("")), Cause.PROFILER), activities])
+    no_detail = pl.lit("").alias("detail")
+    return pl.concat(
+        [
+            _label(delays.with_columns(no_detail), Cause.PROFILER),
+            _label(paused.with_columns(no_detail), Cause.PAUSED),
+            activities,
+        ]
+    )
 
 
 def _label(intervals: pl.DataFrame, cause: Cause) -> pl.DataFrame:
@@ -202,7 +213,7 @@ def _check_sums(causes: GapCauseSums, slices: Slices, steps: Steps) -> None:
         raise ConservationError(f"causes do not sum to the time without compute: {wrong.row(0, named=True)}")
 
 
-def _split_gaps(part: Part, slices: Slices) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _split_gaps(part: Part, slices: Slices, pauses: Pauses) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The time without compute cut by cause (rank_index, step, start_ns, end_ns, number), and names for the numbers.
 
     The names are those of _number_details. Labelled causes take precedence over the base of each gap.
@@ -210,7 +221,8 @@ def _split_gaps(part: Part, slices: Slices) -> tuple[pl.DataFrame, pl.DataFrame]
     timeline = part.timeline
     operations = timeline.operations.with_row_index("op")
     gaps = _find_gaps(slices, operations)
-    labels = pl.concat([_label_blocked(gaps, operations, part.event_calls), _label_starved(gaps, operations, timeline)])
+    starved = _label_starved(gaps, operations, timeline, pauses)
+    labels = pl.concat([_label_blocked(gaps, operations, part.event_calls), starved])
     in_steps = labels.join(gaps.select("gap", *STEP), on="gap")
     names = _number_details(in_steps)
     bases = _lay_bases(gaps)

@@ -8,8 +8,9 @@ a slice, the first in the precedence of ``BUCKETS`` owns it. Everything else is 
 
 A step is idle where nothing runs on the device. Each idle gap ends with an operation that the device could not have run
 before its launch call began. So the gap up to that call is the host's: *profiler* where the profiler delayed the
-launching thread, *host-blocked* where that thread was in a synchronizing call, *launch-starved* otherwise (Python,
-launches for other streams, allocation, nothing visible). After the call began, or where no call is recorded, the gap is
+launching thread, *host-pause* where the host did nothing for far longer than usual (``host_pauses.py``),
+*host-blocked* where that thread was in a synchronizing call, *launch-starved* otherwise (Python, launches for other
+streams, allocation, nothing visible). After the call began, or where no call is recorded, the gap is
 ``idle_other``. A long time from launch to start is not starvation: it means that the host is ahead.
 """
 
@@ -25,6 +26,7 @@ from three_walls.step.step_tables import (
     ExposureRows,
     IdleCauses,
     Operations,
+    RankIntervals,
     Slices,
     StepIntervals,
     Steps,
@@ -73,21 +75,35 @@ def slice_steps(operations: Operations, idle_causes: IdleCauses, steps: Steps) -
 
 
 def label_idle(
-    operations: Operations, steps: Steps, synchronizing: ThreadIntervals, overhead: ProfilerOverhead
+    operations: Operations,
+    steps: Steps,
+    synchronizing: ThreadIntervals,
+    overhead: ProfilerOverhead,
+    pauses: RankIntervals | None = None,
 ) -> IdleCauses:
     """Causes of idle time as labelled intervals.
 
     The arguments are the frames of those names of a Timeline, or of a replayed one.
 
-    ``launch_starved`` covers all idle time until the launch, ``host_blocked`` and ``profiler`` parts of it; the
-    precedence of the buckets decides which owns an instant. Idle time without a label is ``idle_other``.
+    ``launch_starved`` covers all idle time until the launch but for ``pauses``; ``host_blocked`` and ``profiler`` cover
+    parts of it, and the precedence of the buckets decides which owns an instant. Idle time without a label is
+    ``idle_other``.
     """
     late = _find_late_launches(operations, steps)
+    paused = late.clear()
+    if pauses is not None and pauses.height:
+        paused = intersect(late, pauses, ["rank_index"])
+        late = gaps_within(pauses, late, ["rank_index"])
     synchronizations = intersect(late, merge_overlapping(synchronizing, THREAD), THREAD)
     delays = intersect(late, merge_overlapping(overhead, THREAD), THREAD)
     causes = [
         part.select(*STEP, "start_ns", "end_ns", label=pl.lit(label))
-        for part, label in ((late, "launch_starved"), (synchronizations, "host_blocked"), (delays, "profiler"))
+        for part, label in (
+            (late, "launch_starved"),
+            (synchronizations, "host_blocked"),
+            (paused, "host_pause"),
+            (delays, "profiler"),
+        )
     ]
     return pl.concat(causes)
 

@@ -93,12 +93,31 @@ Steps = Annotated[pl.DataFrame, STEPS]
 StepIntervals = Annotated[pl.DataFrame, _STEP_INTERVAL]
 """Parts of steps."""
 
+PAUSES = pl.Schema(
+    {
+        "rank_index": pl.Int64,
+        "step": pl.Int64,  # of the operation that is launched next
+        "thread": pl.Int64,  # that launches it
+        "start_ns": pl.Int64,  # between the two no thread that launches does anything
+        "end_ns": pl.Int64,
+        "launch_ns": pl.Int64,  # when the next launch begins
+        "usual_ns": pl.Int64,  # what such a gap takes at that place, or anywhere if it is as long in each step
+        "is_first": pl.Boolean,  # whether that is the first launch of its step
+        "place": pl.Int64,  # the same for pauses before the same kernels
+        "range": pl.String,  # the innermost NVTX range around it, but for steps; empty: none
+        "os_call": pl.String,  # the call of the operating system in which the process was longest; empty: none recorded
+    }
+)
+
+Pauses = Annotated[pl.DataFrame, PAUSES]
+"""Pauses of the host (``host_pauses.py``)."""
+
 StepTimes = Annotated[pl.DataFrame, {**_STEP, "ns": pl.Int64}]
 """A time per step."""
 
 IdleCauses = Annotated[
     pl.DataFrame,
-    {**_STEP_INTERVAL, "label": pl.String},  # launch_starved, host_blocked or profiler; they may overlap
+    {**_STEP_INTERVAL, "label": pl.String},  # an idle bucket but for idle_other; they may overlap
 ]
 """When a step is idle for a known cause."""
 

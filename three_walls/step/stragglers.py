@@ -246,7 +246,7 @@ def _find_cause(
     stalled_ns = max(0, excess.get("idle_other", 0)) if is_shared else 0
     candidates = {
         StragglerCause.SLOW_COMPUTE: compute_ns + stalled_ns,
-        StragglerCause.LAUNCH_STARVED: excess.get("launch_starved", 0),
+        StragglerCause.LAUNCH_STARVED: excess.get("launch_starved", 0) + excess.get("host_pause", 0),
         StragglerCause.HOST_BLOCKED: excess.get("host_blocked", 0),
         StragglerCause.LATE_STAGE: late_stage_ns,
     }

@@ -226,6 +226,12 @@ BUCKETS: tuple[Bucket, ...] = (
         "Nothing ran on the device while the profiler flushed or allocated its buffers.",
     ),
     Bucket(
+        "host_pause",
+        "pauses of the host",
+        Group.IDLE,
+        "Nothing ran on the device, and the threads that launch did nothing for far longer than they usually do there.",
+    ),
+    Bucket(
         "host_blocked",
         "host-blocked",
         Group.IDLE,

@@ -44,6 +44,7 @@ NVTX = "NVTX_EVENTS"
 SYNCHRONIZATIONS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 MEMORY_USAGE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+OS_CALLS = "OSRT_API"
 OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 
 # syncType of cudaStreamWaitEvent. Exports up to schema 3.11 number the types differently from their own enum table: in
@@ -423,6 +424,23 @@ def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) 
     return timed.sort(
         "thread", "start_ns", pl.col("end_ns").fill_null(2**62), "text", descending=[False, False, True, False]
     )
+
+
+def read_os_calls_between(path: Path, process: int, begin_ns: int, until_ns: int) -> list[str]:
+    """Names of the operating system's functions that threads of ``process`` were in, those that took longest first.
+
+    Raises InputError if the file can no longer be read.
+    """
+    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
+        if not export.has(OS_CALLS, "start", "end", "nameId", "globalTid"):
+            return []
+        where = f"WHERE start < {until_ns:d} AND end > {begin_ns:d}"
+        columns = {"start_ns": "start", "end_ns": "end", "thread": "globalTid", "name_id": "nameId"}
+        calls = export.frame(OS_CALLS, columns, where).filter(process_of("thread") == process)
+        inside_ns = pl.min_horizontal("end_ns", until_ns) - pl.max_horizontal("start_ns", begin_ns)
+        longest = calls.group_by("name_id").agg(ns=inside_ns.sum()).sort("ns", "name_id", descending=[True, False])
+        names = export.strings(longest["name_id"].drop_nulls().to_list())
+    return [names[name_id] for name_id in longest["name_id"] if name_id in names]
 
 
 def list_range_texts(path: Path, most: int) -> list[str]:

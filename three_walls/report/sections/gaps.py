@@ -29,6 +29,7 @@ CAUSES: dict[str, CauseLook] = {
         "waiting for an operation", "#d97706", "The next compute kernel had to wait for an operation that was running."
     ),
     "profiler": CauseLook("profiler", "#dfe3e8", "The profiler delayed the thread that launches the next kernel."),
+    "paused": CauseLook("host paused", "#0f172a", f"{_LATE} did nothing, for far longer than it usually does there."),
     "starved_synchronizing": CauseLook("host synchronizing", "#4b5563", f"{_LATE} waited for the device."),
     "starved_allocating": CauseLook("host allocating", "#7c6a9c", f"{_LATE} allocated memory or loaded code."),
     "starved_copying": CauseLook("host launching copies", "#a78bda", f"{_LATE} launched copies or fills."),

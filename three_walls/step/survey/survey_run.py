@@ -11,11 +11,13 @@ from three_walls.step.attribute_steps import AttributedRun, Attribution, attribu
 from three_walls.step.build_timeline import Timeline, build_timeline
 from three_walls.step.compute_gaps import ComputeGaps
 from three_walls.step.find_steps import STEP, list_median_steps
+from three_walls.step.host_pauses import find_pauses
 from three_walls.step.parts_of_run import divide_run
 from three_walls.step.ranks.attributed_steps import check_are_kept
 from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.step.ranks.steps_to_read import sample_steps
 from three_walls.step.slow_ranks import PacedCalls, find_slow_ranks, measure_kernel_spread, measure_paces
+from three_walls.step.step_tables import PAUSES
 from three_walls.step.stragglers import LateRank, explain_stragglers, find_late_ranks
 from three_walls.step.stream_edges import EventCalls, list_event_calls
 from three_walls.step.survey.choose_ranks import choose_ranks
@@ -100,6 +102,7 @@ def attribute_survey(survey: RankSurvey, matched_ranks: MatchedRanks) -> Attribu
         kernel_spread=measure_kernel_spread(survey.spreads.join(kept_steps, on=STEP, how="semi")),
         slow_ranks=find_slow_ranks(measure_paces(paced_calls, list(matched_ranks.rank_of), matched_ranks.pipeline)),
         event_calls=EventCalls(nothing, nothing, nothing),
+        pauses=pl.DataFrame(schema=PAUSES),
     )
 
 
@@ -114,7 +117,8 @@ def complete_attribution(
     steps = timeline.steps
     event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
     is_shown = pl.col("step").is_in(list_median_steps(steps)["step"].unique().to_list())
-    parts = [attribute_part(part, is_shown, pl.lit(value=True)) for part in divide_run(timeline, event_calls)]
+    pauses = find_pauses(timeline, traces)
+    parts = [attribute_part(part, is_shown, pl.lit(value=True), pauses) for part in divide_run(timeline, event_calls)]
     slices, _, _, _, _, gap_sums, gap_stretches, _ = (pl.concat(frames) for frames in zip(*parts, strict=True))
     in_full = set(steps["rank_index"].to_list())
     stragglers = explain_stragglers(
@@ -130,4 +134,5 @@ def complete_attribution(
         compute_gaps=ComputeGaps(gap_sums, gap_stretches),
         stragglers=stragglers,
         event_calls=event_calls,
+        pauses=pauses,
     )

@@ -1,0 +1,142 @@
+"""Pauses of the host stand out among the gaps of their place, and belong to no time that edits share out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from paths import SAMPLES
+from paused import pause_before
+from trace_builder import ADAM, GEMM, MEGATRON, POINTWISE, TraceBuilder
+
+from three_walls import analyze
+from three_walls.advice.decide_verdict import decide_verdict
+from three_walls.advice.format.conditions import KnownFacts
+from three_walls.advice.testing.rule_cases import sheet_of
+from three_walls.facts.sheet import DEFINITIONS
+from three_walls.report.report import LiveReport
+
+pytestmark = pytest.mark.slow
+
+MS = 1_000_000
+LAYERS = 20
+STEPS = 4
+MIDDLE = 2 * (LAYERS // 2)
+"""A launch in the middle of a step."""
+FIRST, UPDATE = 0, 2 * LAYERS
+
+
+class Program:
+    """Steps of 20 layers with two kernels each and an update. The host launches one every 2 ms, which runs for 1 ms."""
+
+    def __init__(self) -> None:
+        self.builder = TraceBuilder().launched_as(MEGATRON)
+
+    def run(self, folder: Path, pauses_ns: Mapping[tuple[int, int], int], inside: str = "") -> LiveReport:
+        """``pauses_ns``: by step and launch; ``inside``: what the host is in meanwhile: a call, or a range."""
+        at = MS
+        for step in range(STEPS):
+            for launch in range(UPDATE + 1):
+                pause_ns = pauses_ns.get((step, launch), 0)
+                if pause_ns and inside.startswith("cuda"):
+                    self.builder.api(inside, at + MS, at + MS + pause_ns)
+                elif pause_ns and inside:
+                    self.builder.nvtx(inside, at + MS, at + MS + pause_ns)
+                at += 2 * MS + pause_ns
+                name = ADAM if launch == UPDATE else (GEMM, POINTWISE)[launch % 2]
+                self.builder.kernel(name, at + 5_000, at + MS, launched=at)
+        return analyze(self.builder.write(folder / f"{sum(pauses_ns.values())}.sqlite"))
+
+
+def count(report: LiveReport) -> int | float | None:
+    return report.facts.number("host_pause_count")
+
+
+def cost(report: LiveReport) -> float:
+    return (report.facts.number("host_pause_cost_ns") or 0) / MS
+
+
+def is_found(report: LiveReport) -> bool:
+    return any(finding.rule == "host-pause" and finding.outcome == "found" for finding in report.findings)
+
+
+def test_a_program_that_launches_evenly_never_pauses(tmp_path: Path) -> None:
+    report = Program().run(tmp_path, {})
+    assert count(report) == 0
+    assert not is_found(report)
+
+
+def test_a_gap_that_is_as_long_in_every_layer_is_no_pause(tmp_path: Path) -> None:
+    even = {(step, launch): 6 * MS for step in range(STEPS) for launch in range(2, UPDATE, 2)}
+    assert count(Program().run(tmp_path, even)) == 0
+    uneven = Program().run(tmp_path, even | {(2, MIDDLE): 60 * MS})
+    assert count(uneven) == 1
+
+
+@pytest.mark.parametrize("launch", [FIRST, MIDDLE, UPDATE])
+def test_one_pause_anywhere_is_found_where_it_is(tmp_path: Path, launch: int) -> None:
+    report = Program().run(tmp_path, {(2, launch): 30 * MS})
+    assert count(report) == 1
+    assert is_found(report)
+    assert "once, on thread" in str(report.facts.get("longest_host_pause").value)
+    expected = "between_steps" if launch == FIRST else "inside_step"
+    assert report.facts.get("host_pause_cause").value == expected
+
+
+@pytest.mark.parametrize(("inside", "found"), [("cudaStreamSynchronize_v3020", 0), ("garbage collection", 1)])
+def test_a_call_explains_a_gap_and_a_range_names_it(tmp_path: Path, inside: str, found: int) -> None:
+    report = Program().run(tmp_path, {(2, MIDDLE): 30 * MS}, inside)
+    assert count(report) == found
+    if found:
+        assert "inside garbage collection" in str(report.facts.get("longest_host_pause").value)
+        assert report.facts.get("host_pause_cause").value == "garbage_collection"
+
+
+def test_a_data_loader_that_is_late_is_named_and_within_a_step_its_wait_is_no_pause(tmp_path: Path) -> None:
+    asked = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    before = Program().run(tmp_path, {(step, FIRST): 30 * MS for step in range(STEPS)}, asked)
+    assert count(before) == STEPS - 2
+    assert before.facts.get("host_pause_cause").value == "data_loader"
+    within = Program().run(tmp_path, {(step, 1): 30 * MS for step in range(1, STEPS)}, asked)
+    assert count(within) == 0
+    assert within.facts.get("data_loader_sets_pace").value is True
+
+
+def test_a_pause_before_every_step_stays_in_the_step_and_out_of_all_gains(tmp_path: Path) -> None:
+    even = Program().run(tmp_path, {})
+    paused = Program().run(tmp_path, {(step, FIRST): 30 * MS for step in range(STEPS)})
+    assert cost(paused) == pytest.approx(30, abs=0.1)
+    budgets = [report.ranks[0].budget for report in (even, paused)]
+    assert budgets[1]["host_pause"] == pytest.approx(31 * MS, abs=0.1 * MS)
+    assert budgets[0]["launch_starved"] - budgets[1]["launch_starved"] == pytest.approx(MS, abs=0.1 * MS)
+    gains = []
+    for report in (even, paused):
+        answer = report.replay.with_edits(scales={"host": 0.5})
+        assert answer.step is not None
+        assert answer.after is not None
+        gains.append(answer.step.likely_ns - answer.after.likely_ns)
+    assert gains[1] == pytest.approx(gains[0], abs=0.2 * MS)
+
+
+def test_no_wall_is_named_where_pauses_cost_more_than_any() -> None:
+    facts = {"training_sign": "a log", "megatron_sign": "a log", "step_ns": 800 * MS, "host_recoverable_ns": 100 * MS}
+    facts |= dict.fromkeys([f"{wall}_recoverable_ns" for wall in ("memory", "communication", "compute")], 0)
+    known = KnownFacts.of(DEFINITIONS)
+    longest = {"longest_host_pause": "200 ms between steps"}
+    paused = decide_verdict(sheet_of({**facts, **longest, "host_pause_ns": 200 * MS}, known))
+    assert paused.abstained
+    assert "The host pauses for 200.0 ms (25.0%)" in paused.reason
+    assert "between steps" in paused.reason
+    assert not decide_verdict(sheet_of({**facts, **longest, "host_pause_ns": 90 * MS}, known)).abstained
+
+
+def test_no_edit_of_a_real_run_is_credited_with_a_pause(tmp_path: Path) -> None:
+    sample = SAMPLES / "wide-nvlink-alltoall.sqlite"
+    even = analyze(sample)
+    for launch in (2_900, 3_300):
+        report = analyze(pause_before(sample, tmp_path / f"{launch}.sqlite", launch, 120 * MS))
+        assert is_found(report), launch
+        assert cost(report) == pytest.approx(120, abs=15), launch
+        assert report.plan[0].rule == even.plan[0].rule, launch
+        assert report.plan[0].gain_ns.likely == pytest.approx(even.plan[0].gain_ns.likely, rel=0.1), launch

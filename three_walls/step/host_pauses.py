@@ -1,0 +1,198 @@
+"""Pauses of the host: stretches in which no thread of a rank that launches does anything, for far longer than usual.
+
+Most gaps between two launches are Python that an edit may shorten or leave out. A pause is not: no fused kernel
+collects garbage, reads the next batch or writes a checkpoint faster. So it belongs to no time that edits share out.
+
+A place is a pair of kernels that are launched one after the other. Its gaps over layers, micro-batches, steps and ranks
+are of one kind. A gap is a pause where it stands out among these, or where the program is silent there in every step
+for longer than Python takes anywhere. Calls and ranges inside a gap interrupt the silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from three_walls.step import attribution_thresholds
+from three_walls.step.build_timeline import Timeline
+from three_walls.step.find_steps import STEP
+from three_walls.step.intervals import DURATION
+from three_walls.step.operators import ASKS_FOR_BATCH, is_place, read_operator_text
+from three_walls.step.step_tables import PAUSES, Pauses
+from three_walls.trace.read_tables import read_os_calls_between, read_ranges_between
+from three_walls.trace.read_trace import Trace
+from three_walls.trace.schemas import Int64Array
+
+_Gaps = Annotated[
+    pl.DataFrame,
+    {
+        "rank_index": pl.Int64,
+        "step": pl.Int64,  # of the operation whose launch ends the gap; null outside of steps
+        "capture_id": pl.Int64,
+        "process": pl.Int64,
+        "thread": pl.Int64,
+        "end_ns": pl.Int64,  # when that launch begins
+        "gap_ns": pl.Int64,  # since all earlier launches have returned
+        "place": pl.Int64,
+        "is_first": pl.Boolean,  # whether it is the first launch of its step
+    },
+]
+"""The time before every launch of every rank."""
+
+
+class _Silence(NamedTuple):
+    start_ns: int
+    end_ns: int
+    range: str = ""
+    os_call: str = ""
+
+    @property
+    def ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
+    """The pauses in kept steps, by rank and time. Reads the traces again around those that are likely.
+
+    Raises InputError where a trace cannot be read any more.
+    """
+    by_capture = {trace.capture_id: trace for trace in traces}
+    gaps = _list_gaps(timeline, by_capture)
+    # A step alone has nothing to be compared with, and may hold the start of the program.
+    compared = timeline.steps.filter(pl.len().over("rank_index") > 1, "kept")
+    kept = compared.group_by("rank_index").agg(step_ns=DURATION.median())
+    long = (
+        gaps.join(compared, on=STEP, how="semi")
+        .join(kept, on="rank_index")
+        .join(gaps.group_by("rank_index").agg(common_ns=pl.col("gap_ns").median()), on="rank_index")
+        .filter(
+            pl.col("gap_ns") >= attribution_thresholds.MINIMUM_PAUSE_NS,
+            pl.col("gap_ns") >= attribution_thresholds.MINIMUM_PAUSE_FRACTION * pl.col("step_ns"),
+        )
+        .sort("gap_ns", "rank_index", "end_ns", descending=[True, False, False])
+        .head(attribution_thresholds.MOST_LONG_GAPS)
+    )
+    rows = []
+    for gap in long.iter_rows(named=True):
+        same_place = gaps.filter(
+            pl.col("place") == gap["place"],
+            (pl.col("rank_index") != gap["rank_index"]) | (pl.col("end_ns") != gap["end_ns"]),
+        )
+        silence: _Silence | None = _Silence(gap["end_ns"] - gap["gap_ns"], gap["end_ns"])
+        for interrupt in (_between_calls, _between_ranges):  # ranges are read for what calls do not explain
+            usual_ns = None if silence is None else _find_usual(silence.ns, same_place, gap)
+            silence = None if usual_ns is None else interrupt(silence, gap, timeline, by_capture[gap["capture_id"]])
+        usual_ns = None if silence is None else _find_usual(silence.ns, same_place, gap)
+        # A data loader that is waited for within the step has a pace of its own (``replay/loader_waits.py``).
+        is_paced = silence is not None and silence.range.startswith(ASKS_FOR_BATCH) and not gap["is_first"]
+        if silence is not None and usual_ns is not None and not is_paced:
+            rows.append({**gap, **silence._asdict(), "launch_ns": gap["end_ns"], "usual_ns": usual_ns})
+    return pl.DataFrame(rows, schema=PAUSES).sort("rank_index", "start_ns")
+
+
+def _list_gaps(timeline: Timeline, traces: Mapping[int, Trace]) -> _Gaps:
+    of_captures, numbers = [], dict[str | None, int]()  # names have ids of their own in each capture
+    for (capture,), operations in timeline.operations.group_by("capture_id", maintain_order=True):
+        assert isinstance(capture, int)
+        names = {name_id: traces[capture].names.get(name_id) for name_id in operations["name_id"].unique().drop_nulls()}
+        number_of = {name_id: numbers.setdefault(name, len(numbers)) for name_id, name in names.items()}
+        launched = operations.filter(pl.col("launch_start_ns").is_not_null())
+        of_captures.append(
+            launched.select(
+                "rank_index",
+                "capture_id",
+                "process",
+                "start_ns",
+                "launch_start_ns",
+                "launch_end_ns",
+                thread="launch_thread",
+                kernel=pl.col("name_id").replace_strict(number_of, default=-1, return_dtype=pl.Int64),
+            )
+        )
+    launches = (
+        pl.concat(of_captures)
+        .sort("rank_index", "start_ns")
+        .join_asof(
+            timeline.steps.select(*STEP, pl.col("start_ns"), until_ns="end_ns").sort("start_ns"),
+            on="start_ns",
+            by="rank_index",
+            check_sortedness=False,
+        )
+        .with_columns(step=pl.when(pl.col("start_ns") < pl.col("until_ns")).then("step"))
+        .sort("rank_index", "launch_start_ns", "start_ns")
+        .unique(["rank_index", "launch_start_ns"], keep="first", maintain_order=True)
+    )
+    returned_ns = pl.col("launch_end_ns").cum_max().shift(1).over("rank_index")
+    return launches.select(
+        *STEP,
+        "capture_id",
+        "process",
+        "thread",
+        end_ns="launch_start_ns",
+        gap_ns=pl.col("launch_start_ns") - returned_ns,
+        place=pl.col("kernel").shift(1).over("rank_index") * (len(numbers) + 1) + pl.col("kernel"),
+        is_first=pl.col("launch_start_ns") == pl.col("launch_start_ns").min().over(STEP),
+    ).drop_nulls("gap_ns")
+
+
+def _find_usual(ns: int, same_place: _Gaps, gap: Mapping[str, int]) -> int | None:
+    """What a gap of ``ns`` usually takes at its place; None where it is no pause.
+
+    ``same_place``: the other gaps there. The rank that takes least shows what is usual. Where all are long, it is what
+    gaps of the program take anywhere.
+    """
+    step_ns = gap["step_ns"]
+    if ns < max(attribution_thresholds.MINIMUM_PAUSE_NS, attribution_thresholds.MINIMUM_PAUSE_FRACTION * step_ns):
+        return None
+    median = pl.col("gap_ns").median()
+    of_ranks = same_place.group_by("rank_index").agg(
+        usual_ns=median, deviation_ns=(pl.col("gap_ns") - median).abs().median()
+    )
+    for usual_ns, deviation_ns in of_ranks.select("usual_ns", "deviation_ns").sort("usual_ns").head(1).iter_rows():
+        most_ns = usual_ns + attribution_thresholds.MINIMUM_PAUSE_DEVIATIONS * deviation_ns
+        if ns > max(most_ns, attribution_thresholds.MINIMUM_PAUSE_RATIO * usual_ns):
+            return round(usual_ns)
+    least_ns = attribution_thresholds.MINIMUM_REGULAR_PAUSE_FRACTION * step_ns
+    return round(gap["common_ns"]) if ns >= least_ns else None
+
+
+def _between_calls(silence: _Silence, gap: Mapping[str, int], timeline: Timeline, _: Trace) -> _Silence | None:
+    """The longest part of ``silence`` in which no thread that launches is in a CUDA call."""
+    of_rank = timeline.operations.filter(pl.col("rank_index") == gap["rank_index"])
+    threads = of_rank["launch_thread"].drop_nulls().unique()
+    calls = timeline.api_calls.during({gap["capture_id"]: [(silence.start_ns, silence.end_ns)]}).frame()
+    own = calls.filter(pl.col("thread").is_in(threads.implode())).sort("start_ns")
+    return _take_longest(silence, own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+
+
+def _between_ranges(silence: _Silence, gap: Mapping[str, int], timeline: Timeline, trace: Trace) -> _Silence | None:
+    """The longest part of ``silence`` in which no such thread opens or closes a range, with what it is inside of."""
+    of_rank = timeline.operations.filter(pl.col("rank_index") == gap["rank_index"])
+    threads = of_rank["launch_thread"].drop_nulls().unique().implode()
+    window = silence.start_ns, silence.end_ns
+    ranges = read_ranges_between(trace.path, gap["process"], *window).filter(pl.col("thread").is_in(threads))
+    events = np.sort(pl.concat([ranges["start_ns"], ranges["end_ns"].drop_nulls()]).to_numpy())
+    events = events[(events > silence.start_ns) & (events < silence.end_ns)]
+    longest = _take_longest(silence, events, events)
+    if longest is None:
+        return None
+    is_around = (pl.col("start_ns") <= longest.start_ns) & (
+        pl.col("end_ns").is_null() | (pl.col("end_ns") >= longest.end_ns)
+    )
+    texts = ranges.filter(is_around).sort("start_ns")["text"].to_list()
+    inside = [read_operator_text(text)[0] for text in texts if is_place(text)]
+    os_calls = read_os_calls_between(trace.path, gap["process"], longest.start_ns, longest.end_ns)
+    return longest._replace(range=inside[-1] if inside else "", os_call=os_calls[0] if os_calls else "")
+
+
+def _take_longest(silence: _Silence, starts: Int64Array, ends: Int64Array) -> _Silence | None:
+    """The longest part of ``silence`` outside of intervals, which are sorted by their starts."""
+    begins = np.maximum.accumulate(np.append(silence.start_ns, ends))
+    lengths = np.append(starts, silence.end_ns) - begins
+    longest = int(np.argmax(lengths))
+    if lengths[longest] <= 0:
+        return None
+    return silence._replace(start_ns=int(begins[longest]), end_ns=int(begins[longest] + lengths[longest]))
