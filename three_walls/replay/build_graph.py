@@ -132,7 +132,7 @@ def _read_rank(
     awaited, queue = _join_waits(
         find_awaited(calls, operations, waits, call_of), find_queue_waits(calls, operations, earlier, call_of)
     )
-    begin_ns = operations["launch_start_ns"].min()
+    begin_ns = calls["start_ns"].min() if calls.height else until_ns
     begins_after_ns, ends_with_ns = (
         pauses.filter(launch_ns=launch_ns).select((DURATION - pl.col("usual_ns")).sum()).item()
         for launch_ns in (begin_ns, until_ns)

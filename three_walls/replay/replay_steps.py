@@ -165,7 +165,8 @@ def run_replay(
     graph, loader = label_synchronizations(graph, ranges), find_loader_waits(graph, ranges)
     tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
     log_step_ns = log_steps.value.median_ns if log_steps.value else None
-    graph, pauses = _price_pauses(graph, added_ns, log_step_ns, loader)
+    other_ns = None if _pauses_recur(attribution, step.step) else log_step_ns
+    graph, pauses = _price_pauses(graph, added_ns, other_ns, loader)
     cost = fit_profiler_cost(graph, added_ns, tail_ns + pauses.ns, log_steps.value, loader)
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
     predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place, loader, pauses)
@@ -185,12 +186,20 @@ def run_replay(
     )
 
 
+def _pauses_recur(attribution: Attribution, representative: int) -> bool:
+    """Whether the host pauses in all kept steps for at least half as long as in the representative one."""
+    steps = attribution.steps.filter("kept")["step"].unique()
+    of_step = dict(attribution.pauses.group_by("step").agg(DURATION.sum().alias("ns")).iter_rows())
+    least_ns = min(of_step.get(number, 0) for number in steps)
+    return steps.len() > 1 and 2 * least_ns >= of_step.get(representative, 0)
+
+
 def _price_pauses(
-    graph: StepGraph, added_ns: Float64Array, log_step_ns: int | None, loader: LoaderWaits | None
+    graph: StepGraph, added_ns: Float64Array, other_ns: int | None, loader: LoaderWaits | None
 ) -> tuple[StepGraph, PauseCost]:
     """The graph without the pauses of the host, and what these cost in the step that is predicted.
 
-    A pause stays in that step, unless the steps of the log show that others are without it.
+    ``other_ns``: what other steps take by the log, where they may be without pauses. If they are, none costs anything.
     """
     without = graph.without_pauses()
     if without is graph:
@@ -200,7 +209,7 @@ def _price_pauses(
     paused_ns, left_ns = (
         find_steady(each, work)[1].longest_ns for each, work in zip((graph, without), works, strict=True)
     )
-    if log_step_ns is not None and abs(log_step_ns - left_ns) < abs(log_step_ns - paused_ns):
+    if other_ns is not None and abs(other_ns - left_ns) < abs(other_ns - paused_ns):
         return without, PauseCost()
     by_rank = graph.sum_pauses()
     shares = {place: ns / max(1, sum(by_rank)) for place, ns in enumerate(by_rank)}

@@ -61,8 +61,9 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
     """
     by_capture = {trace.capture_id: trace for trace in traces}
     gaps = _list_gaps(timeline, by_capture)
-    # A step alone has nothing to be compared with, and may hold the start of the program.
-    compared = timeline.steps.filter(pl.len().over("rank_index") > 1, "kept")
+    # The first step of a capture may hold the start of the program, and alone it has nothing to be compared with.
+    is_first = pl.col("start_ns") == pl.col("start_ns").min().over("rank_index")
+    compared = timeline.steps.filter("kept", ~is_first)
     kept = compared.group_by("rank_index").agg(step_ns=DURATION.median())
     long = (
         gaps.join(compared, on=STEP, how="semi")
@@ -81,14 +82,9 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
             pl.col("place") == gap["place"],
             (pl.col("rank_index") != gap["rank_index"]) | (pl.col("end_ns") != gap["end_ns"]),
         )
-        silence: _Silence | None = _Silence(gap["end_ns"] - gap["gap_ns"], gap["end_ns"])
-        for interrupt in (_between_calls, _between_ranges):  # ranges are read for what calls do not explain
-            usual_ns = None if silence is None else _find_usual(silence.ns, same_place, gap)
-            silence = None if usual_ns is None else interrupt(silence, gap, timeline, by_capture[gap["capture_id"]])
-        usual_ns = None if silence is None else _find_usual(silence.ns, same_place, gap)
-        # A data loader that is waited for within the step has a pace of its own (``replay/loader_waits.py``).
-        is_paced = silence is not None and silence.range.startswith(ASKS_FOR_BATCH) and not gap["is_first"]
-        if silence is not None and usual_ns is not None and not is_paced:
+        found = _look_into(gap, same_place, timeline, by_capture[gap["capture_id"]])
+        if found is not None:
+            silence, usual_ns = found
             rows.append({**gap, **silence._asdict(), "launch_ns": gap["end_ns"], "usual_ns": usual_ns})
     return pl.DataFrame(rows, schema=PAUSES).sort("rank_index", "start_ns")
 
@@ -138,6 +134,24 @@ def _list_gaps(timeline: Timeline, traces: Mapping[int, Trace]) -> _Gaps:
     ).drop_nulls("gap_ns")
 
 
+def _look_into(
+    gap: Mapping[str, int], same_place: _Gaps, timeline: Timeline, trace: Trace
+) -> tuple[_Silence, int] | None:
+    """The pause in ``gap``, and what such a gap usually takes; None where it holds none.
+
+    ``same_place``: the other gaps of its place.
+    """
+    silence = _Silence(gap["end_ns"] - gap["gap_ns"], gap["end_ns"])
+    for shorten in (_between_calls, _between_ranges):  # ranges are read for what calls do not explain
+        if _find_usual(silence.ns, same_place, gap) is None:
+            return None
+        silence = shorten(silence, gap, timeline, trace)
+    usual_ns = _find_usual(silence.ns, same_place, gap)
+    # A data loader that is waited for within the step has a pace of its own (``replay/loader_waits.py``).
+    is_paced = silence.range.startswith(ASKS_FOR_BATCH) and not gap["is_first"]
+    return None if usual_ns is None or is_paced else (silence, usual_ns)
+
+
 def _find_usual(ns: int, same_place: _Gaps, gap: Mapping[str, int]) -> int | None:
     """What a gap of ``ns`` usually takes at its place; None where it is no pause.
 
@@ -154,12 +168,12 @@ def _find_usual(ns: int, same_place: _Gaps, gap: Mapping[str, int]) -> int | Non
     for usual_ns, deviation_ns in of_ranks.select("usual_ns", "deviation_ns").sort("usual_ns").head(1).iter_rows():
         most_ns = usual_ns + attribution_thresholds.MINIMUM_PAUSE_DEVIATIONS * deviation_ns
         if ns > max(most_ns, attribution_thresholds.MINIMUM_PAUSE_RATIO * usual_ns):
-            return round(usual_ns)
+            return int(usual_ns)
     least_ns = attribution_thresholds.MINIMUM_REGULAR_PAUSE_FRACTION * step_ns
-    return round(gap["common_ns"]) if ns >= least_ns else None
+    return int(gap["common_ns"]) if ns >= least_ns else None
 
 
-def _between_calls(silence: _Silence, gap: Mapping[str, int], timeline: Timeline, _: Trace) -> _Silence | None:
+def _between_calls(silence: _Silence, gap: Mapping[str, int], timeline: Timeline, _: Trace) -> _Silence:
     """The longest part of ``silence`` in which no thread that launches is in a CUDA call."""
     of_rank = timeline.operations.filter(pl.col("rank_index") == gap["rank_index"])
     threads = of_rank["launch_thread"].drop_nulls().unique()
@@ -168,7 +182,7 @@ def _between_calls(silence: _Silence, gap: Mapping[str, int], timeline: Timeline
     return _take_longest(silence, own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
 
 
-def _between_ranges(silence: _Silence, gap: Mapping[str, int], timeline: Timeline, trace: Trace) -> _Silence | None:
+def _between_ranges(silence: _Silence, gap: Mapping[str, int], timeline: Timeline, trace: Trace) -> _Silence:
     """The longest part of ``silence`` in which no such thread opens or closes a range, with what it is inside of."""
     of_rank = timeline.operations.filter(pl.col("rank_index") == gap["rank_index"])
     threads = of_rank["launch_thread"].drop_nulls().unique().implode()
@@ -177,8 +191,6 @@ def _between_ranges(silence: _Silence, gap: Mapping[str, int], timeline: Timelin
     events = np.sort(pl.concat([ranges["start_ns"], ranges["end_ns"].drop_nulls()]).to_numpy())
     events = events[(events > silence.start_ns) & (events < silence.end_ns)]
     longest = _take_longest(silence, events, events)
-    if longest is None:
-        return None
     is_around = (pl.col("start_ns") <= longest.start_ns) & (
         pl.col("end_ns").is_null() | (pl.col("end_ns") >= longest.end_ns)
     )
@@ -188,11 +200,10 @@ def _between_ranges(silence: _Silence, gap: Mapping[str, int], timeline: Timelin
     return longest._replace(range=inside[-1] if inside else "", os_call=os_calls[0] if os_calls else "")
 
 
-def _take_longest(silence: _Silence, starts: Int64Array, ends: Int64Array) -> _Silence | None:
+def _take_longest(silence: _Silence, starts: Int64Array, ends: Int64Array) -> _Silence:
     """The longest part of ``silence`` outside of intervals, which are sorted by their starts."""
     begins = np.maximum.accumulate(np.append(silence.start_ns, ends))
     lengths = np.append(starts, silence.end_ns) - begins
     longest = int(np.argmax(lengths))
-    if lengths[longest] <= 0:
-        return None
-    return silence._replace(start_ns=int(begins[longest]), end_ns=int(begins[longest] + lengths[longest]))
+    begin_ns = int(begins[longest])
+    return silence._replace(start_ns=begin_ns, end_ns=begin_ns + max(0, int(lengths[longest])))
