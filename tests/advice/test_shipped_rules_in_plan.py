@@ -162,6 +162,7 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "synchronization_gain_fraction": 0.0,
         "costliest_synchronization": "aten::item",
         "data_loader_sets_pace": False,
+        "host_pause_count": 0,
         "optimizer_launch_starved_fraction": 0.0,
         "permute_fraction": 0.02,
         "rope_fraction": 0.004,

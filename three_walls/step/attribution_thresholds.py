@@ -104,5 +104,5 @@ MINIMUM_REGULAR_PAUSE_FRACTION = 0.05
 """Of the step: a shorter gap is no pause where the place has the like in every step. Optimizers in Python take up to 4
 percent without a CUDA call in real steps, and 2.4 without a range."""
 MOST_LONG_GAPS = 256
-"""Gaps that are looked into, the longest first. Most hold a synchronizing call, which takes milliseconds to see; for the
-others ranges are read from the trace."""
+"""Gaps that are looked into, the longest first. Most hold a synchronizing call, which takes milliseconds to see; for
+the others ranges are read from the trace."""
