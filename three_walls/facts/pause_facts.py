@@ -67,7 +67,7 @@ def host_pause_count(attribution: Attribution) -> int:
     return attribution.pauses.height
 
 
-@duration("idle time per step in pauses of the host", share="idle time in pauses of the host")
+@duration("idle time per step in host pauses", share="idle time in host pauses")
 def host_pause_ns(step: StepView) -> int:
     """Time per step in which the GPU is idle because the host pauses.
 
@@ -76,7 +76,7 @@ def host_pause_ns(step: StepView) -> int:
     return step.owned_ns("host_pause")
 
 
-@duration("the step time that pauses of the host cost")
+@duration("the step time that host pauses cost")
 def host_pause_cost_ns(pause_cost_ns: Measurement[int]) -> Measurement[int]:
     """The unprofiled step less its replay without the pauses of the host. 0 where only other steps have some, or where
     those of the log show that unprofiled ones have none."""
@@ -111,7 +111,7 @@ def longest_host_pause(
     return ", ".join(parts)
 
 
-@fact("text", "the likely cause of the longest pause of the host")
+@fact("text", "the likely cause of the longest pause")
 def host_pause_cause(costliest_pauses: Pauses) -> str:
     """data_loader, garbage_collection, checkpoint, evaluation or logging, by the name of the NVTX range around it or of
     the operating system's function that the process is in; else between_steps or inside_step."""

@@ -65,10 +65,12 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
     is_first = pl.col("start_ns") == pl.col("start_ns").min().over("rank_index")
     compared = timeline.steps.filter("kept", ~is_first)
     kept = compared.group_by("rank_index").agg(step_ns=DURATION.median())
+    gap_ns = pl.col("gap_ns")
+    usual = gaps.group_by("rank_index").agg(common_ns=gap_ns.median(), most_ns=gap_ns.quantile(0.9))
     long = (
         gaps.join(compared, on=STEP, how="semi")
         .join(kept, on="rank_index")
-        .join(gaps.group_by("rank_index").agg(common_ns=pl.col("gap_ns").median()), on="rank_index")
+        .join(usual, on="rank_index")
         .filter(
             pl.col("gap_ns") >= attribution_thresholds.MINIMUM_PAUSE_NS,
             pl.col("gap_ns") >= attribution_thresholds.MINIMUM_PAUSE_FRACTION * pl.col("step_ns"),
@@ -169,7 +171,8 @@ def _find_usual(ns: int, same_place: _Gaps, gap: Mapping[str, int]) -> int | Non
         most_ns = usual_ns + attribution_thresholds.MINIMUM_PAUSE_DEVIATIONS * deviation_ns
         if ns > max(most_ns, attribution_thresholds.MINIMUM_PAUSE_RATIO * usual_ns):
             return int(usual_ns)
-    least_ns = attribution_thresholds.MINIMUM_REGULAR_PAUSE_FRACTION * step_ns
+    beyond_ns = attribution_thresholds.MINIMUM_PAUSE_RATIO * gap["most_ns"]  # of few launches all are far apart
+    least_ns = max(attribution_thresholds.MINIMUM_REGULAR_PAUSE_FRACTION * step_ns, beyond_ns)
     return int(gap["common_ns"]) if ns >= least_ns else None
 
 
