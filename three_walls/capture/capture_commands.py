@@ -102,7 +102,8 @@ def profiler_words(launcher: str, memory: bool, gpu_metrics: bool = False) -> tu
     """``nsys profile`` with its options, for a shell."""
     start: tuple[str, ...] = ("nsys", "profile")
     if gpu_metrics:  # only a shell on each rank knows the rank's GPU
-        metrics = set(nsys_options(memory, gpu=f"${_LOCAL_RANKS[launcher]}")).difference(nsys_options(memory))
+        usual, sampling = nsys_options(memory), nsys_options(memory, gpu=f"${_LOCAL_RANKS[launcher]}")
+        metrics = [option for option in sampling if option not in usual]
         start = ("sh", "-c", quote_word(f'exec nsys profile {" ".join(metrics)} "$@"'), "nsys")
     return (*start, *nsys_options(memory), "-o", quote_word(report_name(launcher)))
 
