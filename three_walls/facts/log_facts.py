@@ -25,10 +25,12 @@ _NO_MEMORY_LINE = "the log holds no memory line (rank 0 prints them: give its lo
 
 
 @artifact
-def log_mismatch(joined_log: Measurement[JoinedLog], step: Measurement[StepView]) -> str:
+def log_mismatch(
+    joined_log: Measurement[JoinedLog], step: Measurement[StepView], free_host_step_ns: Measurement[int]
+) -> str:
     """Why the log is of another run; empty if it is not known to be."""
     traced_step_ns = step.value.step_ns if step.value else None
-    return joined_log.value.find_mismatch(traced_step_ns) if joined_log.value else ""
+    return joined_log.value.find_mismatch(traced_step_ns, free_host_step_ns.value) if joined_log.value else ""
 
 
 @artifact

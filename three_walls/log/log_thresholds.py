@@ -54,6 +54,10 @@ MAXIMUM_STEP_RATIO = 3.0
 """Traced step to unprofiled iteration: above it the log is of another run. The profiler doubled the step of a run with
 7,700 kernels in 377 ms; a factor of three has not been seen and means another run, model or batch size."""
 
+LEAST_OF_FREE_HOST_RATIO = 0.9
+"""Unprofiled iteration to the traced step if the host took no time: below it the log is of another run. Kernels of two
+runs on one GPU model differ by a few percent; of 30 captured runs with logs none was below 1.01."""
+
 # Slow ranks and short memory.
 
 SLOW_RANK_RATIO = 1.1

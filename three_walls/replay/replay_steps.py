@@ -23,10 +23,12 @@ from three_walls.replay.predictor import LogSteps, PauseCost, StepReplay, fit_pr
 from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.replay.step_graph import RankOperations, StepGraph, find_steady, replay
 from three_walls.replay.synchronizations import label_synchronizations, measure_synchronizations
-from three_walls.replay.transformation import NoPredictor, Predictor
+from three_walls.replay.transform_graph import transform
+from three_walls.replay.transformation import NOTHING, Action, Level, NoPredictor, Predictor, Transformation
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
 from three_walls.step.intervals import DURATION
+from three_walls.step.joined_log import JoinedLog
 from three_walls.step.operators import read_named_ranges, read_range_times
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import NamedRanges, Steps
@@ -47,6 +49,21 @@ _LARGE_ERROR = (
     "the unchanged replay is {error:.1%} off the captured step (more than {limit:.1%}): the capture lacks dependencies "
     "(capture every rank, with -t cuda,nvtx and without dropped events)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedReplay:
+    """The representative step as it was captured, before anything is known of the log."""
+
+    graph: StepGraph
+    added_ns: Float64Array
+    """Per host point what the profiler is taken to have added."""
+    place: int
+    """Of the representative rank in the graph."""
+    error: float
+    """The largest error of the unchanged replay over all kept steps and ranks."""
+    loader: LoaderWaits | None
+    """The waiting for a data loader that sets the pace of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +146,7 @@ def ranks_in_full(matched_ranks: MatchedRanks, timeline: Timeline, inputs: Input
 
 
 @artifact
-def run_replay(
+def captured_replay(
     step: StepView,
     inputs: Inputs,
     timeline: Timeline,
@@ -137,37 +154,67 @@ def run_replay(
     attribution: Attribution,
     labelled_step: LabelledOperations,
     cuda_graph_fraction: Measurement[float],
-    log_steps: Measurement[LogSteps],
     progress: Progress,
-) -> RunReplay:
-    """Replays kept steps as they were captured, and makes the predictor of the representative one.
+) -> Measurement[CapturedReplay]:
+    """Replays kept steps as they were captured.
 
     Raises InputError where a trace cannot be read any more.
     """
     progress("replaying the step")
     traces = inputs.with_kernels
     if reason := _find_lack(step, cuda_graph_fraction.value):
-        return _without_replay(reason)
+        return missing(reason)
     replayed = [step.step, *_choose_compared(timeline.steps, step.step)]
     windows = [timeline.steps.filter(pl.col("kept") & (pl.col("step") == number)) for number in replayed]
     shared_gpus = find_shared_gpus(attribution.kernel_spread)
     graphs = build_graphs(timeline, ranks_in_full, windows, attribution.event_calls, attribution.pauses, shared_gpus)
     graph = next(graphs)
     if not graph.calls.height:
-        return _without_replay(_NO_LAUNCHES.format(missing=1.0))
+        return missing(_NO_LAUNCHES.format(missing=1.0))
     error = max(map(_measure_error, chain([graph], graphs)))  # one graph after the other, so that each leaves memory
-    limit = replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION
     labelled = label_ranks(graph, traces, step.config, {step.rank_index: labelled_step})
     graph = replace(graph, operations=labelled)
     place = graph.ranks.index(step.rank_index)
     added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
     ranges = [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))]
-    graph, loader = label_synchronizations(graph, ranges), find_loader_waits(graph, ranges)
-    tail_ns = max(0, step.step_ns - int(graph.measured_ns[place]))
+    graph = label_synchronizations(graph, ranges)
+    return known(CapturedReplay(graph, added_ns, place, error, find_loader_waits(graph, ranges)))
+
+
+@artifact
+def free_host_step_ns(joined_log: JoinedLog, captured_replay: CapturedReplay) -> Measurement[int]:
+    """The captured step if its host, and waiting for ranks that were not captured, took no time.
+
+    No run of it is shorter; so it is made where a log has steps to compare.
+    """
+    captured = captured_replay
+    if joined_log.quartiles_ns is None or captured.error > replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION:
+        return missing(joined_log.why_no_median or "the unchanged replay is too far off the captured step")
+    graph = captured.graph.without_pauses()
+    work = replace(graph.work, duration_ns=graph.work.duration_ns - graph.work.wait_ns, wait_ns=0 * graph.work.wait_ns)
+    nothing = Transformation(Action.HOST, host=NOTHING)
+    return known(find_steady(graph, transform(graph, work, (nothing,), Level.LIKELY))[1].longest_ns)
+
+
+@artifact
+def run_replay(
+    step: StepView,
+    timeline: Timeline,
+    attribution: Attribution,
+    captured_replay: Measurement[CapturedReplay],
+    log_steps: Measurement[LogSteps],
+) -> RunReplay:
+    """The predictor of the representative step, and what it says of the step as it is."""
+    captured = captured_replay.value
+    if captured is None:
+        return _without_replay(str(captured_replay.missing_reason))
+    added_ns, place, error, loader = captured.added_ns, captured.place, captured.error, captured.loader
+    tail_ns = max(0, step.step_ns - int(captured.graph.measured_ns[place]))
     log_step_ns = log_steps.value.median_ns if log_steps.value else None
     other_ns = None if _pauses_recur(attribution, step.step) else log_step_ns
-    graph, pauses = _price_pauses(graph, added_ns, other_ns, loader)
+    graph, pauses = _price_pauses(captured.graph, added_ns, other_ns, loader)
     cost = fit_profiler_cost(graph, added_ns, tail_ns + pauses.ns, log_steps.value, loader)
+    limit = replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION
     reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
     predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place, loader, pauses)
     of_rank = take_rank(timeline.operations, step.rank_index)

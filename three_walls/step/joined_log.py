@@ -39,11 +39,17 @@ class JoinedLog:
     other_sizes: str
     """A size that differs from the trace's, as a sentence; empty if none does."""
 
-    def find_mismatch(self, traced_step_ns: int | None) -> str:
-        """Why the log is of another run than the traced step; empty if it is not known to be."""
+    def find_mismatch(self, traced_step_ns: int | None, free_host_step_ns: int | None = None) -> str:
+        """Why the log is of another run than the traced step; empty if it is not known to be.
+
+        ``free_host_step_ns``: what that step takes at least, whatever its host does.
+        """
         quartiles = self.quartiles_ns
         if self.other_sizes or not quartiles or not quartiles[1] or not traced_step_ns:
             return self.other_sizes
+        if free_host_step_ns and quartiles[1] < log_thresholds.LEAST_OF_FREE_HOST_RATIO * free_host_step_ns:
+            least = in_ms(free_host_step_ns)
+            return f"its steps take {in_ms(quartiles[1])}, and the traced one {least} if its host took no time at all"
         ratio = traced_step_ns / quartiles[1]
         if log_thresholds.MINIMUM_STEP_RATIO <= ratio <= log_thresholds.MAXIMUM_STEP_RATIO:
             return ""
