@@ -87,9 +87,9 @@ def test_fusions_are_predicted_where_megatron_bridge_records_no_shapes(name: str
         assert answer.because_unknown
         return
     assert answer.after is not None, answer.because_unknown
-    # Each takes at most a few percent of the step, and a fused kernel does not make it longer.
-    assert 0.95 * answer.step.likely_ns < answer.after.low_ns < answer.after.likely_ns < answer.after.high_ns
-    assert answer.after.high_ns < answer.step.likely_ns
+    # Each takes at most a few percent of the step.
+    assert 0.95 * answer.step.likely_ns < answer.after.likely_ns < answer.step.likely_ns
+    assert answer.after.low_ns < answer.after.likely_ns < answer.after.high_ns
 
 
 def test_the_verdict_is_the_engineers(name: str) -> None:
