@@ -175,14 +175,13 @@ def order_forms(report: Report) -> tuple[str, ...]:
 
 def list_top_edits(report: Report, most: int) -> tuple[TopEdit, ...]:
     """The first entries of the plan in a line each, with what its buttons copy."""
-    base = find_step_base(report)
-    return tuple(_describe_top_edit(report, step, base) for step in report.plan[:most])
+    return tuple(_describe_top_edit(report, step) for step in report.plan[:most])
 
 
-def _describe_top_edit(report: Report, step: PlanStep, base: StepBase | None) -> TopEdit:
+def _describe_top_edit(report: Report, step: PlanStep) -> TopEdit:
     gain = step.gain_ns
-    share, bounds = describe_share(gain, base), format_gain_bounds(gain)
-    gain_text = f"{bounds} ({share})" if share else f"gain {bounds}" if bounds == UNKNOWN else bounds
+    estimate = format_gain(gain)
+    gain_text = f"gain {estimate}" if estimate == UNKNOWN else estimate
     note, copies = "", []
     if step.overrides is None:
         orders = {entry.rule: entry.order for entry in report.plan}
