@@ -19,7 +19,14 @@ from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Le
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
-from three_walls.tables.model_parts import BACKWARD, FORWARD, MODULES, OUTSIDE
+from three_walls.tables.model_parts import (
+    BACKWARD,
+    FORWARD,
+    GRADIENT_REDUCTION,
+    MODULES,
+    OUTSIDE,
+    WGRAD_ACCUMULATION,
+)
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 _LAYER_MODULES = tuple(module for module in MODULES if module != OUTSIDE)
