@@ -6,7 +6,7 @@ import hashlib
 import os
 import sqlite3
 import stat
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -143,6 +143,17 @@ def test_ranks_of_runs_of_other_sizes_are_refused(tmp_path: Path) -> None:
     second = TraceBuilder().steps(4).launched_as(MEGATRON, RANK="1", WORLD_SIZE="16")
     with pytest.raises(InputError, match="WORLD_SIZE is 8 in the first and 16 in the second"):
         analyze([first.write(tmp_path / "a.sqlite"), second.write(tmp_path / "b.sqlite")])
+
+
+@pytest.mark.parametrize(("seconds", "is_refused"), [(50, False), (70, True), (-70, True)])
+def test_captures_of_other_times_are_of_two_runs(tmp_path: Path, seconds: int, is_refused: bool) -> None:
+    begin_ns = 1_700_000_000_000_000_000
+    traces = [
+        TraceBuilder(session_start_ns=start_ns).steps(4).write(tmp_path / f"{start_ns}.sqlite")
+        for start_ns in (begin_ns, begin_ns + seconds * 1_000_000_000)
+    ]
+    with pytest.raises(InputError, match="70 s lie between them") if is_refused else nullcontext():
+        analyze(traces)
 
 
 def test_ranks_with_other_variables_are_noticed(tmp_path: Path) -> None:

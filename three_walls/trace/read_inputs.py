@@ -92,6 +92,8 @@ class Inputs:
         return replace(self, explicit=explicit, config=_merge_settings(explicit, self.with_kernels[0], bridge_version))
 
 
+MOST_APART_NS = 60_000_000_000
+"""Between the captures of two ranks of one run: hosts have clocks that differ by seconds at most."""
 _PLACES = ("first", "second")
 _WORLD_SIZE = "WORLD_SIZE"
 
@@ -147,11 +149,13 @@ def read_inputs(
 def refuse_other_runs(captures: Iterable[Capture]) -> None:
     """Raises InputError where ``captures`` are not all of one run: a step is no mean of two runs' steps.
 
-    The ranks of a run have one command line, and each rank one capture.
+    The ranks of a run have one command line, each rank one capture, and all of them are captured at one time.
     """
     captured = [capture for capture in captures if capture.ranks]
     first, *others = captured
     for other in others:
+        if (apart_ns := _measure_time_between(first, other)) > MOST_APART_NS:
+            raise _of_two_runs(first, other, f"{apart_ns / 1e9:,.0f} s lie between them")
         for key, *values in _list_differences(first.launch, other.launch):
             stated = " and ".join(f"{show(value)} in the {place}" for value, place in zip(values, _PLACES, strict=True))
             raise _of_two_runs(first, other, f"{key} is {stated}")
@@ -161,6 +165,19 @@ def refuse_other_runs(captures: Iterable[Capture]) -> None:
             if number in captures_of:
                 raise _of_two_runs(captures_of[number], capture, f"both are of rank {number}")
             captures_of[number] = capture
+
+
+def _measure_time_between(first: Capture, other: Capture) -> int:
+    """From the end of one capture to the begin of the other; 0 or less where they overlap, or where it is not known."""
+    windows = []
+    for capture in (first, other):
+        begins_ns = capture.operations["start_ns"].min() if isinstance(capture, Trace) else None
+        ends_ns = capture.operations["end_ns"].max() if isinstance(capture, Trace) else None
+        if capture.session_start_ns is None or not isinstance(begins_ns, int) or not isinstance(ends_ns, int):
+            return 0
+        windows.append((capture.session_start_ns + begins_ns, capture.session_start_ns + ends_ns))
+    (begin, end), (other_begin, other_end) = windows
+    return max(begin - other_end, other_begin - end)
 
 
 def _list_differences(first: SourceSettings, second: SourceSettings) -> Iterator[tuple[str, ConfigData, ConfigData]]:
