@@ -241,7 +241,7 @@ def _set_user_value(override: Override, settings: SettingsBuilder) -> None:
         known = [*table.keys, *keys_by_path()]
         raise UsageError(
             f"--set: {override.path} is no setting that three-walls knows{suggest(override.path, known)}; "
-            "give a Megatron Core name or a Megatron-Bridge path from tables/config-keys.yaml"
+            "give a Megatron Core name or a Megatron-Bridge path from tables/config-keys.yaml, or env_vars.NAME"
         )
     written = " ".join(map(str, override.value)) if isinstance(override.value, tuple) else str(override.value)
     try:
