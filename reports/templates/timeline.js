@@ -178,7 +178,7 @@
     const category = bucket(lane, item), name = text(lane, "text", item), count = lane.count[item] || 1;
     const start = lane.start[item], clock = (row.rank.clock_ns + start) / 1e9;
     const lines = [];
-    if (lane.percent) lines.push(`${lane.name}: ${lane.percent[item] ?? "?"} % of the peak`);
+    if (lane.percent) lines.push(`${lane.name}: ${lane.percent[item] ?? "?"}% of the peak`);
     else if (count > 1) lines.push(`${count} joined, ${format(lane.busy[item])} together${category ? `, most in ${title(category)}` : ""}; longest: ${name || title(category)}`);
     else lines.push(...new Set([name || title(category), title(category)].filter(Boolean)));
     lines.push(`${format(lane.length_ns[item])} from ${format(start)}${ranks.length > 1 ? `, rank ${row.rank.rank}` : ""}, ${clock.toFixed(6)} s in Nsight Systems`);
