@@ -16,6 +16,7 @@ sys.path.insert(0, str(KIT))
 
 import case as cases  # noqa: E402 - scripts beside the package
 import run_cases as kit  # noqa: E402
+import worker  # noqa: E402
 
 CASES = sorted(KIT.glob("cases/*.yaml"))
 RULES = {rule.id for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
@@ -54,14 +55,20 @@ def test_the_error_of_a_run_is_the_last_that_its_logs_name(tmp_path: kit.Path) -
     log = tmp_path / "rank0.log"
     log.write_text("Traceback (most recent call last):\nValueError: first\nRuntimeError: CUDA out of memory\nmore\n")
     assert kit.last_error([log]) == "RuntimeError: CUDA out of memory"
-    log.write_text("killed\n")
+    log.write_text("[rank0]: torch.distributed.DistBackendError: NCCL error\n[rank0]:[W] destroy_process_group\n")
+    assert kit.last_error([log]) == "torch.distributed.DistBackendError: NCCL error"
+    log.write_text("make: *** No targets specified and no makefile found.  Stop.\nlater\n")
+    assert kit.last_error([log]) == "make: *** No targets specified and no makefile found.  Stop."
+    log.write_text("starting\nkilled\n")
+    assert kit.last_error([log]) == "killed"
+    log.write_text("")
     assert kit.last_error([log]) is None
 
 
 WORKER = """
 import json, sys, time
 from pathlib import Path
-folder = Path(sys.argv[2])
+folder = Path(sys.argv[3])
 (folder / "ready").write_text("forks")
 number = 0
 while not (folder / "stop").exists():
@@ -77,8 +84,9 @@ while not (folder / "stop").exists():
         inside = profiled and int(setting["profiling.profile_step_start"]) <= step
         ms = 100 + 50 * inside - 20 * (setting.get("fast") == "true")
         lines.append(f" elapsed time per iteration (ms): {ms}.0 |")
-    Path(job["log"]).write_text("\\n".join(lines))
-    (folder / f"status{number}").write_text("0")
+    fails = setting.get("fail") == "true"
+    Path(job["log"]).write_text("ValueError: told to fail" if fails else "\\n".join(lines))
+    (folder / f"status{number}").write_text(str(int(fails)))
     number += 1
 """
 
@@ -123,3 +131,91 @@ def test_edits_run_between_bases_and_profiled_edits_give_profiled_steps(kit_fold
         kit.measure(case, supply, kit_folder / name, str(kit_folder / "nsys"), float("inf"), None)
         supply.stop()
         assert lines_of(kit_folder / name) == expected
+
+
+def measure(kit_folder: kit.Path, text: str, deadline: float = float("inf")) -> list[tuple[str | None, float]]:
+    (kit_folder / "case.yaml").write_text(text)
+    case = kit.read_case(kit_folder / "case.yaml")
+    supply = kit.Supply(case, kit.unused(kit_folder / "workers"), None)
+    kit.measure(case, supply, kit_folder / "out", str(kit_folder / "nsys"), deadline, None)
+    supply.stop()
+    return lines_of(kit_folder / "out")
+
+
+def test_every_round_runs_every_edit_between_bases(kit_folder: kit.Path) -> None:
+    runs = measure(kit_folder, "{rounds: 4, edits: [{name: fast, overrides: [fast=true]}]}")
+    assert runs == [(None, 100.0), *[("fast", 80.0), (None, 100.0)] * 4]
+
+
+def test_the_edits_of_a_base_that_fails_do_not_run(kit_folder: kit.Path) -> None:
+    runs = measure(kit_folder, "{overrides: [fail=true], edits: [{name: fast, overrides: [fast=true]}]}")
+    assert runs == [(None, None)]
+
+
+def test_an_edit_that_fails_ends_nothing(kit_folder: kit.Path) -> None:
+    runs = measure(kit_folder, "{edits: [{name: bad, overrides: [fail=true]}, {name: fast, overrides: [fast=true]}]}")
+    assert runs == [(None, 100.0), ("bad", None), ("fast", 80.0), (None, 100.0)]
+
+
+def test_without_time_for_the_next_edit_the_closing_base_still_runs(
+    kit_folder: kit.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0, 0, 9, 9])
+    monkeypatch.setattr(kit.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(kit, "train", lambda case, edit, number, *_: run_of(case, edit, number))
+    text = "{edits: [{name: a, overrides: [a=1]}, {name: b, overrides: [b=1]}]}"
+    assert [edit for edit, _ in measure(kit_folder, text, deadline=5)] == [None, "a", None]
+
+
+def run_of(case: cases.Case, edit: cases.Edit, number: int) -> kit.Run:
+    name = None if edit is cases.BASE else edit.name
+    return kit.Run(case.name, name, None, number, 100.0, (100.0, 100.0), (100.0,), 1.0, None, (), ())
+
+
+def test_a_command_that_is_repeated_adds_runs_with_the_next_numbers(kit_folder: kit.Path) -> None:
+    text = "edits: [{name: fast, overrides: [fast=true]}]"
+    measure(kit_folder, text)
+    assert measure(kit_folder, text) == [(None, 100.0), ("fast", 80.0), (None, 100.0)] * 2
+    assert (kit_folder / "out" / "02-base.rank0.log").exists()
+    assert (kit_folder / "out" / "03-base.rank0.log").exists()
+
+
+def test_recipes_and_models_may_lie_beside_a_case(tmp_path: kit.Path) -> None:
+    (tmp_path / "mine.yaml").write_text("{recipes: mine.py, recipe: small, models: models, edits: []}")
+    case = kit.read_case(tmp_path / "mine.yaml")
+    assert (case.recipes, case.models) == (str(tmp_path / "mine.py"), tmp_path / "models")
+    assert kit.read_case(KIT / "cases" / "dense.yaml").models.is_dir()
+
+
+def test_a_worker_reads_recipes_of_a_file(tmp_path: kit.Path) -> None:
+    (tmp_path / "mine.py").write_text("def small():\n    return 'a configuration'\n")
+    assert worker.import_recipes(str(tmp_path / "mine.py")).small() == "a configuration"
+
+
+@pytest.mark.parametrize(
+    ("files", "is_taken"),
+    [(["helpers_cpp.py"], True), (["helpers_cpp.py", "Makefile"], False), ([], False)],
+    ids=["a wheel", "a source tree", "a wheel without helpers"],
+)
+def test_helpers_of_a_wheel_are_taken_and_those_of_a_source_tree_compiled(
+    tmp_path: kit.Path, monkeypatch: pytest.MonkeyPatch, files: list[str], is_taken: bool
+) -> None:
+    datasets = tmp_path / "megatron" / "core" / "datasets"
+    datasets.mkdir(parents=True)
+    for folder in (datasets, datasets.parent, datasets.parent.parent):
+        (folder / "__init__.py").touch()
+    (datasets / "utils.py").write_text("def compile_helpers():\n    raise SystemExit(1)\n")
+    for name in files:
+        (datasets / name).touch()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "megatron"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    worker.use_compiled_helpers()
+    utils = sys.modules["megatron.core.datasets.utils"]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "megatron"]:
+        monkeypatch.delitem(sys.modules, name)
+    if is_taken:
+        utils.compile_helpers()
+    else:
+        with pytest.raises(SystemExit):
+            utils.compile_helpers()

@@ -79,12 +79,14 @@ class MeasuredEdit:
     """Every run of the base in the session of the edit; empty where they are not known."""
     gpus: int | None = None
     """Those of the runs, where they are not as many as the base trace's."""
+    runs: int = 1
+    """Of the edit, each between two of the base."""
 
     @property
     def spread_ms(self) -> float:
-        """What one more run differs from the mean of the base's runs by; 0 for fewer than two runs."""
+        """What the mean of as many runs differs from the mean of the base's runs by; 0 for fewer than two of these."""
         count = len(self.base_runs_ms)
-        return stdev(self.base_runs_ms) * sqrt(1 + 1 / count) if count > 1 else 0.0
+        return stdev(self.base_runs_ms) * sqrt(1 / self.runs + 1 / count) if count > 1 else 0.0
 
     @property
     def kind(self) -> str:
@@ -139,6 +141,7 @@ def read_edits() -> tuple[MeasuredEdit, ...]:
             same_run=row["same_run"],
             is_set_aside=row.get("set_aside", False),
             base_runs_ms=base_runs_ms[row["group"]] if "group" in row else (),
+            runs=row.get("runs", 1),
             gpus=row.get("gpus"),
         )
         for row in pairs["edits"]

@@ -1,7 +1,7 @@
 """From what benchmarks/gpu measured to entries of measured_pairs.yaml: bases, predictions, pairs, in this order.
 
     python -m tools.collect_pairs bases OUT --into benchmarks/traces           # after --only capture
-    python -m tools.collect_pairs predict CASE ... --bases benchmarks/traces --out predictions.yaml
+    python -m tools.collect_pairs predict CASE.yaml ... --bases benchmarks/traces --out predictions.yaml
     python -m tools.collect_pairs pairs OUT --predictions predictions.yaml --machine "8 x H200 of one host, ..."
 
 ``bases`` scrubs each captured case of OUT, the folder of run_cases.py, and says how far it is understood: the
@@ -21,8 +21,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import sqrt
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any
 
 import click
@@ -37,11 +38,14 @@ KIT = ROOT / "benchmarks" / "gpu"
 sys.path.insert(0, str(KIT))
 
 from case import Case, Edit, read_case  # noqa: E402 - scripts beside the package
+from run_cases import CAPTURED  # noqa: E402
 
 ITERATION = re.compile(r"iteration\s+(\d+)/.*elapsed time per iteration")
 MEMORY = re.compile(r"\[Rank 0\] \(after (\d+) iterations\)")
 DATE = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[.\d]*\] iteration")
 LEAST_NOISE_MS = 1
+LEAST_RUNS = 3
+"""Of an edit, for the standard error of its gain to say more than what its runs differ by."""
 
 
 @click.group(help=__doc__)
@@ -97,14 +101,14 @@ def describe_base(path: Path) -> str:
 
 
 @cli.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("cases", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--bases", "folder", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
-def predict(names: Sequence[str], folder: Path, out: Path) -> None:
-    """Predict every edit of the cases NAMES. Run it before the edits run; a file that exists is not replaced."""
+def predict(cases: Sequence[Path], folder: Path, out: Path) -> None:
+    """Predict every edit of the files CASES. Run it before the edits run; a file that exists is not replaced."""
     if out.exists():
         raise click.UsageError(f"{out} exists: a prediction is made once")
-    found = {name: predict_case(read_case(KIT / "cases" / f"{name}.yaml"), folder / name) for name in names}
+    found = {case.stem: predict_case(read_case(case), folder / case.stem) for case in cases}
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     head = {"made_at": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", "commit": commit.stdout.strip()}
     out.write_text(yaml.safe_dump({**head, "cases": found}, sort_keys=False, default_flow_style=None, width=1000))
@@ -153,6 +157,8 @@ class Pair:
     base_ms: float
     edited_ms: float
     noise_ms: float
+    runs: int
+    """Of the edit."""
     began_at: str | None
     """When its first run wrote its first iteration, by the clock of that machine."""
 
@@ -166,7 +172,7 @@ def pairs(out: Path, predictions: Path, machine: str) -> None:
     made = yaml.safe_load(predictions.read_text())
     groups, edits, table = [], [], ["| pair | run | ms a step |", "|---|---|---|"]
     for lines in sorted(out.glob("**/runs.jsonl")):
-        runs = [run for run in map(json.loads, lines.read_text().splitlines()) if run["number"] != 99]
+        runs = [run for run in map(json.loads, lines.read_text().splitlines()) if run["number"] != CAPTURED]
         for run in runs:
             if run["median_ms"] is None:
                 click.echo(f"# {run['case']} {run['edit'] or 'base'} failed: {run['error']}")
@@ -196,11 +202,15 @@ def pair_runs(runs: Sequence[Mapping[str, Any]], folder: Path) -> list[Pair]:
         base_ms = mean(mean(beside) for _, beside, _ in several)
         gains = [1 - edited / mean(beside) for edited, beside, _ in several]
         noise = mean(max((max(beside) - min(beside)) / 2, spread) for _, beside, spread in several)
-        noise = max(noise, (max(gains) - min(gains)) / 2 * base_ms, LEAST_NOISE_MS)
+        if len(gains) >= LEAST_RUNS:
+            noise = 2 * stdev(gains) / sqrt(len(gains)) * base_ms  # twice the standard error of their mean
+        else:
+            noise = max(noise, (max(gains) - min(gains)) / 2 * base_ms)
+        noise = max(noise, LEAST_NOISE_MS)
         edited_ms = mean(edited for edited, _, _ in several)
         number = next(run["number"] for run in ran if run["edit"] == name)
         began_at = find_start(folder, f"{number:02d}-{name}")
-        found.append(Pair(name, round(base_ms, 1), round(edited_ms, 1), round(noise), began_at))
+        found.append(Pair(name, round(base_ms, 1), round(edited_ms, 1), round(noise), len(gains), began_at))
     return found
 
 
@@ -237,6 +247,7 @@ def describe_edit(case: str, pair: Pair, made: Mapping[str, Any]) -> dict[str, A
         "base_ms": pair.base_ms,
         "edited_ms": pair.edited_ms,
         "noise_ms": pair.noise_ms,
+        **({"runs": pair.runs} if pair.runs > 1 else {}),
         "same_run": False,
         **({"set_aside": True} if pair.began_at and made["made_at"] < pair.began_at else {}),
     }

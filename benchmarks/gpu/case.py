@@ -51,6 +51,12 @@ class Case:
     iterations: int
     warmup: int
     edits_between_bases: int
+    rounds: int
+    """How often every edit runs, with bases before and after each time."""
+    models: Path
+    """``<owner>/<model>/config.json`` of the models that recipes would ask the model hub for; of others it is asked."""
+    start_s: float
+    """About what a training takes beside its iterations, to plan a session with."""
     capture: bool
     metrics: bool
     """Whether the capture samples the GPU's hardware counters, too."""
@@ -63,15 +69,21 @@ class Case:
 
 
 DEFAULTS = {
-    "gpus": 2, "faults": {}, "edits_between_bases": 2, "capture": True, "metrics": False, "step_ms": 550,
-    "expect": None, "must_not": {},
+    "gpus": 2, "faults": {}, "edits_between_bases": 2, "rounds": 1, "capture": True, "metrics": False, "step_ms": 550,
+    "start_s": 11, "expect": None, "must_not": {}, "models": HERE.parents[1] / "tests" / "bridge" / "models",
 }  # fmt: skip
+"""``start_s``: the median of 41 trainings on two H200s. A case whose start compiles kernels states its own."""
 
 
 def read_case(path: Path) -> Case:
+    """The case of a file. Its recipes and models may be files and folders beside it."""
     layers = [yaml.safe_load((HERE / "common.yaml").read_text()), *_read_layers(path)]
     nearest = {name: value for layer in layers for name, value in layer.items() if name not in ("like", "edits")}
     edits = next((layer["edits"] for layer in reversed(layers) if "edits" in layer), ())
+    if nearest["recipes"].endswith(".py"):
+        nearest["recipes"] = str((path.parent / nearest["recipes"]).resolve())
+    if "models" in nearest:
+        nearest["models"] = (path.parent / nearest["models"]).resolve()
     return Case(**{
         **DEFAULTS,
         **nearest,
@@ -95,18 +107,19 @@ def read_edit(data: str | Mapping[str, Any]) -> Edit:
 
 
 def order(case: Case) -> Iterator[Edit]:
-    """base, edits, base, edits, ..., base."""
+    """base, edits, base, edits, ..., base; in every round anew."""
     yield BASE
-    for start in range(0, len(case.edits), case.edits_between_bases):
-        yield from case.edits[start : start + case.edits_between_bases]
-        yield BASE
+    for _ in range(case.rounds):
+        for start in range(0, len(case.edits), case.edits_between_bases):
+            yield from case.edits[start : start + case.edits_between_bases]
+            yield BASE
 
 
 def alike(cases: Iterable[Case]) -> list[list[Case]]:
     """The cases in groups that the same processes can train: the same recipes, as many GPUs, the same variables."""
     groups: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
-        groups.setdefault((case.recipes, case.gpus, *sorted(case.environment.items())), []).append(case)
+        groups.setdefault((case.recipes, case.models, case.gpus, *sorted(case.environment.items())), []).append(case)
     return list(groups.values())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,14 @@ from three_walls.bridge.real_bridge.verify_overrides import ask_bridge
 RELEASE, GPU = "0.6.2", "NVIDIA H200"
 PLATFORM = {"gpu_name": GPU, "gpu_major": 9, "transformer_engine": 2020, "torch": 2011}
 """The stack of the machines that the cases were written for, as tables/bridge-constraints.yaml writes it."""
-MODELS = Path(__file__).resolve().parents[2] / "tests" / "bridge" / "models"
 PREPARE = ("from megatron.bridge.training.config import ProfilingConfig", "cfg.profiling = ProfilingConfig()")
 """What worker.py does to a recipe before the overrides."""
 
 DELIBERATE = "model.moe_flex_dispatcher_backend=null"
 """The alltoall dispatcher reads no backend; the recipe's would be reported as one without effect."""
 
-START_S, REPORT_S, IMPORT_S = 11, 20, 30
-"""What a training takes beside its iterations (median of 41 on two H200s), a capture beside that (on nine), and an
-assumption for the import."""
+REPORT_S, IMPORT_S = 20, 30
+"""What a capture takes beside a training (median of nine on two H200s), and an assumption for the import."""
 
 Layout = Mapping[str, Any]
 SIZES = {
@@ -108,29 +107,33 @@ def runs_of(case: Case, only: str | None) -> Iterator[Edit]:
 
 
 def ask_about(runs: Sequence[tuple[Case, Edit]], python: str | None) -> list[dict[str, Any]]:
-    """What Megatron-Bridge makes of each run: the bridge runner's results, empty ones without ``python``."""
+    """What Megatron-Bridge makes of each run: the bridge runner's results. Empty ones without ``python``, and for
+    recipes of a file, which the runner does not read."""
     nothing: dict[str, Any] = {"values": {}, "dump": {}, "message": ""}
-    if python is None:
-        return [nothing for _ in runs]
-    request = {
-        "gpu_name": GPU,
-        "transformer_engine": "2.20.2",
-        "models": str(MODELS),
-        "cases": [
-            {
-                "recipe": case.recipe,
-                "prepare": PREPARE,
-                "overrides": overrides_of(case, edit, Path("out")),
-                "environment": {**case.environment, **edit.environment},
-                "world_size": case.gpus,
-                "show": list(SIZES.values()),
-                "dump": True,
-                "alone": False,
-            }
-            for case, edit in runs
-        ],
-    }
-    return list(ask_bridge(python, request)["results"])
+    asked = [run for run in runs if python and not run[0].recipes.endswith(".py")]
+    answers: list[dict[str, Any]] = []
+    for models, same in groupby(asked, key=lambda run: run[0].models):
+        request = {
+            "gpu_name": GPU,
+            "transformer_engine": "2.20.2",
+            "models": str(models),
+            "cases": [
+                {
+                    "recipe": case.recipe,
+                    "prepare": PREPARE,
+                    "overrides": overrides_of(case, edit, Path("out")),
+                    "environment": {**case.environment, **edit.environment},
+                    "world_size": case.gpus,
+                    "show": list(SIZES.values()),
+                    "dump": True,
+                    "alone": False,
+                }
+                for case, edit in same
+            ],
+        }
+        answers += ask_bridge(str(python), request)["results"]
+    found = iter(answers)
+    return [next(found) if run in asked else nothing for run in runs]
 
 
 def check(case: Case, edit: Edit, answer: Mapping[str, Any]) -> Iterator[str]:
@@ -185,6 +188,6 @@ def check_layout(case: Case, layout: Layout) -> Iterator[str]:
 def estimate(case: Case, only: str | None) -> float:
     """About how many seconds the case takes, without the import."""
     edits = list(order(case)) if only != "capture" else []
-    training = sum(START_S + (edit.iterations or case.iterations) * case.step_ms / 1000 for edit in edits)
+    training = sum(case.start_s + (edit.iterations or case.iterations) * case.step_ms / 1000 for edit in edits)
     captured = case.capture and only != "edits"
-    return training + captured * (START_S + REPORT_S + (case.iterations + 2) * case.step_ms / 1000)
+    return training + captured * (case.start_s + REPORT_S + (case.iterations + 2) * case.step_ms / 1000)

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,12 @@ from cpus import share_cpus, show_cpus
 
 HERE = Path(__file__).resolve().parent
 STEP_TIME = re.compile(rb"elapsed time per iteration \(ms\): ([0-9.]+)")
+ERROR = re.compile(r"[\w.]*(Error|Exception)\b|make.*: \*\*\* ")
+"""How tracebacks and make begin the line that says why they end."""
+RANK = re.compile(r"^\[rank\d+\]: ?")
 GPU_FIELDS = "index,clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active,memory.used"
+CAPTURED = 99
+"""The number of the captured base."""
 RUN_LIMIT_S = 180
 """A training that takes longer hangs."""
 CAPTURE = (
@@ -79,7 +84,10 @@ def main() -> None:
     parser.add_argument("cases", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, help="folder for what comes out")
     parser.add_argument("--nsys", default="nsys", help="Nsight Systems' command")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after so many seconds")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="after so many seconds start the closing base alone"
+    )
+    parser.add_argument("--rounds", type=int, help="run every edit so often, between bases; else as the case says")
     parser.add_argument(
         "--only", choices=("capture", "edits"), help="capture the bases only, or time without capturing"
     )
@@ -88,6 +96,8 @@ def main() -> None:
     parser.add_argument("--python", help="for a dry run: an interpreter with Megatron-Bridge, which then judges, too")
     options = parser.parse_args()
     cases = [read_case(path) for path in options.cases]
+    if options.rounds:
+        cases = [replace(case, rounds=options.rounds) for case in cases]
     if options.dry_run:
         from dry_run import report  # the only part that needs three-walls
 
@@ -101,10 +111,16 @@ def main() -> None:
         capture(cases, options.out, options.nsys, deadline, pins)
     if options.only != "capture":
         for number, same in enumerate(alike(cases)):
-            supply = Supply(same[0], options.out / "workers" / str(number), pins)
+            supply = Supply(same[0], unused(options.out / f"workers{number}"), pins)
             for case in same:
                 measure(case, supply, options.out / case.name, options.nsys, deadline, pins)
             supply.stop()
+
+
+def unused(folder: Path) -> Path:
+    """The folder, or the first beside it with a further number that does not exist: a command may be repeated."""
+    names = itertools.chain([folder], (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2)))
+    return next(name for name in names if not name.exists())
 
 
 class Workers:
@@ -118,7 +134,7 @@ class Workers:
         edit: Edit = BASE,
         before: Sequence[Sequence[str]] = (),
     ) -> None:
-        self.folders = [folder / f"worker{rank}" for rank in range(case.gpus)]
+        self.folders = [unused(folder / f"worker{rank}") for rank in range(case.gpus)]
         self.cpus = tuple(pins[: case.gpus]) if pins else ()
         self.processes = []
         self.jobs = 0
@@ -129,6 +145,7 @@ class Workers:
                 sys.executable,
                 str(HERE / "worker.py"),
                 case.recipes,
+                str(case.models),
                 str(own),
             ]
             # A profiler records the environment that a process began with, and libraries read some of it when loaded.
@@ -216,7 +233,7 @@ def capture(cases: Sequence[Case], folder: Path, nsys: str, deadline: float, pin
             print(f"{case.name}: no time left for a capture", flush=True)
             continue
         profiled = Edit("base", profiler="capture")
-        run = train(case, profiled, 99, started[case.name], folder / case.name)
+        run = train(case, profiled, CAPTURED, started[case.name], folder / case.name)
         started[case.name].end()
         write_line(run, folder / case.name)
         if case.expect is not None:
@@ -233,16 +250,31 @@ def measure(case: Case, supply: Supply, folder: Path, nsys: str, deadline: float
         for edit in case.edits
         if edit.profiler and TRACES[edit.profiler]
     }
-    for number, edit in enumerate(order(case)):
+    first = count_runs(folder)
+    last = BASE
+    for number, edit in enumerate(order(case), first):
         if time.monotonic() > deadline:
-            print(f"{case.name}: no time left for {edit.name}", flush=True)
-            break
+            if last is BASE:
+                print(f"{case.name}: no time left for {edit.name}", flush=True)
+                break
+            edit = BASE  # the edit before it tells more with a base on either side
         workers = profiled.get(edit.name) or supply.take()
         run = train(case, edit, number, workers, folder)
         write_line(run, folder)
         print(f"{case.name} {edit.name}: {run.median_ms} ms {run.quartiles_ms} {run.error or ''}", flush=True)
         if edit.name in profiled:
             workers.stop(90)
+        if run.error and number == first:
+            print(f"{case.name}: the base failed, so its edits do not run", flush=True)
+            break
+        last = edit
+
+
+def count_runs(folder: Path) -> int:
+    """How many timed runs a folder holds: those of a repeated command have the next numbers."""
+    lines = folder / "runs.jsonl"
+    numbers = [json.loads(line)["number"] for line in lines.read_text().splitlines()] if lines.exists() else []
+    return sum(number != CAPTURED for number in numbers)
 
 
 def write_line(run: Run, folder: Path) -> None:
@@ -309,13 +341,15 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def last_error(logs: Sequence[Path]) -> str | None:
+    """The last line that names an error, in the first log with one; else the last line of the first log with any."""
+    ends = []
     for log in logs:
-        lines = [
-            line for line in log.read_text(errors="replace").splitlines() if re.match(r"\w*(Error|Exception)\b", line)
-        ]
-        if lines:
-            return lines[-1][:500]
-    return None
+        lines = [RANK.sub("", line) for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if ERROR.match(line)]
+        if errors:
+            return errors[-1][:500]
+        ends += lines[-1:]
+    return ends[0][:500] if ends else None
 
 
 def summarize_gpus(lines: Sequence[str]) -> tuple[str, ...]:

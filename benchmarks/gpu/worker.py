@@ -1,6 +1,6 @@
 """One rank: imports Megatron-Bridge, then trains what the files job0.json, job1.json, ... in its folder ask for.
 
-    python worker.py RECIPES FOLDER
+    python worker.py RECIPES MODELS FOLDER
 
 Importing takes longer than a short training, so a training runs in a fork of this process, if a fork can use the GPU:
 the file ``ready`` says ``forks`` or ``once``. A job holds ``recipe``, ``overrides`` (as Megatron-Bridge's command line
@@ -39,8 +39,9 @@ UNUSED = ("nvidia_resiliency_ext", "modelopt", "diffusers", "wandb")
 
 
 def main() -> None:
-    recipes, folder = sys.argv[1], Path(sys.argv[2])
-    import_bridge(recipes)
+    recipes, models, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    import_bridge(models)
+    module = import_recipes(recipes)
     can_fork = run_forked(lambda: importlib.import_module("torch").cuda.init()) == 0
     write(folder / "ready", "forks" if can_fork else "once")
     for number in itertools.count():
@@ -51,7 +52,7 @@ def main() -> None:
             time.sleep(0.02)
         job = json.loads(job_file.read_text())
         start = run_forked if job["fork"] else as_status
-        status = start(partial(run, job, recipes))
+        status = start(partial(run, job, module))
         write(folder / f"status{number}", str(status))
 
 
@@ -61,7 +62,18 @@ def write(path: Path, text: str) -> None:
     path.with_suffix(".part").rename(path)
 
 
-def import_bridge(recipes: str) -> None:
+def import_recipes(recipes: str) -> types.ModuleType:
+    """The module of a name below RECIPES, or of a Python file."""
+    if not recipes.endswith(".py"):
+        return importlib.import_module(f"{RECIPES}.{recipes}")
+    spec = importlib.util.spec_from_file_location(Path(recipes).stem, recipes)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def import_bridge(models: str) -> None:
     # Asking for a GPU must not start CUDA: a fork could not use it then.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     sys.path.insert(0, str(REPOSITORY / "three_walls" / "bridge" / "real_bridge"))
@@ -69,9 +81,9 @@ def import_bridge(recipes: str) -> None:
     missing = tuple(name for name in UNUSED if importlib.util.find_spec(name) is None)
     sys.meta_path.append(stubs._StandInFinder(missing))
     world_size = os.environ["WORLD_SIZE"]
-    stubs.install_stubs({"models": str(REPOSITORY / "tests" / "bridge" / "models")})
+    stubs.install_stubs({"models": models})
     os.environ["WORLD_SIZE"] = world_size  # the stand-ins take it for that of a single process, and drop it
-    importlib.import_module(f"{RECIPES}.{recipes}")
+    use_compiled_helpers()
     importlib.import_module("megatron.bridge.training.pretrain")
     importlib.import_module("megatron.bridge.training.gpt_step")
     if importlib.util.find_spec(APEX_KERNELS) is None:
@@ -80,6 +92,15 @@ def import_bridge(recipes: str) -> None:
         for module in ("train", "eval"):
             training: Any = importlib.import_module(f"megatron.bridge.training.{module}")
             training.get_tensor_shapes_adjust_fn_for_distillation = lambda *_, **__: None
+
+
+def use_compiled_helpers() -> None:
+    """Let a training take the dataset helpers that the wheel of Megatron Core holds. Some releases compile them in any
+    case, by a Makefile that the wheel lacks, and exit."""
+    utils: Any = importlib.import_module("megatron.core.datasets.utils")
+    has_makefile = (Path(utils.__file__).parent / "Makefile").exists()
+    if not has_makefile and importlib.util.find_spec("megatron.core.datasets.helpers_cpp"):
+        utils.compile_helpers = lambda: None
 
 
 def accumulate_without_apex() -> None:
@@ -116,7 +137,7 @@ def as_status(work: Callable[[], None]) -> int:
     return 0
 
 
-def run(job: dict[str, Any], recipes: str) -> None:
+def run(job: dict[str, Any], recipes: types.ModuleType) -> None:
     """Train, with all output in the job's log. A training that hangs ends with SIGALRM."""
     signal.alarm(job["limit_s"])
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -149,13 +170,13 @@ def push_fewer_ranges(*, every_other: bool) -> None:
     profiler.emit_nvtx, training.train_step = start, step
 
 
-def train(job: dict[str, Any], recipes: str) -> None:
+def train(job: dict[str, Any], recipes: types.ModuleType) -> None:
     from megatron.bridge.training.config import ProfilingConfig
     from megatron.bridge.training.gpt_step import forward_step
     from megatron.bridge.training.pretrain import pretrain
     from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
 
-    config = getattr(importlib.import_module(f"{RECIPES}.{recipes}"), job["recipe"])()
+    config = getattr(recipes, job["recipe"])()
     # Overrides of `profiling.` fail while the recipe has none.
     config.profiling = ProfilingConfig()
     config = process_config_with_overrides(config, cli_overrides=job["overrides"])

@@ -15,6 +15,8 @@ from tools import collect_pairs
 from tools.accuracy import Comparison, MeasuredEdit
 from tools.collect_pairs import Edit, ask, cli, pair_runs, read_case, shorten_log
 
+MID_SIZE = str(collect_pairs.KIT / "cases" / "mid-size.yaml")
+
 
 def run(
     number: int, edit: str | None, ms: float | None, quartiles: tuple[float, float] | None = None
@@ -36,6 +38,15 @@ def test_an_edit_is_compared_with_the_bases_beside_it_over_all_of_its_runs(tmp_p
     assert (a.name, a.base_ms, a.edited_ms) == ("a", 107.5, 89.5)  # (105 + 110) / 2 and (80 + 99) / 2
     assert a.noise_ms == round((0.238 - 0.1) / 2 * 107.5)  # half of what gains of 24% and of 10% differ by
     assert (b.base_ms, b.edited_ms, b.noise_ms) == (105.0, 90.0, 10)  # half of its own quartiles' distance
+
+
+def test_the_noise_of_an_edit_that_ran_often_is_twice_the_standard_error_of_its_gain(tmp_path: Path) -> None:
+    lines = [run(0, None, 100.0)]
+    for number, ms in enumerate((97.0, 98.0, 99.0, 98.0)):
+        lines += [run(2 * number + 1, "a", ms), run(2 * number + 2, None, 100.0)]
+    [pair] = pair_runs(lines, tmp_path)
+    assert (pair.base_ms, pair.edited_ms, pair.runs) == (100.0, 98.0, 4)
+    assert pair.noise_ms == 1  # 2 x 0.82 / 2 = 0.8, and no less than 1
 
 
 def test_an_edit_after_the_last_base_has_one_neighbour_and_one_without_any_is_left_out(tmp_path: Path) -> None:
@@ -77,17 +88,17 @@ def predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(collect_pairs, "compare", answer)
     monkeypatch.setattr(collect_pairs, "load_base", lambda path: path)
     path = tmp_path / "predictions.yaml"
-    done = CliRunner().invoke(cli, ["predict", "mid-size", "--bases", str(tmp_path), "--out", str(path)])
+    done = CliRunner().invoke(cli, ["predict", MID_SIZE, "--bases", str(tmp_path), "--out", str(path)])
     assert done.exit_code == 0, done.output
     return path
 
 
 def test_a_prediction_says_how_it_was_asked_for_and_is_made_once(predictions: Path, tmp_path: Path) -> None:
     found = yaml.safe_load(predictions.read_text())["cases"]["mid-size"]
-    assert set(found) == {edit.name for edit in read_case(collect_pairs.KIT / "cases" / "mid-size.yaml").edits}
+    assert set(found) == {edit.name for edit in read_case(Path(MID_SIZE)).edits}
     assert found["micro-batch-4"] == {"set": ["micro_batch_size=4"], "gain_percent": [10.0, 20.0, 30.0]}
     assert found["permute-fusion"] == {"not_predicted": "no trace says so"}
-    again = CliRunner().invoke(cli, ["predict", "mid-size", "--bases", str(tmp_path), "--out", str(predictions)])
+    again = CliRunner().invoke(cli, ["predict", MID_SIZE, "--bases", str(tmp_path), "--out", str(predictions)])
     assert again.exit_code == 2
 
 
