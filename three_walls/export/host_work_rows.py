@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-import numpy as np
 import polars as pl
 
 from three_walls.export.kernel_table import DescribedOperations, name_part
@@ -22,6 +22,7 @@ from three_walls.lib.measurement import Measurement
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
 from three_walls.step.compute_gaps import Cause
+from three_walls.step.intervals import DURATION, find_next, merge_overlapping, sweep
 from three_walls.step.operators import generalize, is_place, read_named_ranges
 from three_walls.step.ownership import OWNER
 from three_walls.step.step_rows import GapCause, RankReport
@@ -29,7 +30,6 @@ from three_walls.step.step_tables import GapCauses, Intervals, NamedRanges, Oper
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMPUTE_CATEGORIES, IDLE_BUCKETS
 from three_walls.trace.read_tables import THREADS_PER_PROCESS
-from three_walls.trace.schemas import Int64Array
 
 MOST_ROWS = 60
 MOST_RANGES_SHOWN = 4
@@ -41,8 +41,13 @@ SEPARATOR = " > "
 
 _OPERATOR = "::"
 """In the names of operators (``aten::mm``) and of nothing that a user calls a range."""
-_NO_RANGE = 0
 _NEVER = 2**62
+_NO_RANGE = -1
+_STATES = ("in a CUDA call", "device idle", "starved")
+"""Of a thread; starved: no compute kernel runs, because this thread has not launched the next one."""
+_Place = tuple[tuple[str, ...], str]
+"""The ranges around except operators, the outer first, and the innermost operator."""
+_NO_PLACE: _Place = ((), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +80,17 @@ def host_work(
     operations, ranges, gaps = described_operations, named_ranges, attribution.compute_gaps.stretches
     gaps = gaps.filter((pl.col("rank_index") == step.rank_index) & (pl.col("step") == step.step))
     threads = sorted(operations["launch_thread"].drop_nulls().unique().to_list())
-    calls = (
-        timeline.api_calls.during({step.trace.capture_id: [step.window]})
-        .frame()
-        .filter(
-            pl.col("thread").is_in(threads) & (pl.col("start_ns") < step.end_ns) & (pl.col("end_ns") > step.start_ns)
-        )
-    )
+    calls = timeline.api_calls.during({step.trace.capture_id: [step.window]}).frame()
+    called = merge_overlapping(calls.with_columns(pl.col("start_ns", "end_ns").clip(*step.window)), ["thread"])
     starved = _find_starved_threads(step, timeline, gaps)
-    idle = _Stretches.of(step.slices.filter(OWNER.is_in(IDLE_BUCKETS)))
+    idle = step.slices.filter(OWNER.is_in(IDLE_BUCKETS))
     rows: list[HostWorkRow] = []
     for thread in threads:
         is_own = pl.col("thread") == thread
-        in_calls = _Stretches.of(calls.filter(is_own))
+        in_calls = called.filter(is_own)
         launches = operations.filter(pl.col("launch_thread") == thread).sort("launch_start_ns", "start_ns")
-        own_starved = _Stretches.of(starved.filter(is_own))
-        of_thread = _measure_thread(step, ranges.filter(is_own), launches, in_calls, idle, own_starved)
-        outside_ns = step.step_ns - int(in_calls.within(*np.array([[step.start_ns], [step.end_ns]])).sum())
+        of_thread = _measure_thread(step, ranges.filter(is_own), launches, (in_calls, idle, starved.filter(is_own)))
+        outside_ns = step.step_ns - in_calls.select(DURATION.sum()).item()
         assert sum(row.ns for row in of_thread) == outside_ns, (
             "host work does not sum to the time outside of CUDA calls"
         )
@@ -148,139 +147,63 @@ def _sum_starvation(rows: Sequence[HostWorkRow]) -> dict[str, int]:
     return sums
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretches:
-    """Stretches of time without overlaps, in order."""
-
-    starts: Int64Array
-    ends: Int64Array
-
-    @staticmethod
-    def of(intervals: Intervals) -> _Stretches:
-        """The union of ``intervals`` (start_ns, end_ns)."""
-        ordered = intervals.filter(pl.col("end_ns") > pl.col("start_ns")).sort("start_ns")
-        starts, ends = ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy()
-        covered = np.maximum.accumulate(ends) if len(ends) else ends
-        begins = np.append(True, starts[1:] > covered[:-1])[: len(starts)]
-        last = np.append(begins[1:], True)[: len(starts)]
-        return _Stretches(starts[begins], covered[last])
-
-    def until(self, at: Int64Array) -> Int64Array:
-        """How much of the stretches lies before each instant."""
-        before = np.append(0, np.cumsum(self.ends - self.starts))
-        place = np.searchsorted(self.starts, at, side="right")
-        beyond = np.append(0, self.ends)[place] - at
-        return np.asarray(before[place] - np.where(place > 0, np.maximum(0, beyond), 0), dtype=np.int64)
-
-    def within(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """How much of the stretches lies between each pair of instants."""
-        return np.asarray(self.until(end) - self.until(start), dtype=np.int64)
-
-    def overlap(self, other: _Stretches) -> _Stretches:
-        """What is in both."""
-        bounds = _sort_unique(self.starts, self.ends, other.starts, other.ends)
-        at = bounds[:-1]
-        inside = np.ones(len(at), dtype=np.bool_)
-        for part in (self, other):
-            opened, closed = (np.searchsorted(times, at, side="right") for times in (part.starts, part.ends))
-            inside &= opened > closed
-        return _Stretches(at[inside], bounds[1:][inside])
-
-
-def _sort_unique(*times: Int64Array) -> Int64Array:
-    ordered = np.sort(np.concatenate(times))
-    return np.asarray(ordered[np.append(True, ordered[1:] > ordered[:-1])[: len(ordered)]], dtype=np.int64)
-
-
 def _find_starved_threads(step: StepView, timeline: Timeline, gaps: GapCauses) -> pl.DataFrame:
     """Gaps without compute that no CUDA call explains, with the ``thread`` whose launch ended them."""
-    columns = ("start_ns", "end_ns", "category", "launch_start_ns", "launch_thread")
-    computing = (
-        take_rank(timeline.operations, step.rank_index)
-        .select(columns)
-        .filter(
-            (pl.col("start_ns") >= step.start_ns)
-            & pl.col("category").is_in(list(COMPUTE_CATEGORIES))
-            & (pl.col("end_ns") > pl.col("start_ns"))
-        )
+    computing = take_rank(timeline.operations, step.rank_index).filter(
+        (pl.col("start_ns") >= step.start_ns) & pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0)
     )
-    following = computing.sort("start_ns", pl.col("launch_start_ns").fill_null(_NEVER), maintain_order=True)
-    return (
-        gaps.filter(pl.col("cause") == str(Cause.NOTHING_VISIBLE))
-        .sort("end_ns")
-        .join_asof(
-            following.select(thread="launch_thread", next_ns="start_ns"),
-            left_on="end_ns",
-            right_on="next_ns",
-            strategy="forward",
-            check_sortedness=False,
-        )
-        .select("start_ns", "end_ns", "thread")
-    )
+    starved = gaps.filter(pl.col("cause") == str(Cause.NOTHING_VISIBLE))
+    ended_by = find_next(computing, starved, [], ["launch_start_ns"])
+    return starved.select("start_ns", "end_ns", thread=computing["launch_thread"].gather(ended_by))
 
 
 def _measure_thread(
-    step: StepView,
-    ranges: NamedRanges,
-    launches: Operations,
-    in_calls: _Stretches,
-    idle: _Stretches,
-    starved: _Stretches,
+    step: StepView, ranges: NamedRanges, launches: Operations, states: Sequence[Intervals]
 ) -> list[HostWorkRow]:
     """A row per place of a thread, in no order. ``launches``: its operations in the order of their launches.
 
-    ``in_calls``: in CUDA calls; ``idle``: nothing runs on the device; ``starved``: no compute kernel runs, because this
-    thread has not launched the next one.
+    ``states``: when it is in each of :data:`_STATES`.
     """
-    nested = _nest(ranges, step.window)
-    launched = launches["launch_start_ns"].to_numpy()
-    inside = launched[(launched > step.start_ns) & (launched < step.end_ns)]
-    bounds = _sort_unique(nested.bounds, inside, np.array(step.window, dtype=np.int64))
-    starts, ends = bounds[:-1], bounds[1:]
-    stretch = np.searchsorted(nested.bounds, starts, side="right") - 1
-    labels = launches.select("module", "direction").rows()
-    known = {label: place for place, label in enumerate(dict.fromkeys([*labels, (None, None)]))}
-    label_of = np.array([known[label] for label in [*labels, (None, None)]], dtype=np.int64)
-    place = nested.place[stretch] * len(known) + label_of[np.searchsorted(launched, starts, side="left")]
-    outside_ns = ends - starts - in_calls.within(starts, ends)
-    idle_ns = idle.within(starts, ends) - in_calls.overlap(idle).within(starts, ends)
-    frame = pl.DataFrame(
-        {
-            "place": place,
-            "ns": outside_ns,
-            "idle_ns": idle_ns,
-            "starved_ns": starved.within(starts, ends),
-            "range": nested.range[stretch],
-        }
+    nested, places = _nest(ranges, step.window)
+    launched = launches["launch_start_ns"].unique()
+    inside = launched.filter(launched.is_between(*step.window, closed="none"))
+    bounds = pl.concat([nested["start_ns"], inside, pl.Series([*step.window])]).unique().sort()
+    stretches = (
+        pl.DataFrame({"start_ns": bounds[:-1], "end_ns": bounds[1:]})
+        .join_asof(nested, on="start_ns")
+        .join_asof(
+            launches.select("launch_start_ns", "module", "direction"),
+            left_on="start_ns",
+            right_on="launch_start_ns",
+            strategy="forward",
+        )
     )
-    in_range = pl.col("range").filter(pl.col("range") >= 0)
-    sums = frame.group_by("place").agg(pl.col("ns", "idle_ns", "starved_ns").sum(), calls=in_range.n_unique())
+    labelled = [
+        part.select("start_ns", "end_ns", state=pl.lit(name)) for name, part in zip(_STATES, states, strict=True)
+    ]
+    in_call, idle, starved = (pl.col("active") & (1 << bit) != 0 for bit in range(len(_STATES)))
+    sums = (
+        sweep(pl.concat(labelled), stretches, "state", _STATES, by=[], carry=["place", "module", "direction", "range"])
+        .group_by("module", "direction", "place", maintain_order=True)
+        .agg(
+            ns=DURATION.filter(~in_call).sum(),
+            idle_ns=DURATION.filter(~in_call & idle).sum(),
+            starved_ns=DURATION.filter(starved).sum(),
+            calls=pl.col("range").filter(pl.col("range") != _NO_RANGE).n_unique(),
+        )
+    )
     thread = launches["launch_thread"][0] % THREADS_PER_PROCESS
-    names, label_names = nested.names, list(known)
     return [
-        HostWorkRow(thread, *label_names[place % len(known)], *names[place // len(known)], *times)
-        for place, *times in sums.iter_rows()
+        HostWorkRow(thread, module, direction, SEPARATOR.join(places[place][0]), places[place][1], *times)
+        for module, direction, place, *times in sums.iter_rows()
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Nested:
-    """The time of a thread, cut where its ranges open and close."""
+def _nest(ranges: NamedRanges, window: tuple[int, int]) -> tuple[pl.DataFrame, list[_Place]]:
+    """The time of a thread within ``window``, cut where its ranges open and close; and the places in it.
 
-    bounds: Int64Array
-    """Where stretches begin."""
-    place: Int64Array
-    """Per stretch the place that it is in."""
-    range: Int64Array
-    """Per stretch the innermost range, or -1."""
-    names: Sequence[tuple[str, str]]
-    """Per place the ranges around it except operators, and the innermost operator."""
-
-
-def _nest(ranges: NamedRanges, window: tuple[int, int]) -> _Nested:
-    """``ranges`` of one thread, NAMED_RANGES, nested within ``window``.
-
-    A range inside as many others as ``limits.MOST_NESTED_RANGES`` is not distinguished from the one around it.
+    Per stretch ``start_ns``, the number of its ``place``, and the number of the innermost ``range``. A range inside as
+    many others as ``limits.MOST_NESTED_RANGES`` is not distinguished from the one around it.
     """
     begin, until = window
     clipped = ranges.select(
@@ -289,52 +212,42 @@ def _nest(ranges: NamedRanges, window: tuple[int, int]) -> _Nested:
         "name",
         "has_sequence",
     ).filter(pl.col("end_ns") > begin, pl.col("start_ns") < until)
-    bounds, places, innermost = [begin], [_NO_RANGE], [-1]
-    stack: list[tuple[int, int, int]] = [(_NEVER, _NO_RANGE, -1)]  # end, place, range
-    children: dict[tuple[int, str, bool], int] = {}
-    paths: list[tuple[int, str, bool]] = [(_NO_RANGE, "", False)]
+    numbers: dict[_Place, int] = {_NO_PLACE: 0}
+    starts, places, innermost = [begin], [0], [_NO_RANGE]
+    stack: list[tuple[int, _Place, int]] = [(_NEVER, _NO_PLACE, _NO_RANGE)]  # end, place, range
 
     def begin_stretch(at_ns: int) -> None:
-        _, place, innermost_range = stack[-1]
-        bounds.append(at_ns)
-        places.append(place)
-        innermost.append(innermost_range)
+        _, place, index = stack[-1]
+        starts.append(at_ns)
+        places.append(numbers.setdefault(place, len(numbers)))
+        innermost.append(index)
 
     for index, (start, end, name, has_sequence) in enumerate(clipped.iter_rows()):
         while stack[-1][0] <= start:
             begin_stretch(stack.pop()[0])
         if len(stack) > limits.MOST_NESTED_RANGES:
             continue
-        path = (stack[-1][1], name, has_sequence)
-        place = children.setdefault(path, len(paths))
-        if place == len(paths):
-            paths.append(path)
-        stack.append((end, place, index))
+        stack.append((end, _enter(stack[-1][1], name, has_sequence), index))
         begin_stretch(start)
     while len(stack) > 1:
         begin_stretch(stack.pop()[0])
     # Ranges that overlap without nesting end after the one around them: what is noted last begins last.
-    at = np.maximum.accumulate(np.array(bounds))
-    is_last = np.append(at[1:] > at[:-1], True)
-    name_of_path = [_name(paths, place) for place in range(len(paths))]
-    names = {name: place for place, name in enumerate(dict.fromkeys(name_of_path))}
-    of_path = np.array([names[name] for name in name_of_path])
-    return _Nested(at[is_last], of_path[places][is_last], np.array(innermost)[is_last], list(names))
+    stretches = pl.DataFrame({"start_ns": starts, "place": places, "range": innermost})
+    stretches = stretches.with_columns(pl.col("start_ns").cum_max())
+    return stretches.filter(pl.col("start_ns").ne_missing(pl.col("start_ns").shift(-1))), [*numbers]
 
 
-def _name(paths: Sequence[tuple[int, str, bool]], place: int) -> tuple[str, str]:
-    """The ranges of a place except operators, and the innermost operator; both empty outside of all ranges."""
-    names: list[str] = []
-    operator = ""
-    while place != _NO_RANGE:
-        place, name, has_sequence = paths[place]
-        if not is_place(name):
-            continue
-        if has_sequence or _OPERATOR in name:
-            operator = operator or generalize(name)
-        elif len(names) < MOST_RANGES_SHOWN and (general := generalize(name)) not in names:
-            names.append(general)
-    return SEPARATOR.join(reversed(names)), operator
+@lru_cache(maxsize=20_000)
+def _enter(around: _Place, name: str, has_sequence: bool) -> _Place:
+    """The place within a range in the place ``around``."""
+    if not is_place(name):
+        return around
+    names, operator = around
+    general = generalize(name)
+    if has_sequence or _OPERATOR in name:
+        return names, general
+    outer = tuple(name for name in names if name != general)
+    return (*outer, general)[-MOST_RANGES_SHOWN:], operator
 
 
 def _list_longest(rows: Sequence[HostWorkRow]) -> tuple[HostWorkRow, ...]:
