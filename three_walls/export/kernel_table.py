@@ -132,8 +132,8 @@ def described_operations(step: StepView, measured_step: MeasuredStep, operators:
             labels = [of_rank[name] for name in dtypes]
     names = []
     for thread, at_ns in operations.select("launch_thread", "launch_start_ns").iter_rows():
-        innermost = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
-        around = (operators.found[index].name for index in operators.around(innermost))
+        ranges = operators.around(operators.innermost(thread, at_ns))
+        around = (operators.found[index].name for index in ranges)
         names.append(next((generalize(name) for name in around if is_place(name)), ""))
     return operations.with_columns(
         *labels,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -112,7 +112,7 @@ def _read_contexts(launches: Operations, operators: Operators) -> list[Context]:
     contexts = []
     last: dict[int | None, str] = {}
     for thread, at_ns in zip(launches["launch_thread"], launches["launch_start_ns"], strict=True):
-        index = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
+        index = operators.innermost(thread, at_ns)
         if index not in of_range:
             for around in reversed([around for around in operators.around(index) if around not in of_range]):
                 of_range[around] = read(around)
@@ -224,7 +224,7 @@ def _direct_by_attention(
     of_thread: dict[int | None, set[str]] = defaultdict(set)
     for place, direction in direction_of.items():
         of_thread[threads[place]].add(direction)
-    rows = _Rows.read(launches)
+    rows, keys = Launches.of(launches, "category"), list_keys(launches)
     forward_threads = {thread for thread, found in of_thread.items() if found == {FORWARD}}
     forward = [place for place, thread in enumerate(threads) if thread in forward_threads]
     for place in forward:
@@ -234,29 +234,11 @@ def _direct_by_attention(
     lengths = {sum(direction_of.get(place) == FORWARD for place in run) for run in runs}
     if not forward and len(lengths) > 1 and 1 in lengths:
         return of_launch, replay  # layers of two micro-batches interleave, and nothing shows who launched what
-    usual = _describe_forward(rows, runs, direction_of, is_whole=bool(forward))
+    usual = _describe_forward(rows, keys, runs, direction_of, is_whole=bool(forward))
     if RECOMPUTE in known and not usual.gemms:
         return [None] * launches.height, replay  # nothing tells a replayed layer from attention alone
-    _direct_in_order(rows, mixed, direction_of, usual, of_launch, replay)
+    _direct_in_order(rows, keys, mixed, direction_of, usual, of_launch, replay)
     return of_launch, replay
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The launches of a rank by place."""
-
-    categories: list[str]
-    keys: list[str]
-    """What launches of one program agree in: the kernel, or the category of a GEMM, whose kernel depends on tokens."""
-    phases: list[str | None]
-    streams: list[int]
-
-    @classmethod
-    def read(cls, launches: Operations) -> _Rows:
-        categories = launches["category"].cast(pl.String).to_list()
-        return cls(
-            categories, list_keys(launches), launches["phase"].cast(pl.String).to_list(), launches["stream"].to_list()
-        )
 
 
 def list_keys(launches: Operations) -> list[str]:
@@ -283,7 +265,12 @@ def _forward_runs(places: Sequence[int], direction_of: dict[int, str]) -> Iterab
 
 
 def _describe_forward(
-    rows: _Rows, runs: Iterable[Sequence[int]], direction_of: dict[int, str], *, is_whole: bool
+    rows: Launches,
+    keys: Sequence[str],
+    runs: Iterable[Sequence[int]],
+    direction_of: Mapping[int, str],
+    *,
+    is_whole: bool,
 ) -> _Forward:
     """``is_whole``: the runs hold whole layers; else each begins and ends with the attention of one."""
     before: Counter[tuple[str, ...]] = Counter()
@@ -293,16 +280,12 @@ def _describe_forward(
         marks = [number for number, place in enumerate(run) if direction_of.get(place) == FORWARD]
         if len(marks) < 1 + (not is_whole):
             continue
-        launches = Launches(
-            [rows.categories[place] for place in run],
-            [rows.phases[place] for place in run],
-            [rows.streams[place] for place in run],
-        )
-        for number, (mark, (begin, end)) in enumerate(zip(marks, bound_layers(launches, marks, FORWARD), strict=True)):
+        bounds = bound_layers(rows.take(run), marks, FORWARD)
+        for number, (mark, (begin, end)) in enumerate(zip(marks, bounds, strict=True)):
             if is_whole or number:
-                before[tuple(rows.keys[place] for place in run[begin:mark])] += 1
+                before[tuple(keys[place] for place in run[begin:mark])] += 1
             if is_whole or number + 1 < len(marks):
-                after[tuple(rows.keys[place] for place in run[mark + 1 : end])] += 1
+                after[tuple(keys[place] for place in run[mark + 1 : end])] += 1
         gemms += [
             sum(rows.categories[place] in GEMM_CATEGORIES for place in run[first:second])
             for first, second in pairwise(marks)
@@ -317,7 +300,8 @@ def _choose_frequent(counts: Counter[tuple[str, ...]]) -> tuple[list[str], ...]:
 
 
 def _direct_in_order(
-    rows: _Rows,
+    rows: Launches,
+    every_key: Sequence[str],
     places: Sequence[int],
     direction_of: dict[int, str],
     usual: _Forward,
@@ -328,7 +312,7 @@ def _direct_in_order(
     marks = [(number, direction_of[place]) for number, place in enumerate(places) if place in direction_of]
     if not any(direction == BACKWARD for _, direction in marks):
         return
-    keys = [rows.keys[place] for place in places]
+    keys = [every_key[place] for place in places]
     backward = [number for number, direction in marks if direction == BACKWARD]
     gemms = [number for number, place in enumerate(places) if rows.categories[place] in GEMM_CATEGORIES]
     for place in places:

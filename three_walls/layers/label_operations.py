@@ -111,17 +111,12 @@ class _Labels:
 
 def _label_launches(operations: Operations, directions: Directions, config: RunConfig) -> LabelledOperations:
     """``operations``: of one rank, in the order of their launches, with the columns of UnfusedOperations."""
-    categories = operations["placed_as"].to_list()
     labels = _Labels(
         direction={place: direction for place, direction in enumerate(directions.of_launch) if direction is not None}
     )
-    view = _View(
-        categories,
-        operations["phase"].cast(pl.String).to_list(),
-        operations["stream"].to_list(),
-        _find_shared_experts(operations, config),
-    )
-    _label_layers(operations, view, directions, config, labels)
+    launches = Launches.of(operations, "placed_as", _find_shared_experts(operations, config))
+    categories = launches.categories
+    _label_layers(operations, launches, directions, config, labels)
     _follow_accumulation(operations, labels)
     _label_delayed(categories, directions.contexts, labels)
     for place, category in enumerate(categories):
@@ -148,13 +143,13 @@ def _label_launches(operations: Operations, directions: Directions, config: RunC
 
 
 def _label_layers(
-    operations: Operations, view: _View, directions: Directions, config: RunConfig, labels: _Labels
+    operations: Operations, launches: Launches, directions: Directions, config: RunConfig, labels: _Labels
 ) -> None:
     """Labels the passes through layers, and what lies between them; ``labels`` has the directions."""
     contexts = directions.contexts
     in_layers = [
         place
-        for place, category in enumerate(view.categories)
+        for place, category in enumerate(launches.categories)
         if category not in CATEGORIES_OUTSIDE_LAYERS and not contexts[place].is_delayed
     ]
     replays: dict[int, list[int]] = defaultdict(list)
@@ -162,83 +157,60 @@ def _label_layers(
         replay = directions.replay[place]
         if replay is not None:
             replays[replay].append(place)
-    whole = {replay: places for replay, places in replays.items() if view.has_layer(places)}
-    in_whole = set(chain.from_iterable(whole.values()))
+    is_of_layer = [
+        category in TOKEN_EXCHANGES or phase is not None
+        for category, phase in zip(launches.categories, launches.phases, strict=True)
+    ]
+    whole = [places for places in replays.values() if any(is_of_layer[place] for place in places)]
+    in_whole = set(chain.from_iterable(whole))
     forward = [place for place in in_layers if labels.direction.get(place) == FORWARD]
     # What is replayed of a part of a layer runs between the operations of its backward pass.
     backward = [
         place for place in in_layers if labels.direction.get(place) in (BACKWARD, RECOMPUTE) and place not in in_whole
     ]
     every_backward = backward
-    forward = _take_tower(forward, FORWARD, view, config, labels)
-    backward = _take_tower(backward[::-1], BACKWARD, view, config, labels)[::-1]
+    forward = _take_tower(forward, FORWARD, launches, config, labels)
+    backward = _take_tower(backward[::-1], BACKWARD, launches, config, labels)[::-1]
     forward_breaks, backward_breaks = _breaks(forward, backward), _breaks(backward, forward, from_end=True)
-    forward_passes = view.place(forward, FORWARD, labels, forward_breaks)
+    forward_passes = _place_passes(launches, forward, FORWARD, labels, forward_breaks)
     layers = _count_layers(forward_passes, backward, config)
     _number_passes(forward_passes, layers, labels)
-    _number_passes(view.place(backward[::-1], BACKWARD, labels, backward_breaks), layers, labels, goes_back=True)
-    _place_outside(view.categories, forward, forward_breaks, labels)
-    _place_outside(view.categories, backward[::-1], backward_breaks, labels)
+    backward_passes = _place_passes(launches, backward[::-1], BACKWARD, labels, backward_breaks)
+    _number_passes(backward_passes, layers, labels, goes_back=True)
+    _place_outside(launches.categories, forward, forward_breaks, labels)
+    _place_outside(launches.categories, backward[::-1], backward_breaks, labels)
     _follow_nodes(operations, contexts, labels)
     _number_hybrid_layers(read_hybrid_layers(config), layers, labels)
     number = 0
-    for places in whole.values():
-        passes = view.place(places, FORWARD, labels)
-        _number_replay(passes, number, _marks_after(places[-1], every_backward, view), labels)
+    for places in whole:
+        passes = _place_passes(launches, places, FORWARD, labels)
+        later = every_backward[bisect_left(every_backward, places[-1]) :]
+        _number_replay(passes, number, [place for place in later if launches.phases[place] == BACKWARD], labels)
         number += len(passes)
     _name_prediction_layers(layers, config, labels)
 
 
-def _marks_after(place: int, backward: Sequence[int], view: _View) -> list[int]:
-    """The attention passes among the ``backward`` launches after ``place``."""
-    return [other for other in backward[bisect_left(backward, place) :] if view.phases[other] == BACKWARD]
+def _place_passes(
+    launches: Launches, places: Sequence[int], phase: str, labels: _Labels, breaks: frozenset[int] | None = None
+) -> list[list[int]]:
+    """Labels the launches at ``places`` with module and part; returns those of each pass through a layer.
+
+    ``breaks``: see Launches; None for a replay.
+    """
+    passes: dict[int, list[int]] = defaultdict(list)
+    spots = place_in_layers(launches.take(places, breaks or frozenset()), phase, is_replay=breaks is None)
+    for place, spot in zip(places, spots, strict=True):
+        if spot is None:
+            continue
+        passes[spot.number].append(place)
+        if spot.module is not None:
+            labels.module[place] = spot.module
+        if spot.part is not None:
+            labels.part[place] = spot.part
+    return [passes[number] for number in sorted(passes)]
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """The launches of one rank, by place."""
-
-    categories: list[str]
-    phases: list[str | None]
-    streams: list[int]
-    shared: SharedExperts | None
-
-    def has_layer(self, places: Sequence[int]) -> bool:
-        """Whether launches run attention, or exchange tokens."""
-        return any(self.categories[place] in TOKEN_EXCHANGES or self.phases[place] for place in places)
-
-    def launches(self, places: Sequence[int], breaks: frozenset[int] = frozenset()) -> Launches:
-        """The launches at ``places``, in their order."""
-        return Launches(
-            [self.categories[place] for place in places],
-            [self.phases[place] for place in places],
-            [self.streams[place] for place in places],
-            breaks,
-        )
-
-    def place(
-        self, places: Sequence[int], phase: str, labels: _Labels, breaks: frozenset[int] | None = None
-    ) -> list[list[int]]:
-        """Labels the launches at ``places`` with module and part; returns those of each pass through a layer.
-
-        ``breaks``: see Launches; None for a replay.
-        """
-        launches = self.launches(places, breaks or frozenset())
-        passes: dict[int, list[int]] = defaultdict(list)
-        for place, spot in zip(
-            places, place_in_layers(launches, phase, self.shared, is_replay=breaks is None), strict=True
-        ):
-            if spot is None:
-                continue
-            passes[spot.number].append(place)
-            if spot.module is not None:
-                labels.module[place] = spot.module
-            if spot.part is not None:
-                labels.part[place] = spot.part
-        return [passes[number] for number in sorted(passes)]
-
-
-def _take_tower(places: list[int], phase: str, view: _View, config: RunConfig, labels: _Labels) -> list[int]:
+def _take_tower(places: list[int], phase: str, launches: Launches, config: RunConfig, labels: _Labels) -> list[int]:
     """``places`` without those of a vision tower, which are labelled.
 
     ``places``: launches of one direction in the order of layers. In each micro-batch, the tower's layers come before
@@ -249,7 +221,7 @@ def _take_tower(places: list[int], phase: str, view: _View, config: RunConfig, l
     if layers is None or (added and layout.pipeline != 1):  # whose stage predicts more tokens is not known
         return places
     layers += added
-    marks = [position for position, place in enumerate(places) if view.phases[place] == phase]
+    marks = [position for position, place in enumerate(places) if launches.phases[place] == phase]
     if not config.knows("freeze_vision_model") or not microbatches or len(marks) % microbatches:
         return places
     found = len(marks) // microbatches
@@ -258,7 +230,7 @@ def _take_tower(places: list[int], phase: str, view: _View, config: RunConfig, l
         group = marks[number * found : (number + 1) * found]
         begin, end = marks[number * found - 1] + 1 if number else 0, group[found - layers]
         own = [mark - begin for mark in group[: found - layers]]
-        bounds = bound_layers(view.launches(places[begin:end]), own, phase)
+        bounds = bound_layers(launches.take(places[begin:end]), own, phase)
         tower = range(begin + bounds[0][0], begin + bounds[-1][1])
         towers.update(tower)
         for place in (places[position] for position in tower):

@@ -17,6 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import polars as pl
+
+from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import GEMM_CATEGORIES, TOKEN_EXCHANGES
 from three_walls.tables.model_parts import (
     ATTENTION,
@@ -50,14 +53,35 @@ _ATTENTION = ("attention", "attention_unfused", "linear_attention")
 
 
 @dataclass(frozen=True, slots=True)
+class SharedExperts:
+    """How a layer's shared experts run."""
+
+    stream: int | None
+    """The stream of their own, with which they overlap the exchanges; else they run before the router."""
+
+
+@dataclass(frozen=True, slots=True)
 class Launches:
-    """Launches of one direction: in their order, or for the backward pass in the reverse order."""
+    """Launches of a rank, or of one direction: in their order, or for the backward pass in the reverse order."""
 
     categories: Sequence[str]
     phases: Sequence[str | None]
     streams: Sequence[int]
+    shared: SharedExperts | None = None
+    """None without any, or where it is not known how they run."""
     breaks: frozenset[int] = frozenset()
     """Places before which the other direction was launched."""
+
+    @staticmethod
+    def of(operations: Operations, category: str, shared: SharedExperts | None = None) -> Launches:
+        """``operations`` of a rank in the order of their launches; ``category``: the column with their categories."""
+        columns = (operations[name].cast(pl.String).to_list() for name in (category, "phase"))
+        return Launches(*columns, operations["stream"].to_list(), shared)
+
+    def take(self, places: Sequence[int], breaks: frozenset[int] = frozenset()) -> Launches:
+        """The launches at ``places``, in that order."""
+        columns = ([column[place] for place in places] for column in (self.categories, self.phases, self.streams))
+        return Launches(*columns, self.shared, breaks)
 
     def __len__(self) -> int:
         return len(self.categories)
@@ -112,17 +136,7 @@ class Place:
     """Of the pass through a layer, from 0 in the order of the launches given."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedExperts:
-    """How a layer's shared experts run."""
-
-    stream: int | None
-    """The stream of their own, with which they overlap the exchanges; else they run before the router."""
-
-
-def place_in_layers(
-    launches: Launches, phase: str, shared: SharedExperts | None = None, *, is_replay: bool = False
-) -> list[Place | None]:
+def place_in_layers(launches: Launches, phase: str, *, is_replay: bool = False) -> list[Place | None]:
     """Per launch its place; None outside of the layers.
 
     ``phase``: of the attention kernel that each layer has once. A replay without any is one layer without attention
@@ -138,7 +152,7 @@ def place_in_layers(
     bounds = [(0, len(launches))] if is_part else bound_layers(launches, marks, phase)
     for number, (begin, end) in enumerate(bounds):
         mark = None if is_part else marks[number]
-        for place, module, part in _split_layer(launches, (begin, end), mark, phase, shared):
+        for place, module, part in _split_layer(launches, (begin, end), mark, phase):
             places[place] = Place(module, part, number)
     return places
 
@@ -205,12 +219,12 @@ def _end_layer(launches: Launches, mark: int, limit: int, phase: str) -> int:
 
 
 def _split_layer(
-    launches: Launches, bounds: tuple[int, int], mark: int | None, phase: str, shared: SharedExperts | None
+    launches: Launches, bounds: tuple[int, int], mark: int | None, phase: str
 ) -> Iterator[tuple[int, str | None, str | None]]:
     """(place, module, part) of the launches of one layer."""
     begin, end = bounds
     from_attention = begin if mark is None else mark + 1
-    side = shared.stream if shared else None
+    side = launches.shared.stream if launches.shared else None
     gemms = [
         place for place in launches.places(from_attention, end, *GEMM_CATEGORIES) if launches.streams[place] != side
     ]
@@ -227,7 +241,7 @@ def _split_layer(
     router = begin if mark is None else routed if norm is None else launches.begin_of_run(norm, from_attention)
     yield from _split_attention(launches, (begin, router), mark)
     dispatch, experts, combine = _find_experts(launches, (routed, end), gemms)
-    yield from _split_router(launches, (router, dispatch), routed, phase, shared)
+    yield from _split_router(launches, (router, dispatch), routed, phase)
     for place in range(dispatch, end):
         category = launches.categories[place]
         if side is not None and launches.streams[place] == side and category not in TOKEN_EXCHANGES:
@@ -268,10 +282,11 @@ def _find_experts(launches: Launches, bounds: tuple[int, int], gemms: list[int])
 
 
 def _split_router(
-    launches: Launches, bounds: tuple[int, int], routed: int, phase: str, shared: SharedExperts | None
+    launches: Launches, bounds: tuple[int, int], routed: int, phase: str
 ) -> Iterator[tuple[int, str, str]]:
     """(place, module, part) between attention and dispatch: shared experts, the router, what prepares the dispatch."""
     begin, end = bounds
+    shared = launches.shared
     in_shared = range(0)
     if shared is not None and shared.stream is None:
         gemms = launches.places(begin, routed if phase == FORWARD else end, *GEMM_CATEGORIES)

@@ -36,7 +36,8 @@ def mark_attention(launches: Operations, operators: Operators) -> PlacedOperatio
     placed_as = launches["category"].cast(pl.String).to_list()
     phases = launches["phase"].cast(pl.String).to_list()
     if not any(phases):
-        around = _list_ranges(launches, operators)
+        at_launch = launches.select("launch_thread", "launch_start_ns").iter_rows()
+        around = [[*operators.around(operators.innermost(*launch))] for launch in at_launch]
         of_thread: dict[int | None, list[int]] = defaultdict(list)
         for place, thread in enumerate(launches["launch_thread"]):
             of_thread[thread].append(place)
@@ -49,14 +50,6 @@ def mark_attention(launches: Operations, operators: Operators) -> PlacedOperatio
         pl.Series("placed_as", placed_as, dtype=pl.String),
         pl.Series("phase", phases, dtype=pl.String).cast(launches.schema["phase"]),
     )
-
-
-def _list_ranges(launches: Operations, operators: Operators) -> list[list[int]]:
-    """Per launch the ranges around it, from the inside out."""
-    return [
-        [] if thread is None or at_ns is None else [*operators.around(operators.innermost(thread, at_ns))]
-        for thread, at_ns in zip(launches["launch_thread"], launches["launch_start_ns"], strict=True)
-    ]
 
 
 def _find_passes(

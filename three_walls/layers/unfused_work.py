@@ -115,10 +115,7 @@ def classify_unfused(operations: Operations, operators: Operators, config: RunCo
     Where the shapes of too little of the pointwise work were recorded, the order of the operators decides.
     """
     launches = operations.select(pl.col("category").cast(pl.String), "launch_thread", "launch_start_ns")
-    inside = [
-        None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
-        for _, thread, at_ns in launches.iter_rows()
-    ]
+    inside = [operators.innermost(thread, at_ns) for _, thread, at_ns in launches.iter_rows()]
     nearest = [_nearest_shapes(index, operators) for index in inside]
     plain = [shapes is not None for shapes, kind in zip(nearest, launches["category"], strict=True) if kind in _PLAIN]
     shapes_known = sum(plain) / len(plain) if plain else 1.0

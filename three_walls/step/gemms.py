@@ -187,6 +187,6 @@ def gemms_of_launches(
     """Per launch (thread, time) the index of the innermost enclosing range that runs a GEMM; None if there is none."""
     ranges: list[int | None] = []
     for thread, at_ns in launches:
-        innermost = None if thread is None or at_ns is None else operators.innermost(thread, at_ns)
-        ranges.append(next((index for index in operators.around(innermost) if index in gemms), None))
+        around = operators.around(operators.innermost(thread, at_ns))
+        ranges.append(next((index for index in around if index in gemms), None))
     return ranges

@@ -75,8 +75,13 @@ class Operators:
     ends: tuple[int, ...]
     """The end of each range of ``found``."""
 
-    def innermost(self, thread: int, at_ns: int) -> int | None:
-        """Index of the innermost range that is open on ``thread`` at ``at_ns``; None if there is none."""
+    def innermost(self, thread: int | None, at_ns: int | None) -> int | None:
+        """Index of the innermost range that is open on ``thread`` at ``at_ns``; None if there is none.
+
+        None also for a launch that was not recorded, which has neither.
+        """
+        if thread is None or at_ns is None:
+            return None
         starts = self.starts.get(thread, [])
         position = bisect_right(starts, at_ns) - 1
         index: int | None = self.order[thread][position] if position >= 0 else None
