@@ -75,13 +75,18 @@ class Launches:
     @staticmethod
     def of(operations: Operations, category: str, shared: SharedExperts | None = None) -> Launches:
         """``operations`` of a rank in the order of their launches; ``category``: the column with their categories."""
-        columns = (operations[name].cast(pl.String).to_list() for name in (category, "phase"))
-        return Launches(*columns, operations["stream"].to_list(), shared)
+        categories, phases = (operations[name].cast(pl.String).to_list() for name in (category, "phase"))
+        return Launches(categories, phases, operations["stream"].to_list(), shared)
 
     def take(self, places: Sequence[int], breaks: frozenset[int] = frozenset()) -> Launches:
         """The launches at ``places``, in that order."""
-        columns = ([column[place] for place in places] for column in (self.categories, self.phases, self.streams))
-        return Launches(*columns, self.shared, breaks)
+        return Launches(
+            [self.categories[place] for place in places],
+            [self.phases[place] for place in places],
+            [self.streams[place] for place in places],
+            self.shared,
+            breaks,
+        )
 
     def __len__(self) -> int:
         return len(self.categories)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing, unstated
 from three_walls.megatron.settings.run_config import RunConfig
@@ -27,8 +28,9 @@ class LatentAttention:
     rotary: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Attention:
+class _Attention(NamedTuple):
+    """Fields of ModelShape."""
+
     query: int
     key: int
     value: int
@@ -36,8 +38,9 @@ class _Attention:
     latent: LatentAttention | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Mlp:
+class _Mlp(NamedTuple):
+    """Fields of ModelShape."""
+
     moe_layers: frozenset[int]
     dense_ffn: int
     experts: int
@@ -116,18 +119,8 @@ def read_model_shape(config: RunConfig) -> Measurement[ModelShape]:
         sequence=sizes["seq_length"] or 0,
         vocabulary=vocabulary.value,
         heads=heads,
-        query=attention.query,
-        key=attention.key,
-        value=attention.value,
-        context=attention.context,
-        latent=attention.latent,
-        moe_layers=mlp.moe_layers,
-        dense_ffn=mlp.dense_ffn,
-        experts=mlp.experts,
-        top_k=mlp.top_k,
-        expert_ffn=mlp.expert_ffn,
-        expert_hidden=mlp.expert_hidden,
-        shared_ffn=mlp.shared_ffn,
+        **attention._asdict(),
+        **mlp._asdict(),
         is_gated=is_gated is True,
         prediction_layers=config.whole_number("mtp_num_layers") or 0,
         is_tied=_is_tied(config),

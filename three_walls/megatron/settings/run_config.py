@@ -55,7 +55,8 @@ class ConfigConflict:
     values: tuple[ConfigValue, ...]
 
 
-def _no_values() -> Mapping[str, ConfigValue]:
+def no_values() -> Mapping[str, ConfigValue]:
+    """The default of a field that holds settings by name."""
     return MappingProxyType({})
 
 
@@ -63,9 +64,9 @@ def _no_values() -> Mapping[str, ConfigValue]:
 class RunConfig:
     """The settings and environment variables of a run, from all sources."""
 
-    values: Mapping[str, ConfigValue] = field(default_factory=_no_values)
+    values: Mapping[str, ConfigValue] = field(default_factory=no_values)
     """Settings by Megatron Core name (``moe_token_dispatcher_type``)."""
-    environment: Mapping[str, ConfigValue] = field(default_factory=_no_values)
+    environment: Mapping[str, ConfigValue] = field(default_factory=no_values)
     """Environment variables by name."""
     dialect: str = "unknown"
     """How the run was launched: ``megatron_lm`` (flags), ``bridge`` (Hydra overrides) or ``unknown``. Only a command
@@ -76,11 +77,11 @@ class RunConfig:
     """What the release was inferred from; empty where it is not known."""
     megatron_core_version: str | None = None
     """Release of Megatron Core, where the log states it or its arguments belong to one."""
-    sizes: Mapping[str, ConfigValue] = field(default_factory=_no_values)
+    sizes: Mapping[str, ConfigValue] = field(default_factory=no_values)
     """Sizes that the run itself calculated and wrote down: ``world_size``, ``data_parallel_size``."""
-    withheld_values: Mapping[str, ConfigValue] = field(default_factory=_no_values)
+    withheld_values: Mapping[str, ConfigValue] = field(default_factory=no_values)
     """Settings with a value that may not be shown; they are not among :attr:`values`."""
-    withheld_environment: Mapping[str, ConfigValue] = field(default_factory=_no_values)
+    withheld_environment: Mapping[str, ConfigValue] = field(default_factory=no_values)
     """Environment variables with a value that may not be shown: they are set, to an unknown value."""
     conflicts: tuple[ConfigConflict, ...] = ()
     """Where sources disagree, by key."""

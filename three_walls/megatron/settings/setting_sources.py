@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from three_walls.lib.plain_data import ConfigData
-from three_walls.megatron.settings.run_config import ConfigValue
+from three_walls.megatron.settings.run_config import ConfigValue, no_values
 from three_walls.tables.config_keys import ConfigKey, form_of, may_be_shown
 from three_walls.tables.config_values import fit, read_words
 from three_walls.tables.environment_variables import allowed_variables
@@ -34,18 +34,14 @@ ShownValue = tuple[ConfigData] | None
 _OPTION_NAME = re.compile(r"--[A-Za-z][\w-]{0,60}|-[A-Za-z]{1,4}|[A-Za-z_]\w*(\.\w+)*")
 
 
-def _nothing() -> Mapping[str, ConfigValue]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
     """Settings, environment variables and sizes as one source states them, without defaults."""
 
     source: str
-    values: Mapping[str, ConfigValue] = field(default_factory=_nothing)
-    environment: Mapping[str, ConfigValue] = field(default_factory=_nothing)
-    sizes: Mapping[str, ConfigValue] = field(default_factory=_nothing)
+    values: Mapping[str, ConfigValue] = field(default_factory=no_values)
+    environment: Mapping[str, ConfigValue] = field(default_factory=no_values)
+    sizes: Mapping[str, ConfigValue] = field(default_factory=no_values)
     """``world_size`` and ``data_parallel_size``, where the source states them."""
     dialect: str = "unknown"
     is_certain: bool = True

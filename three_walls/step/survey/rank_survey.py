@@ -12,15 +12,15 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import polars as pl
 
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.threads import read_each
-from three_walls.megatron.settings.run_config import RunConfig
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.find_steps import NUMBERED_IN_ORDER, STEP, StepSource
@@ -65,18 +65,12 @@ _CALL = (
 _OUT_OF_MEMORY = "it takes more memory than a process may have"
 
 
-def _make_mapping(entries: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+def _make_mapping(entries: dict[str, ConfigValue]) -> MappingProxyType[str, ConfigValue]:
     return MappingProxyType(entries)
 
 
-def _pickle_mapping(
-    mapping: MappingProxyType[Any, Any],
-) -> tuple[Callable[[dict[Any, Any]], MappingProxyType[Any, Any]], tuple[dict[Any, Any]]]:
-    return _make_mapping, (dict(mapping),)
-
-
 # Settings are read-only mappings, which pickle does not know.
-copyreg.pickle(MappingProxyType, _pickle_mapping)
+copyreg.pickle(MappingProxyType, lambda mapping: (_make_mapping, (dict(mapping),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,20 +310,22 @@ def join_surveys(surveys: Sequence[RankSurvey]) -> RankSurvey:
     )
     if not in_order:
         raise InputError(lost[0].reason if lost else "no capture was read")
-    parts, first = [], 0
-    for survey in in_order:
-        parts.append(_shift(survey, first))
-        first += len(survey.ranks)
-    with_ranks = [survey for survey in parts if survey.ranks]
+    firsts = accumulate((len(survey.ranks) for survey in in_order), initial=0)
+    parts = list(zip(firsts, in_order, strict=False))  # with the index of the first rank of each
 
     def join(select: Callable[[RankSurvey], pl.DataFrame]) -> pl.DataFrame:
-        return pl.concat([select(survey) for survey in with_ranks]) if with_ranks else pl.DataFrame()
+        frames = [select(survey).with_columns(pl.col("rank_index") + first) for first, survey in parts if survey.ranks]
+        return pl.concat(frames) if frames else pl.DataFrame()
 
     survey_of_all = RankSurvey(
-        captures=tuple(capture for survey in parts for capture in survey.captures),
+        captures=tuple(
+            replace(capture, ranks=tuple(rank.after(first) for rank in capture.ranks))
+            for first, survey in parts
+            for capture in survey.captures
+        ),
         lost=tuple(lost),
         steps=join(lambda survey: survey.steps),
-        sources={index: source for survey in parts for index, source in survey.sources.items()},
+        sources={index + first: source for first, survey in parts for index, source in survey.sources.items()},
         calls=join(lambda survey: survey.calls),
         outline=RankOutline(join(lambda survey: survey.outline.roles), join(lambda survey: survey.outline.begins)),
         exposed=join(lambda survey: survey.exposed),
@@ -340,30 +336,6 @@ def join_surveys(surveys: Sequence[RankSurvey]) -> RankSurvey:
         paced=PacedCalls(join(lambda survey: survey.paced.calls), join(lambda survey: survey.paced.compute)),
     )
     return _number_alike(survey_of_all)
-
-
-def _shift(survey: RankSurvey, first: int) -> RankSurvey:
-    """``survey`` with rank indices from ``first`` on."""
-
-    def shift(frame: pl.DataFrame) -> pl.DataFrame:
-        return frame.with_columns(pl.col("rank_index") + first)
-
-    return replace(
-        survey,
-        captures=tuple(
-            replace(capture, ranks=tuple(rank.after(first) for rank in capture.ranks)) for capture in survey.captures
-        ),
-        steps=shift(survey.steps),
-        sources={index + first: source for index, source in survey.sources.items()},
-        calls=shift(survey.calls),
-        outline=RankOutline(shift(survey.outline.roles), shift(survey.outline.begins)),
-        exposed=shift(survey.exposed),
-        budget=shift(survey.budget),
-        exposure=shift(survey.exposure),
-        compute=shift(survey.compute),
-        spreads=shift(survey.spreads),
-        paced=PacedCalls(shift(survey.paced.calls), shift(survey.paced.compute)),
-    )
 
 
 def _number_alike(survey: RankSurvey) -> RankSurvey:
