@@ -108,9 +108,7 @@ def reduce_payload(blob: object, layouts: Layouts) -> bytes | None:
 
 def _ranges(export: NsysExport, condition: str, only: tuple[str, ...] = ()) -> list[tuple[int, int, int, str, object]]:
     """Ranges that have ended, as (thread, start, end, text, payload); with ``only``, those with these texts."""
-    text, join = "e.text" if "text" in export.columns[NVTX] else "NULL", ""
-    if "textId" in export.columns[NVTX] and export.has("StringIds", "id", "value"):
-        text, join = f"coalesce({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
+    text, join = export.text_of(NVTX)
     where = f"e.eventType IN {NVTX_RANGE_TYPES} AND {condition}"
     if only:
         where += f" AND {text} IN {only}"

@@ -131,6 +131,16 @@ class NsysExport:
         rows = self.rows(f'SELECT CAST("{key}" AS TEXT), CAST("{value}" AS TEXT) FROM "{table}"')
         return [(name or "", text) for name, text in rows if text is not None]
 
+    def text_of(self, table: str) -> tuple[str, str]:
+        """For queries of ``table`` as e: the text of a row, and the join that it takes.
+
+        A text is in the row itself or in StringIds.
+        """
+        text = "e.text" if "text" in self.columns[table] else "NULL"
+        if "textId" not in self.columns[table] or not self.has("StringIds", "id", "value"):
+            return text, ""
+        return f"coalesce({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
+
     def frame(
         self,
         table: str,

@@ -451,10 +451,7 @@ def list_range_texts(path: Path, most: int) -> list[str]:
     with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
         if not export.has(NVTX, "start", "end", "eventType"):
             return []
-        columns = export.columns[NVTX]
-        text, join = ("e.text" if "text" in columns else "NULL"), ""
-        if "textId" in columns and export.has("StringIds", "id", "value"):
-            text, join = f"COALESCE({text}, s.value)", "LEFT JOIN StringIds s ON s.id = e.textId"
+        text, join = export.text_of(NVTX)
         rows = export.rows(
             f"SELECT {text} AS t, SUM(e.end - e.start) AS ns FROM {NVTX} e {join} "
             f"WHERE e.eventType IN {NVTX_RANGE_TYPES} AND e.end IS NOT NULL GROUP BY t ORDER BY ns DESC, t LIMIT 1000"

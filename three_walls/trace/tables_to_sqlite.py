@@ -10,6 +10,7 @@ from pathlib import Path
 import adbc_driver_manager
 import adbc_driver_sqlite.dbapi as adbc
 import polars as pl
+import polars.selectors as cs
 
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError
@@ -61,15 +62,10 @@ def _read_parts(path: Path) -> Iterator[pl.DataFrame]:
 
 
 def _as_sqlite(frame: pl.DataFrame) -> pl.DataFrame:
-    columns = []
-    for name, dtype in frame.schema.items():
-        column = pl.col(name)
-        if dtype == pl.UInt64:
-            columns.append(column.reinterpret(signed=True))
-        elif dtype.is_integer() or dtype == pl.Boolean:
-            columns.append(column.cast(pl.Int64))
-        elif dtype.is_float():
-            columns.append(column.cast(pl.Float64))
-        else:
-            columns.append(column if dtype in (pl.String, pl.Binary) else column.cast(pl.String))
-    return frame.select(columns)
+    whole, wide = cs.integer() | cs.boolean(), cs.by_dtype(pl.UInt64)
+    return frame.with_columns(
+        wide.reinterpret(signed=True),
+        (whole - wide).cast(pl.Int64),
+        cs.float().cast(pl.Float64),
+        (cs.all() - whole - cs.float() - cs.string() - cs.binary()).cast(pl.String),
+    )
