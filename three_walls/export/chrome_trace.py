@@ -25,6 +25,7 @@ from three_walls.export.lanes import (
     list_ranges,
     list_windows,
     name_by_id,
+    name_thread,
 )
 from three_walls.lib.version import VERSION
 from three_walls.replay.find_critical_path import GAP, HOST, OPERATION
@@ -133,7 +134,7 @@ def _add_activity(
     launches: dict[int | None, tuple[int, int]] = {}  # of nested calls with one correlation the outer one
     others = sorted(key[0] for key in {*of_threads, *of_ranges})
     for thread in dict.fromkeys([*launching, *others]):
-        name = f"thread {thread % THREADS_PER_PROCESS}"
+        name = name_thread(thread)
         if (thread,) in of_ranges:
             tracks += lay_out(f"{name}: NVTX", of_ranges[thread,])
         call_tracks = lay_out(f"{name}: CUDA calls", of_threads[thread,]) if (thread,) in of_threads else []
@@ -220,7 +221,6 @@ def _show_operations(operations: Operations, window: Window) -> pl.DataFrame:
         for column in ("name_id", "short_name_id")
     )
     slices = operations.with_columns(kernel=kernel, short=short).sort("stream", "start_ns", maintain_order=True)
-    labels = [name for name in ("stack", "module", "layer", "micro_batch", "direction") if name in slices.columns]
     whole_ns = pl.when(pl.col("whole_ns") != DURATION).then("whole_ns")
     return _show(
         slices,
@@ -229,8 +229,8 @@ def _show_operations(operations: Operations, window: Window) -> pl.DataFrame:
         category,
         "stream",
         "kernel",
-        *labels,
-        *([pl.col("on_path").alias("on_critical_path")] if "on_path" in slices.columns else []),
+        *("stack", "module", "layer", "micro_batch", "direction"),
+        pl.col("on_path").alias("on_critical_path"),
         pl.col("launch_ns").alias("launch_to_start_ns"),
         whole_ns.alias("whole_duration_ns"),
         "bytes",

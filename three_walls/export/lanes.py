@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 
+from three_walls.layers.labels import LABELS
 from three_walls.lib.declare import artifact
 from three_walls.lib.errors import UsageError
 from three_walls.replay.find_critical_path import (
@@ -38,6 +39,7 @@ from three_walls.step.step_tables import GapCauses, Intervals, Operations, Slice
 from three_walls.step.step_view import StepView
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_inputs import Inputs
+from three_walls.trace.read_tables import THREADS_PER_PROCESS
 from three_walls.trace.read_trace import Trace
 
 
@@ -116,6 +118,8 @@ def list_windows(measured: MeasuredStep, ranks: Collection[int] = ()) -> tuple[l
     return sorted(windows, key=lambda window: (window.rank.rank, window.rank.rank_index)), is_aligned
 
 
+_LABELS = {**LABELS, "on_path": pl.Boolean}
+
 Lane = Annotated[Intervals, {"whole_ns": pl.Int64}]  # how long the item takes in all
 """Items of a lane, cut to the step."""
 
@@ -166,7 +170,7 @@ def list_causes(gaps: GapCauses) -> Intervals:
 
 
 def list_operations(measured: MeasuredStep, window: Window, on_path: Collection[int]) -> Operations:
-    """What ran on the device, with labels where they are known, ``on_path``, and ``launch_ns`` from launch to start."""
+    """What ran on the device, with labels, ``on_path`` and ``launch_ns`` (launch to start), null where not known."""
     index, graph = window.rank.rank_index, measured.graph
     of_rank = pl.col("rank_index") == index
     inside = measured.timeline.operations.filter(
@@ -180,7 +184,8 @@ def list_operations(measured: MeasuredStep, window: Window, on_path: Collection[
         )
         before = inside.filter(pl.col("start_ns") < window.start_ns)
         inside = pl.concat([before, labelled], how="diagonal_relaxed")
-    return cut(inside.with_columns(launch_ns=pl.col("start_ns") - pl.col("launch_start_ns")), window)
+    absent = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _LABELS.items() if name not in inside.columns]
+    return cut(inside.with_columns(*absent, launch_ns=pl.col("start_ns") - pl.col("launch_start_ns")), window)
 
 
 def list_calls(timeline: Timeline, window: Window) -> Lane:
@@ -199,8 +204,13 @@ def list_ranges(ranges: ThreadRanges, window: Window, most: int) -> Lane:
     return longest.sort("row").drop("row")
 
 
-def name_by_id(ids: pl.Series, name: Callable[[int], str]) -> pl.Series:
-    """``ids`` of texts by what ``name`` makes of each of them; empty where there is none."""
+def name_thread(thread: int) -> str:
+    """A thread by the number that the host gives it."""
+    return f"thread {thread % THREADS_PER_PROCESS}"
+
+
+def name_by_id(ids: pl.Series, name: Callable[[Any], str]) -> pl.Series:
+    """What ``name`` makes of each of ``ids``, of which few differ; empty where there is none."""
     names = {number: name(number) for number in ids.unique().drop_nulls().to_list()}
     return ids.replace_strict({**names, None: ""}, return_dtype=pl.String)
 

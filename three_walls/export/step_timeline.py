@@ -28,6 +28,7 @@ from three_walls.export.lanes import (
     list_ranges,
     list_windows,
     name_by_id,
+    name_thread,
 )
 from three_walls.export.step_detail_rows import (
     StepTimeline,
@@ -43,7 +44,7 @@ from three_walls.step.intervals import DURATION, intersect
 from three_walls.step.operators import generalize, name_ranges
 from three_walls.step.step_tables import GapCauses, Intervals, NamedRanges, Operations, Slices
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES, COMMUNICATION_CATEGORIES, IDLE_BUCKETS
-from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between
+from three_walls.trace.read_tables import read_ranges_between
 from three_walls.trace.schemas import GpuSamples, Int64Array
 
 MOST_ITEMS = 20_000
@@ -65,7 +66,12 @@ _SHARES = {"modules": 0.05, "budget": 0.10, "gaps": 0.10, "operations": 0.40, "c
 _LEAST_ITEMS = 24
 _CELL = 4
 """Neighbours are joined within cells of this many thresholds."""
-_ITEM = ("start_ns", "end_ns", "text", "category", "module", "launch_ns", "on_path")
+_DEFAULTS = {
+    "category": pl.lit(""),
+    "module": pl.lit(""),
+    "launch_ns": pl.lit(None, dtype=pl.Int64),
+    "on_path": pl.lit(value=False),
+}
 _NOT_LAUNCHED = -1
 
 
@@ -214,8 +220,8 @@ def _list_lanes(
     on_path = find_operations_on_path(measured.graph, window) if is_representative else frozenset[int]()
     operations = _describe(list_operations(measured, window, on_path), window)
     calls, threads = _choose_calls(list_calls(measured.timeline, window), window, operations["launch_thread"].unique())
-    of_threads = named_ranges.filter(pl.col("thread").is_in(threads))
-    ranges = _complete(_nest(list_ranges(of_threads, window, int(_SHARES["ranges"] * most))), "thread", "depth")
+    ranges = list_ranges(named_ranges.filter(pl.col("thread").is_in(threads)), window, int(_SHARES["ranges"] * most))
+    ranges = ranges.with_columns(depth=_find_depths(ranges), text=name_by_id(ranges["name"], generalize))
     of_depth = ranges.partition_by("thread", "depth", as_dict=True)
     causes = list_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
         "start_ns", "end_ns", text="detail", category="cause"
@@ -223,23 +229,22 @@ def _list_lanes(
     modules = _join_modules(operations)
     lanes = []
     if modules.height:
-        items = thin(_complete(modules), int(_SHARES["modules"] * most))
-        lanes.append(_make_lane("modules", "", 0, items, window, texts))
+        lanes.append(_make_lane("modules", modules, int(_SHARES["modules"] * most), window, texts))
     lanes.append(_make_budget(slices, window, texts, int(_SHARES["budget"] * most)))
-    lanes.append(_make_lane("gaps", "", 0, thin(_complete(causes), int(_SHARES["gaps"] * most)), window, texts))
+    lanes.append(_make_lane("gaps", causes, int(_SHARES["gaps"] * most), window, texts))
     for thread in threads:
         for depth in range(MOST_DEPTH):
             if (thread, depth) in of_depth:
-                items = thin(of_depth[thread, depth])
-                lanes.append(_make_lane("ranges", _name_thread(thread), depth, items, window, texts))
+                items = of_depth[thread, depth]
+                lanes.append(_make_lane("ranges", items, items.height, window, texts, name_thread(thread), depth))
     for kind, rows, column, name in (
-        ("calls", calls, "thread", _name_thread),
+        ("calls", calls, "thread", name_thread),
         ("operations", operations, "stream", lambda stream: f"stream {stream}"),
     ):
         budget = int(_SHARES[kind] * most)
-        for key, of_lane in _divide(_complete(rows, column), column):
+        for key, of_lane in _divide(rows, column):
             share = max(_LEAST_ITEMS, budget * of_lane.height // max(1, rows.height))
-            lanes.append(_make_lane(kind, name(key), 0, thin(of_lane, share), window, texts))
+            lanes.append(_make_lane(kind, of_lane, share, window, texts, name(key)))
     return lanes, ranges.height + calls.height + operations.height
 
 
@@ -249,16 +254,9 @@ def _divide(rows: pl.DataFrame, column: str) -> Iterator[tuple[int, pl.DataFrame
     yield from sorted(parts, key=lambda part: (-int(part[1].select(DURATION.sum()).item()), part[0]))
 
 
-def _name_thread(thread: int) -> str:
-    return f"thread {thread % THREADS_PER_PROCESS}"
-
-
 def _describe(operations: Operations, window: Window) -> pl.DataFrame:
     kernel = name_by_id(operations["name_id"], lambda name: shorten_name(window.trace.names.get(name, "")))
-    labels = [column for column in ("stack", "module", "direction", "layer") if column in operations.columns]
-    layer = pl.format("layer {}", "layer") if "layer" in labels else pl.lit(None, dtype=pl.String)
-    words = [pl.col(name) for name in labels if name != "layer"]
-    flag = pl.col("on_path").fill_null(value=False) if "on_path" in operations.columns else pl.lit(value=False)
+    words = (*map(pl.col, ("stack", "module", "direction")), pl.format("layer {}", "layer"))
     category = pl.col("category").cast(pl.String)
     return operations.select(
         "stream",
@@ -267,9 +265,9 @@ def _describe(operations: Operations, window: Window) -> pl.DataFrame:
         "end_ns",
         text=pl.coalesce(kernel.replace("", None), category.replace(BUCKET_TITLES)),
         category=category,
-        module=pl.concat_str([*words, layer], separator=" ", ignore_nulls=True),
+        module=pl.concat_str(words, separator=" ", ignore_nulls=True),
         launch_ns=pl.col("launch_ns").clip(lower_bound=0),
-        on_path=flag,
+        on_path=pl.col("on_path").fill_null(value=False),
     )
 
 
@@ -280,7 +278,7 @@ def _join_modules(operations: pl.DataFrame) -> pl.DataFrame:
         .sort("start_ns", "end_ns", "module")
         .with_columns(run=pl.col("module").rle_id())
         .group_by("run", maintain_order=True)
-        .agg(pl.col("start_ns").first(), pl.col("end_ns").max(), text=pl.col("module").first(), category=pl.lit(""))
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").max(), text=pl.col("module").first())
         .with_columns(pl.min_horizontal("end_ns", pl.col("start_ns").shift(-1)).alias("end_ns"))
         .drop("run")
     )
@@ -304,21 +302,9 @@ def _choose_calls(calls: pl.DataFrame, window: Window, launching: pl.Series) -> 
     )
     before = pl.col("end_ns").cum_max().shift(1).over("thread")
     outer = ordered.filter((pl.col("start_ns") >= before).fill_null(value=True)).select(
-        "thread", "start_ns", "end_ns", text=pl.col("name").fill_null("unknown call"), category=pl.lit("")
+        "thread", "start_ns", "end_ns", text=pl.col("name").fill_null("unknown call")
     )
     return outer, threads
-
-
-def _nest(ranges: NamedRanges) -> pl.DataFrame:
-    """``ranges`` as items of lanes by ``thread`` and ``depth``."""
-    return ranges.with_columns(depth=_find_depths(ranges)).select(
-        "thread", "depth", "start_ns", "end_ns", text=_generalize(ranges["name"]), category=pl.lit("")
-    )
-
-
-def _generalize(names: pl.Series) -> pl.Series:
-    general = {name: generalize(name) for name in names.unique().to_list()}
-    return names.replace_strict(general, return_dtype=pl.String) if general else names
 
 
 def _find_depths(ranges: NamedRanges) -> pl.Series:
@@ -338,14 +324,7 @@ def _find_depths(ranges: NamedRanges) -> pl.Series:
 
 def _make_budget(slices: Slices, window: Window, texts: _Texts, most: int) -> TimelineLane:
     owners = list_owners(slices).select("start_ns", "end_ns", text=pl.lit(""), category="bucket")
-    return _make_lane("budget", "", 0, thin(_complete(owners), most), window, texts)
-
-
-def _complete(items: pl.DataFrame, *lane: str) -> pl.DataFrame:
-    """``items`` with every column of an item and those that name its ``lane``, in order of their starts."""
-    defaults = {"module": pl.lit(""), "launch_ns": pl.lit(None, dtype=pl.Int64), "on_path": pl.lit(value=False)}
-    absent = [value.alias(name) for name, value in defaults.items() if name not in items.columns]
-    return items.with_columns(*absent).select(*_ITEM, *lane).sort("start_ns", "end_ns", "text")
+    return _make_lane("budget", owners, most, window, texts)
 
 
 LaneItems = Annotated[
@@ -363,13 +342,13 @@ ThinnedItems = Annotated[LaneItems, {"count": pl.Int64, "busy_ns": pl.Int64}]
 """Items that follow closely, as one."""
 
 
-def thin(items: LaneItems, most: int | None = None) -> ThinnedItems:
-    """At most about ``most`` items: _ITEM, ``count`` and ``busy_ns``.
+def thin(items: LaneItems, most: int) -> ThinnedItems:
+    """At most about ``most`` items, with ``count`` and ``busy_ns``.
 
     Raises AssertionError unless the time of the items stays the same.
     """
     alone = items.with_columns(count=pl.lit(1, dtype=pl.Int64), busy_ns=DURATION)
-    if most is None or items.height <= most:
+    if items.height <= most:
         return alone
     span = int(items.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item())
     threshold = max(1, span // max(1, most) // _CELL // 4)
@@ -419,7 +398,13 @@ def _join(items: pl.DataFrame, threshold: int) -> pl.DataFrame:
     )
 
 
-def _make_lane(kind: str, name: str, depth: int, items: pl.DataFrame, window: Window, texts: _Texts) -> TimelineLane:
+def _make_lane(
+    kind: str, rows: pl.DataFrame, most: int, window: Window, texts: _Texts, name: str = "", depth: int = 0
+) -> TimelineLane:
+    """The lane of ``rows``, thinned to ``most``. A column of LaneItems that they lack has the same value for all."""
+    absent = [value.alias(name) for name, value in _DEFAULTS.items() if name not in rows.columns]
+    items = rows.with_columns(*absent).select("start_ns", "end_ns", "text", *_DEFAULTS)
+    items = thin(items.sort("start_ns", "end_ns", "text"), most)
     starts = items["start_ns"].to_numpy() - window.zero_ns
     counts = items["count"].to_list()
     is_joined = max(counts, default=1) > 1
