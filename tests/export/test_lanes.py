@@ -14,7 +14,7 @@ import pytest
 from tests.replay.small_graphs import GraphBuilder
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from three_walls.export.chrome_trace import RankTracks, lay_out
-from three_walls.export.lanes import find_operations_on_path
+from three_walls.export.lanes import find_path, list_operations_on
 from three_walls.lib.errors import UsageError
 from three_walls.pipeline import export_step
 from three_walls.trace.run_request import RunRequest
@@ -105,6 +105,6 @@ def test_a_step_that_ends_before_it_begins_once_it_is_replayed_has_no_critical_p
     builder.operation(builder.call(think=10, took=5), duration=100)
     graph = builder.build()
     window: Any = SimpleNamespace(rank=SimpleNamespace(rank_index=0))
-    assert find_operations_on_path(graph, window) == {0}
+    assert list_operations_on(find_path(graph, window)) == [0]
     late = replace(graph, rank_start_ns=np.array([1_000]))  # as of a damaged trace, whose operations are missing
-    assert find_operations_on_path(late, window) == frozenset()
+    assert find_path(late, window) is None

@@ -20,6 +20,7 @@ from three_walls.export.lanes import (
     list_calls,
     list_causes,
     list_operations,
+    list_operations_on,
     list_owners,
     list_path,
     list_ranges,
@@ -28,7 +29,7 @@ from three_walls.export.lanes import (
     name_thread,
 )
 from three_walls.lib.version import VERSION
-from three_walls.replay.find_critical_path import GAP, HOST, OPERATION
+from three_walls.replay.find_critical_path import GAP, HOST
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import LONGEST_SHOWN_NAME, read_operator_text
 from three_walls.step.step_tables import Intervals, Operations
@@ -107,13 +108,11 @@ def _make_ranks(measured: MeasuredStep, windows: Sequence[Window], ranks: Collec
             Track("budget", _show_owners(list_owners(measured.slices.filter(of_step)), window)),
             Track("why no compute ran", _show_causes(list_causes(measured.gaps.stretches.filter(of_step)), window)),
         ]
-        on_path: Collection[int] = ()
         path = find_path(measured.graph, window) if ranks or index == measured.step.rank_index else None
         if measured.graph is not None and path is not None:
-            on_path = path.segments.filter(pl.col("what") == OPERATION)["operation"].drop_nulls().to_list()
             segments = list_path(measured.graph, path, zero_ns, window)
             tracks += [Track("critical path", _show_path(segments, window))] if segments.height else []
-        operations = list_operations(measured, window, on_path)
+        operations = list_operations(measured, window, list_operations_on(path))
         arrows = _add_activity(tracks, operations, list_calls(measured.timeline, window), window)
         yield RankTracks(number, tuple(tracks), arrows)
 

@@ -17,15 +17,9 @@ import polars as pl
 from three_walls.layers.labels import LABELS
 from three_walls.lib.declare import artifact
 from three_walls.lib.errors import UsageError
-from three_walls.replay.find_critical_path import (
-    GAP,
-    OPERATION,
-    CriticalNodes,
-    find_critical_path,
-    list_operations_on_path,
-)
+from three_walls.replay.find_critical_path import GAP, OPERATION, CriticalNodes, find_critical_path
 from three_walls.replay.predictor import StepReplay
-from three_walls.replay.step_graph import StepGraph, Times, Work, replay
+from three_walls.replay.step_graph import StepGraph, replay
 from three_walls.replay.transformation import Predictor
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
@@ -118,7 +112,7 @@ def list_windows(measured: MeasuredStep, ranks: Collection[int] = ()) -> tuple[l
     return sorted(windows, key=lambda window: (window.rank.rank, window.rank.rank_index)), is_aligned
 
 
-_LABELS = {**LABELS, "on_path": pl.Boolean}
+_LABELS = pl.Schema({**LABELS, "on_path": pl.Boolean()})
 
 Lane = Annotated[Intervals, {"whole_ns": pl.Int64}]  # how long the item takes in all
 """Items of a lane, cut to the step."""
@@ -215,26 +209,19 @@ def name_by_id(ids: pl.Series, name: Callable[[Any], str]) -> pl.Series:
     return ids.replace_strict({**names, None: ""}, return_dtype=pl.String)
 
 
-def find_operations_on_path(graph: StepGraph | None, window: Window) -> frozenset[int]:
-    """The numbers of the operations on the critical path of the rank's step; empty where it was not replayed."""
-    replayed = _replay_captured(graph, window)
-    return list_operations_on_path(*replayed) if replayed else frozenset()
-
-
 def find_path(graph: StepGraph | None, window: Window) -> CriticalNodes | None:
     """The critical path of the rank's captured step; None where it was not replayed."""
-    replayed = _replay_captured(graph, window)
-    return find_critical_path(*replayed) if replayed else None
-
-
-def _replay_captured(graph: StepGraph | None, window: Window) -> tuple[StepGraph, Work, Times, int] | None:
-    """The replay of the captured step, and the place of the rank in ``graph``; None where it was not replayed."""
     if graph is None or window.rank.rank_index not in graph.ranks:
         return None
     times, place = replay(graph), graph.ranks.index(window.rank.rank_index)
     if times.step_ns[place] <= 0:  # of a damaged trace: what is left of it need not wait for the step to begin
         return None
-    return graph, graph.work, times, place
+    return find_critical_path(graph, graph.work, times, place)
+
+
+def list_operations_on(path: CriticalNodes | None) -> list[int]:
+    """The numbers of the operations on ``path``."""
+    return [] if path is None else path.segments.filter(pl.col("what") == OPERATION)["operation"].to_list()
 
 
 def list_path(graph: StepGraph, path: CriticalNodes, zero_ns: Mapping[int, int], window: Window) -> PathLane:

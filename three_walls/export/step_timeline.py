@@ -19,11 +19,12 @@ from three_walls.export.kernel_table import DescribedOperations, name_part, shor
 from three_walls.export.lanes import (
     MeasuredStep,
     Window,
-    find_operations_on_path,
+    find_path,
     join_stretches,
     list_calls,
     list_causes,
     list_operations,
+    list_operations_on,
     list_owners,
     list_ranges,
     list_windows,
@@ -217,8 +218,8 @@ def _list_lanes(
 ) -> tuple[list[TimelineLane], int]:
     """The lanes of one rank in detail, and how many items they are made of."""
     is_representative = window.rank.rank_index == measured.step.rank_index
-    on_path = find_operations_on_path(measured.graph, window) if is_representative else frozenset[int]()
-    operations = _describe(list_operations(measured, window, on_path), window)
+    path = find_path(measured.graph, window) if is_representative else None
+    operations = _describe(list_operations(measured, window, list_operations_on(path)), window)
     calls, threads = _choose_calls(list_calls(measured.timeline, window), window, operations["launch_thread"].unique())
     ranges = list_ranges(named_ranges.filter(pl.col("thread").is_in(threads)), window, int(_SHARES["ranges"] * most))
     ranges = ranges.with_columns(depth=_find_depths(ranges), text=name_by_id(ranges["name"], generalize))

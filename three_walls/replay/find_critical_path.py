@@ -98,13 +98,6 @@ def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | N
     return CriticalNodes(place, start_ns, step_ns, segments, _find_slack(graph, work, times, lengths_ns))
 
 
-def list_operations_on_path(graph: StepGraph, work: Work, times: Times, rank: int) -> frozenset[int]:
-    """The operations on the critical path of the step of ``rank``: without labels and slack, a third of the time."""
-    lengths_ns = work.edges.lengths_ns(graph.points, work.host_segment_ns, work.duration_ns)
-    segments = _find_segments(graph, work, times, lengths_ns, rank)
-    return frozenset(segments.filter(pl.col("what") == OPERATION)["operation"].to_list())
-
-
 def _find_segments(graph: StepGraph, work: Work, times: Times, lengths_ns: Int64Array, place: int) -> pl.DataFrame:
     """The segments of the step of the rank at ``place``, without labels."""
     of_rank = np.flatnonzero(graph.operations["rank"].to_numpy() == place)
