@@ -14,7 +14,7 @@ from tests.step.ranks.test_steps_to_read import analyze_whole, make_long, marked
 from three_walls import analyze
 from three_walls.report.report import Report
 from three_walls.step.build_timeline import Timeline
-from three_walls.step.survey import rank_survey, survey_thresholds
+from three_walls.step.survey import rank_survey
 from three_walls.trace import read_inputs
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def survey_few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
     def prepare(operations: int) -> list[int]:
         heights: list[int] = []
         monkeypatch.setattr(read_inputs, "MOST_RANKS_IN_FULL", 2)
-        monkeypatch.setattr(survey_thresholds, "MOST_RANKS_PER_TASK", 4)
+        monkeypatch.setattr(rank_survey, "MOST_RANKS_PER_TASK", 4)
         make_long(monkeypatch, operations)
         build: Callable[..., Timeline] = rank_survey.build_timeline
 

@@ -15,7 +15,7 @@ from three_walls.report.markdown_report import render_markdown
 from three_walls.report.report import Report
 from three_walls.report.sections.ranks import ranks
 from three_walls.report.sections.verdict import describe_run
-from three_walls.step.survey import survey_thresholds
+from three_walls.step.survey import rank_survey
 from three_walls.trace import read_inputs
 from three_walls.trace.run_request import RunRequest
 
@@ -49,7 +49,7 @@ def in_full(run: list[Path]) -> Report:
 def few_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Surveys runs of more than 4 ranks, 3 in a task."""
     monkeypatch.setattr(read_inputs, "MOST_RANKS_IN_FULL", 4)
-    monkeypatch.setattr(survey_thresholds, "MOST_RANKS_PER_TASK", 3)
+    monkeypatch.setattr(rank_survey, "MOST_RANKS_PER_TASK", 3)
 
 
 @pytest.mark.usefixtures("few_in_full")

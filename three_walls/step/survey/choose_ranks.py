@@ -13,7 +13,16 @@ from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_rows import Straggler
 from three_walls.step.step_view import choose_rank
 from three_walls.step.stragglers import LateRank, StragglerCause
-from three_walls.step.survey import survey_thresholds
+
+MOST_LATE_RANKS_IN_FULL = 4
+"""Late ranks of a surveyed run that are read in full, the latest first: ranks are repaired one by one. The others are
+listed with how late they are."""
+PEERS_OF_LATE_RANK = 2
+"""Ranks that are read in full with each of them, to find the cause by comparison. The cause is what the late rank did
+longer than the median of its peers, which two of them give."""
+MOST_STAGES_IN_FULL = 8
+"""Pipeline stages of a surveyed run of which one rank each is read in full. The first, the last and the stages evenly
+between them show how a pipeline is balanced."""
 
 REPRESENTATIVE, LATE, PEER, SLOW, LEAST, MOST, STAGE, ASKED = (
     "represents the run",
@@ -53,12 +62,12 @@ def choose_ranks(
     representative = next(iter(reasons))
     slow = sorted(attribution.slow_ranks, key=lambda index: (-attribution.slow_ranks[index], rank_of[index]))
     unusual = late_indices | set(slow)
-    for late in late_ranks[: survey_thresholds.MOST_LATE_RANKS_IN_FULL]:
+    for late in late_ranks[:MOST_LATE_RANKS_IN_FULL]:
         reasons.setdefault(late.rank_index, LATE)
-    for late in late_ranks[: survey_thresholds.MOST_LATE_RANKS_IN_FULL]:
+    for late in late_ranks[:MOST_LATE_RANKS_IN_FULL]:
         for peer in _find_peers(late, matched_ranks, unusual):
             reasons.setdefault(peer, PEER)
-    for index in slow[: survey_thresholds.MOST_LATE_RANKS_IN_FULL]:
+    for index in slow[:MOST_LATE_RANKS_IN_FULL]:
         reasons.setdefault(index, SLOW)
     compute_ns = {
         index: ns
@@ -84,7 +93,7 @@ def _find_peers(late: LateRank, matched_ranks: MatchedRanks, unusual: Collection
     instances = (last_at if last_at.height else own)["instance"].unique().implode()
     members = arrivals.filter(pl.col("instance").is_in(instances))["rank_index"]
     calls = Counter(index for index in members.to_list() if index != late.rank_index and index not in unusual)
-    return sorted(calls, key=lambda index: (-calls[index], index))[: survey_thresholds.PEERS_OF_LATE_RANK]
+    return sorted(calls, key=lambda index: (-calls[index], index))[:PEERS_OF_LATE_RANK]
 
 
 def _list_stages(matched_ranks: MatchedRanks, representative: int, medians: Collection[int]) -> list[int]:
@@ -97,7 +106,7 @@ def _list_stages(matched_ranks: MatchedRanks, representative: int, medians: Coll
         for index, (stage, other) in matched_ranks.pipeline.places.items()
         if other == lane and index in medians
     )
-    most = survey_thresholds.MOST_STAGES_IN_FULL
+    most = MOST_STAGES_IN_FULL
     if len(in_lane) > most:
         in_lane = [in_lane[round(place * (len(in_lane) - 1) / (most - 1))] for place in range(most)]
     return [index for _, index in in_lane]

@@ -38,7 +38,6 @@ from three_walls.step.ranks.match_calls import RankOutline
 from three_walls.step.ranks.steps_to_read import outline_run, take_sampled
 from three_walls.step.slow_ranks import PacedCalls, list_paced_calls, measure_step_spreads
 from three_walls.step.step_tables import BudgetRows, ExposureRows, StepIntervals, Steps, StepSpreads, StepTimes
-from three_walls.step.survey import survey_thresholds
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.tables.kernel_names import KernelPack, load_api_patterns, union_of
 from three_walls.trace.api_calls import ApiCalls
@@ -48,6 +47,13 @@ from three_walls.trace.read_trace import Capture, Trace, list_steps_to_read, rea
 from three_walls.trace.schemas import AnyTable
 from three_walls.trace.spans import SampledSteps, StepsToRead
 from three_walls.trace.trace_files import keep_unpacked
+
+MOST_RANKS_PER_TASK = 16
+"""Captures that one task of a survey reads. polars takes about as long for the operations of one rank of 6 MB as for
+those of several. Sixteen such ranks take 2 s, so a lost worker costs little, and 1,024 ranks are 64 tasks."""
+MOST_MIB_PER_TASK = 128
+"""Size of the captures that one task reads together, if they are several. A process then takes less than 0.5 GB, and
+one large capture is a task of its own."""
 
 _CALL = (
     "rank_index",
@@ -167,8 +173,8 @@ def plan_tasks(
     together_bytes = 0
     for capture_id, path in enumerate(paths):
         size_bytes = path.stat().st_size if path.is_file() else 0
-        is_full = len(together) == survey_thresholds.MOST_RANKS_PER_TASK
-        if together and (is_full or together_bytes + size_bytes > survey_thresholds.MOST_MIB_PER_TASK << 20):
+        is_full = len(together) == MOST_RANKS_PER_TASK
+        if together and (is_full or together_bytes + size_bytes > MOST_MIB_PER_TASK << 20):
             tasks.append(SurveyTask(tuple(together), config, step_range, sample, own_names))
             together, together_bytes = [], 0
         together.append((capture_id, path.absolute()))
