@@ -7,7 +7,7 @@ import pytest
 
 from three_walls.step.build_timeline import find_launches
 from three_walls.trace import api_calls
-from three_walls.trace.api_calls import ApiCalls
+from three_walls.trace.api_calls import ApiCalls, pack_calls
 from three_walls.trace.schemas import API_CALLS, distinct_rows, share_constants
 
 PROCESS = 7 << 24
@@ -25,6 +25,19 @@ def made_of(*calls: Call, process: int = PROCESS, capture_id: int = 0) -> pl.Dat
     return pl.DataFrame(rows, schema={**API_CALLS, "capture_id": pl.Int64}, orient="row")
 
 
+def keep(calls: pl.DataFrame) -> ApiCalls:
+    """``calls`` as ApiCalls."""
+    texts = calls["name"].unique().drop_nulls().cast(pl.String).sort()
+    name_id = pl.col("name").cast(pl.String).replace_strict(texts, range(len(texts)), default=None)
+    parts = calls.with_columns(name_id=name_id.cast(pl.Int64)).partition_by(
+        "capture_id", as_dict=True, maintain_order=True
+    )
+    return ApiCalls.join(
+        ApiCalls(pack_calls(capture_id, rows)).with_names(dict(enumerate(texts)))
+        for (capture_id,), rows in parts.items()
+    )
+
+
 CALLS = made_of(
     (5, 9, 1, 1, "cudaLaunchKernel"),
     (2, FAR, 2, None, None),
@@ -37,7 +50,7 @@ OTHERS = made_of((4, 6, 1, 1, "cudaMalloc"), process=2 * PROCESS, capture_id=1)
 @pytest.mark.parametrize("rows_per_part", [1, 3, 100])
 def test_calls_come_back_as_they_were(monkeypatch: pytest.MonkeyPatch, rows_per_part: int) -> None:
     monkeypatch.setattr(api_calls, "_ROWS_PER_PART", rows_per_part)
-    both = ApiCalls.of(pl.concat([CALLS, OTHERS]))
+    both = keep(pl.concat([CALLS, OTHERS]))
     assert both.frame().equals(pl.concat([CALLS, OTHERS]))
     assert both.height == 5
     assert both.processes == {PROCESS, 2 * PROCESS}
@@ -48,8 +61,8 @@ def test_close_numbers_take_few_bytes_and_distant_ones_as_many_as_they_need() ->
     close, distant = (
         made_of(*((at, at + 5, 1, at, "cudaLaunchKernel") for at in (FAR, FAR + far))) for far in (9, FAR)
     )
-    assert ApiCalls.of(close).parts[0].packed.estimated_size() == 2 * 5
-    assert ApiCalls.of(distant).parts[0].packed.estimated_size() == 2 * (8 + 1 + 1 + 8 + 1)
+    assert keep(close).parts[0].packed.estimated_size() == 2 * 5
+    assert keep(distant).parts[0].packed.estimated_size() == 2 * (8 + 1 + 1 + 8 + 1)
 
 
 @pytest.mark.parametrize("rows_per_part", [1, 100])
@@ -57,7 +70,7 @@ def test_calls_between_two_times_are_those_that_are_open_then(
     monkeypatch: pytest.MonkeyPatch, rows_per_part: int
 ) -> None:
     monkeypatch.setattr(api_calls, "_ROWS_PER_PART", rows_per_part)
-    calls = ApiCalls.of(CALLS)
+    calls = keep(CALLS)
     assert calls.during({0: [(0, 2)]}).height == 0
     assert calls.during({0: [(0, 3)]}).frame("start_ns")["start_ns"].to_list() == [2]
     assert calls.during({0: [(9, 10)]}).frame("start_ns")["start_ns"].to_list() == [5, 2]
@@ -66,7 +79,7 @@ def test_calls_between_two_times_are_those_that_are_open_then(
 
 
 def test_calls_are_chosen_by_name_and_those_without_one_never_are() -> None:
-    calls = ApiCalls.join([ApiCalls.of(CALLS), ApiCalls.of(OTHERS)])
+    calls = ApiCalls.join([keep(CALLS), keep(OTHERS)])
     assert calls.named(lambda name: name == "cudaMalloc").frame("start_ns")["start_ns"].to_list() == [FAR, 4]
     assert calls.named(lambda _: True).height == 4
     assert calls.named(lambda _: False).frame().equals(CALLS.clear())
@@ -77,7 +90,7 @@ def launches_of(calls: pl.DataFrame, *correlations: int | None, process: int = P
         {"process": [process] * len(correlations), "correlation": correlations},
         schema={"process": pl.Int64, "correlation": pl.Int64},
     )
-    return find_launches(operations, ApiCalls.of(calls)).rows()
+    return find_launches(operations, keep(calls)).rows()
 
 
 @pytest.mark.parametrize("rows_per_part", [1, 100])

@@ -9,7 +9,7 @@ items are always kept, and a joined item knows how much time its parts take.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -76,14 +76,8 @@ _DEFAULTS = {
 _NOT_LAUNCHED = -1
 
 
-@dataclass(slots=True)
-class _Texts:
-    """Texts by the place that lanes refer to."""
-
-    places: dict[str, int] = field(default_factory=lambda: {"": 0})
-
-    def place(self, text: str) -> int:
-        return self.places.setdefault(text[:LONGEST_TEXT], len(self.places))
+_Texts = dict[str, int]
+"""Texts by the place that lanes refer to."""
 
 
 @artifact
@@ -104,7 +98,7 @@ def drawn_timeline(
     is_detailed = pl.col("rank_index").is_in(list(detailed)) & (pl.col("step") == step.step)
     gaps = measured_step.gaps.stretches.filter(is_detailed)
     windows, is_aligned = list_windows(measured_step)
-    texts = _Texts()
+    texts: _Texts = {"": 0}
     ranks = _list_ranks(measured_step, windows, named_ranges, gaps, late_ranks, detailed, texts)
     own = next(window for window in windows if window.rank.rank_index == step.rank_index)
     if hardware_samples.value is not None:
@@ -114,7 +108,7 @@ def drawn_timeline(
         step=step.step,
         rank=step.rank.rank,
         is_aligned=is_aligned,
-        texts=tuple(texts.places),
+        texts=tuple(texts),
         ranks=ranks,
         worst_gaps=worst_gaps,
         exposed_intervals=exposed,
@@ -411,15 +405,19 @@ def _make_lane(
     is_joined = max(counts, default=1) > 1
     path = np.flatnonzero(items["on_path"].to_numpy())
     of_operations = kind == "operations"
-    modules = [texts.place(module or "") for module in items["module"]] if of_operations else []
+
+    def place(text: str | None) -> int:
+        return texts.setdefault((text or "")[:LONGEST_TEXT], len(texts))
+
+    modules = [place(module) for module in items["module"]] if of_operations else []
     return TimelineLane(
         kind=kind,
         name=name,
         depth=depth,
         start_ns=tuple(np.diff(starts, prepend=0).tolist()),
         length_ns=tuple(items.select(DURATION).to_series().to_list()),
-        text=tuple(texts.place(text or "") for text in items["text"]),
-        category=tuple(texts.place(category) for category in items["category"]) if kind not in _UNCOLOURED else (),
+        text=tuple(map(place, items["text"])),
+        category=tuple(map(place, items["category"])) if kind not in _UNCOLOURED else (),
         count=tuple(counts) if is_joined else (),
         busy_ns=tuple(items.filter(pl.col("count") > 1)["busy_ns"].to_list()),
         module=tuple(modules) if any(modules) else (),

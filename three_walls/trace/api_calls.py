@@ -74,17 +74,6 @@ class ApiCalls:
     """By capture, what ids of names stand for; an id without one is a call of an unknown name."""
 
     @classmethod
-    def of(cls, calls: AnyTable) -> ApiCalls:
-        """``calls`` with the columns that :meth:`frame` gives."""
-        texts = calls["name"].unique().drop_nulls().cast(pl.String).sort()
-        name_id = pl.col("name").cast(pl.String).replace_strict(texts, range(len(texts)), default=None)
-        numbers = calls.with_columns(name_id=name_id.cast(pl.Int64))
-        parts = numbers.partition_by("capture_id", as_dict=True, maintain_order=True)
-        return cls.join(
-            cls(_pack(capture_id, rows)).with_names(dict(enumerate(texts))) for (capture_id,), rows in parts.items()
-        )
-
-    @classmethod
     def join(cls, calls: Iterable[ApiCalls]) -> ApiCalls:
         """The calls of several captures."""
         all_calls = list(calls)
@@ -199,7 +188,7 @@ def read_api_calls(export: NsysExport, capture_id: int) -> ApiCalls:
         "name_id": "nameId",
     }
     timed = (rows.filter(HAS_ENDED).with_columns(pl.col("thread").fill_null(0)) for rows in export.parts(API, columns))
-    return ApiCalls(tuple(part for rows in timed for part in _pack(capture_id, rows)))
+    return ApiCalls(tuple(part for rows in timed for part in pack_calls(capture_id, rows)))
 
 
 def find_only_process(export: NsysExport) -> int:
@@ -208,7 +197,8 @@ def find_only_process(export: NsysExport) -> int:
     return processes.pop() if len(processes) == 1 else 0
 
 
-def _pack(capture_id: int, calls: pl.DataFrame) -> tuple[_Part, ...]:
+def pack_calls(capture_id: int, calls: AnyTable) -> tuple[_Part, ...]:
+    """``calls`` of a capture in order: start_ns, end_ns, thread, correlation and name_id."""
     return tuple(_pack_part(capture_id, rows) for rows in calls.iter_slices(_ROWS_PER_PART) if rows.height)
 
 

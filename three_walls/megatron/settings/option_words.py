@@ -93,7 +93,8 @@ def _read_flags(arguments: Sequence[str], settings: SettingsBuilder) -> None:
         flag, has_equals, attached = word.partition("=")
         key = keys_by_flag().get(flag)
         if key is not None:
-            words = (attached,) if has_equals else tuple(arguments[index : _end_of_values(arguments, index)])
+            end = next((place for place in range(index, len(arguments)) if is_flag(arguments[place])), len(arguments))
+            words = (attached,) if has_equals else tuple(arguments[index:end])
             used = _read_flag(key, flag, words, settings)
             index += 0 if has_equals else used
         for name, value in table.shorthands.get(flag, {}).items():
@@ -116,14 +117,6 @@ def _read_flag(key: ConfigKey, flag: str, words: tuple[str, ...], settings: Sett
         return 0
     settings.set_words(key, used, flag)
     return len(used)
-
-
-def _end_of_values(arguments: Sequence[str], start: int) -> int:
-    """Index of the next word that is a flag."""
-    end = start
-    while end < len(arguments) and not is_flag(arguments[end]):
-        end += 1
-    return end
 
 
 def is_flag(word: str) -> bool:
