@@ -190,6 +190,11 @@ def analyze_real() -> Report:
     return analyze(REAL / "rank0.sqlite.xz", config=REAL / "run_config.yaml")
 
 
+def test_the_same_samples_give_the_same_averages_to_the_last_digit() -> None:
+    again = analyze(REAL / "rank0.sqlite.xz", config=REAL / "run_config.yaml")
+    assert again.hardware == analyze_real().hardware
+
+
 def test_a_real_dense_step_by_bucket() -> None:
     """GEMMs keep the tensor pipes busy, the exchange of gradients NVLink, the optimizer the memory, and idle none."""
     rows = {row.name: row for row in analyze_real().hardware if row.kind == "bucket"}

@@ -149,9 +149,9 @@ def _divide(owned: Intervals, samples: pl.DataFrame) -> SampledTime:
     """Of each sample the ``ns`` that each ``name`` of ``owned``, which are disjoint, has of its ``length_ns``."""
     return (
         intersect(samples, owned.select("rank_index", "start_ns", "end_ns", "name"), ["rank_index"], carry=["name"])
-        .group_by("name", "sample")
+        .group_by("name", "sample", maintain_order=True)  # the order in which shares are added up
         .agg(DURATION.sum().alias("ns"), *(pl.col(name).first() for name in gpu_counters()))
-        .join(samples.select("sample", length_ns=DURATION), on="sample")
+        .join(samples.select("sample", length_ns=DURATION), on="sample", maintain_order="left")
     )
 
 
