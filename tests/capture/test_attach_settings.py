@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from three_walls.capture.attach.attach_job import find_gpu, make_directory, read_job
 from three_walls.capture.attach.attach_settings import (
     add_settings,
     check_command,
@@ -15,7 +16,6 @@ from three_walls.capture.attach.attach_settings import (
     find_framework,
     read_profile_ranks,
 )
-from three_walls.capture.attach.job import find_gpu, make_directory, read_job
 from three_walls.capture.capture_commands import CaptureRequest
 from three_walls.lib.errors import UsageError
 from three_walls.megatron.settings.launchers import find_program

@@ -13,7 +13,7 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, SEND_RECV, TraceBui
 from tests.paths import MEASURED_BASES
 from three_walls import analyze
 from three_walls.report.report import Report
-from three_walls.report.sections.hardware import hardware
+from three_walls.report.sections.efficiency import hardware
 from three_walls.trace.trace_files import plain_sqlite
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from three_walls.capture.attach.attach_job import AttachRequest, attach, end_like
+from three_walls.capture.attach.attach_job import AttachRequest, attach, end_like, read_job
 from three_walls.capture.attach.attach_settings import check_command, count_steps, find_framework, read_profile_ranks
-from three_walls.capture.attach.job import read_job
 from three_walls.capture.capture_commands import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.cli.capture import first_ranks

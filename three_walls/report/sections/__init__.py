@@ -9,30 +9,25 @@ from three_walls.report.comparison import Comparison, Pair
 from three_walls.report.report import Report
 from three_walls.report.section import Section, Table
 from three_walls.report.sections.budget import budget, changed_buckets
-from three_walls.report.sections.capture import capture
 from three_walls.report.sections.communication import changed_communication, communication, overlap
 from three_walls.report.sections.compared_steps import compared_runs, compared_steps, conditions
 from three_walls.report.sections.config import changed_settings, config, recipe
-from three_walls.report.sections.critical_path import critical_path
-from three_walls.report.sections.efficiency import efficiency
+from three_walls.report.sections.efficiency import efficiency, hardware
 from three_walls.report.sections.facts import facts, reading
 from three_walls.report.sections.findings import configured, findings
 from three_walls.report.sections.gaps import gaps
-from three_walls.report.sections.hardware import hardware
 from three_walls.report.sections.history import history
-from three_walls.report.sections.host_work import graphs, host_work, synchronizations
-from three_walls.report.sections.kernels import changed_kernels, kernels
+from three_walls.report.sections.kernels import changed_kernels, graphs, host_work, kernels, synchronizations
 from three_walls.report.sections.memory import memory, recompute
 from three_walls.report.sections.moe import moe
 from three_walls.report.sections.pipeline import pipeline
 from three_walls.report.sections.plan import overrides, plan
-from three_walls.report.sections.ranks import ranks
 from three_walls.report.sections.steps import steps, timers
 from three_walls.report.sections.timeline import timeline
 from three_walls.report.sections.verdict import verdict
-from three_walls.report.sections.waits import waits
-from three_walls.report.sections.walls import wall_now, walls
-from three_walls.report.sections.warnings import unlike, warnings
+from three_walls.report.sections.waits import ranks, waits
+from three_walls.report.sections.walls import critical_path, wall_now, walls
+from three_walls.report.sections.warnings import capture, unlike, warnings
 
 SECTIONS: tuple[Callable[[Report], Section | None], ...] = (
     verdict,
