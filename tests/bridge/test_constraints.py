@@ -8,7 +8,7 @@ import pytest
 
 from tests.bridge.builders import config, edit
 from three_walls.bridge.check_overrides import find_problems
-from three_walls.bridge.constraints import constraint_table, judge_constraints, judge_values, load_constraints
+from three_walls.bridge.constraints import constraint_table, judge_constraints, judge_values
 from three_walls.bridge.merged_config import MergedConfig
 from three_walls.lib.errors import RuleBaseError
 from three_walls.lib.plain_data import ConfigData
@@ -29,7 +29,7 @@ def load(folder: Path, text: str) -> str:
     """The errors in the table; empty if there are none."""
     (folder / "constraints.yaml").write_text(text)
     try:
-        load_constraints(folder / "constraints.yaml")
+        constraint_table(folder / "constraints.yaml")
     except RuleBaseError as error:
         return str(error).replace(str(folder), "")
     return ""

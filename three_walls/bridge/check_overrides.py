@@ -259,7 +259,7 @@ class _Checker:
         section = override.path.partition(".")[0]
         is_known = override.path in self.current or section in self.complete
         is_known |= section in self.current and (
-            not self.view.is_object(section) or self.view.state(section, _UNKNOWN) == MAPPING
+            not self.view.is_object(section) or self.current.get(section, _UNKNOWN) == MAPPING
         )
         if self.schema.find(override.path) is None and not is_known:
             return _Failure(self._describe_missing_field(override.path, "") or f"there is no {override.path}")
@@ -271,7 +271,7 @@ class _Checker:
 
     def _check_place(self, override: Override, section: str, field: str) -> _Failure | None:
         """Whether the field has a place, as far as that is known."""
-        state = self.view.state(section, _UNKNOWN)
+        state = self.current.get(section, _UNKNOWN)
         outer, _, inner = field.partition(".")
         place = f"{section}.{outer}"
         is_object = state is _UNKNOWN or self.view.is_object(section)
@@ -347,13 +347,10 @@ class _Checker:
             return None
         is_there = present is not None
         if override.path not in self.current and override.path.partition(".")[0] not in self.complete:
-            kind = self.schema.find(override.path)
-            is_there = kind is not None and "null" not in kind.kinds and self._is_certain(override.path)
+            # Every configuration has the other sections, with one class each.
+            is_certain = override.path.partition(".")[0] not in (*OBJECT_CLASSES, *_OPEN_SECTIONS)
+            is_there = field is not None and "null" not in field.kinds and is_certain
         return _Failure(f"+{override.path} fails because the key exists; write it without +") if is_there else None
-
-    def _is_certain(self, path: str) -> bool:
-        """Whether every configuration has the section of ``path``, with one class."""
-        return path.partition(".")[0] not in (*OBJECT_CLASSES, *_OPEN_SECTIONS)
 
     def _check_whole(self, override: Override, section: str) -> _Failure | None:
         """A section that is set as a whole: a mapping is merged into an object field by field."""

@@ -87,13 +87,8 @@ class ConstraintTable:
 
 
 @cache
-def constraint_table() -> ConstraintTable:
-    """The table that ships with the program."""
-    return load_constraints(CONSTRAINTS_FILE)
-
-
-def load_constraints(path: Path) -> ConstraintTable:
-    """The table in ``path``; RuleBaseError lists every error."""
+def constraint_table(path: Path = CONSTRAINTS_FILE) -> ConstraintTable:
+    """The table that ships with the program, or the one in ``path``; RuleBaseError lists every error."""
     return load_table(path, ConstraintTable, _list_names(path))
 
 

@@ -108,7 +108,8 @@ def values_by_path(config: MergedConfig, schema: BridgeSchema) -> PathValues:
 class OverriddenConfig:
     """``base`` while overrides are merged into it one after the other, as OmegaConf merges them.
 
-    A section is an object with fields, null, a text, or (``MAPPING``) a mapping that overrides made.
+    A section is an object with fields, null, a text, or (``MAPPING``) a mapping that overrides made: ``paths`` has the
+    name of its class, null, the text or ``MAPPING`` for it, and nothing where that is not known.
     """
 
     def __init__(self, base: PathValues, schema: BridgeSchema) -> None:
@@ -116,10 +117,6 @@ class OverriddenConfig:
         self.paths: PathValues = dict(base)
         self._touched: dict[str, set[str]] = {}
         """Sections that are given a class, or that were no object, and the fields that overrides set there since."""
-
-    def state(self, section: str, unknown: Any) -> Any:
-        """The name of the section's class, null, a text or ``MAPPING``; ``unknown`` where that is not known."""
-        return self.paths.get(section, unknown)
 
     def is_object(self, section: str) -> bool:
         """Whether the section is known to be an object, or a mapping: something that has fields."""

@@ -42,12 +42,8 @@ class MegatronLmSpeller:
                 continue
             if key.megatron_lm is None:
                 self._spell_without_flag(key, edit.to)
-            elif self._is_in_release(key.megatron_lm, edit.to):
+            elif key.megatron_lm.is_in(self.core) and not late_words(key.megatron_lm, edit.to, self.core):
                 self._spell(key, key.megatron_lm, edit.to)
-
-    def _is_in_release(self, spelling: FlagSpelling, value: ConfigData) -> bool:
-        """Whether the release's parser knows the flag and the words."""
-        return spelling.is_in(self.core) and not late_words(spelling, value, self.core)
 
     def _has_already(self, key: ConfigKey, value: ConfigData) -> bool:
         """Whether the run has the value without a flag for it; a derived one may move with other edits."""

@@ -105,7 +105,8 @@ def profiler_words(launcher: str, memory: bool, gpu_metrics: bool = False) -> tu
         usual, sampling = nsys_options(memory), nsys_options(memory, gpu=f"${_LOCAL_RANKS[launcher]}")
         metrics = [option for option in sampling if option not in usual]
         start = ("sh", "-c", quote_word(f'exec nsys profile {" ".join(metrics)} "$@"'), "nsys")
-    return (*start, *nsys_options(memory), "-o", quote_word(report_name(launcher)))
+    report = f"{PROFILES}/rank%q{{{_RANK_VARIABLES[launcher]}}}"  # nsys replaces the variable: a report per rank
+    return (*start, *nsys_options(memory), "-o", quote_word(report))
 
 
 def nsys_options(memory: bool, is_attached: bool = False, gpu: str = "") -> tuple[str, ...]:
@@ -208,11 +209,6 @@ def _explain_options(request: CaptureRequest) -> list[str]:
     if request.graphs:
         reasons.append("tracing CUDA graphs by node slows their launches: compare with the step times in the log")
     return reasons
-
-
-def report_name(launcher: str) -> str:
-    """The value of ``-o`` that gives a report per rank: nsys itself replaces the variable."""
-    return f"{PROFILES}/rank%q{{{_RANK_VARIABLES[launcher]}}}"
 
 
 def find_launcher(command: Sequence[str]) -> str | None:

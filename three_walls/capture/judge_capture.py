@@ -166,10 +166,6 @@ def judge_launches(captures: Captures) -> Judgement:
     return answer, f"{calls:,} API calls; {in_percent(fraction)} of the kernels have their launch call"
 
 
-def judge_graph_nodes(captures: Captures) -> Judgement:
-    return _judge_capability(captures, "inside_cuda_graphs", "every kernel is visible")
-
-
 def judge_all_ranks(captures: Captures) -> Judgement:
     count = len(set(captures.ranks))
     if captures.world_size is None:
@@ -225,10 +221,6 @@ def judge_nccl_payload(captures: Captures) -> Judgement:
     if all(unparsed.has_nccl_payload for unparsed in captures.unparsed):
         return Answer.YES, "recorded"
     return Answer.NO, "not every export has the payloads of NCCL's NVTX ranges"
-
-
-def judge_memory_usage(captures: Captures) -> Judgement:
-    return _judge_capability(captures, "gpu_memory_usage", "recorded")
 
 
 def judge_hardware_counters(captures: Captures) -> Judgement:
@@ -304,14 +296,14 @@ JUDGES: dict[str, Callable[[Captures], Judgement]] = {
     "training_steps": judge_training_steps,
     "operator_sizes": judge_operator_sizes,
     "launches": judge_launches,
-    "graph_nodes": judge_graph_nodes,
+    "graph_nodes": lambda captures: _judge_capability(captures, "inside_cuda_graphs", "every kernel is visible"),
     "all_ranks": judge_all_ranks,
     "ranks_known": judge_ranks_known,
     "one_clock": judge_one_clock,
     "start_skew": judge_start_skew,
     "event_edges": judge_event_edges,
     "nccl_payload": judge_nccl_payload,
-    "memory_usage": judge_memory_usage,
+    "memory_usage": lambda captures: _judge_capability(captures, "gpu_memory_usage", "recorded"),
     "hardware_counters": judge_hardware_counters,
     "command_line": judge_command_line,
     "environment": judge_environment,

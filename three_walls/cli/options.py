@@ -25,16 +25,11 @@ _UNPACKED_TIMES = 5
 traces_argument = click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 
 
-def _remember_nsys(_: click.Context, __: click.Parameter, path: str | None) -> None:
-    if path is not None:
-        name_nsys(path)
-
-
 nsys_option = click.option(
     "--nsys",
     metavar="PATH",
     expose_value=False,
-    callback=_remember_nsys,
+    callback=lambda _context, _parameter, path: None if path is None else name_nsys(path),
     help="The nsys that exports reports (.nsys-rep).  [default: $NSYS, else the one on PATH]",
 )
 

@@ -121,11 +121,9 @@ def test_command(directory: Path | None) -> None:
             continue
         cases = load_cases(cases_file(path), definitions=_list_definitions())
         report = check_cases(rules[cases.rule], cases)
-        written, derived, failed = (
-            written + report.written,
-            derived + report.derived,
-            failed + len(report.failures),
-        )
+        written += report.written
+        derived += report.derived
+        failed += len(report.failures)
         for sentence in report.failures:
             click.echo(f"{cases.rule}: {sentence}")
     click.echo(f"{written} written and {derived} derived cases, {failed} failed")

@@ -69,10 +69,10 @@ def verify_command(
     saved, saved_by = read_run_config(config) if config is not None else (None, None)
     release = bridge_version or saved_by
     target = Target(recipe, config, saved, release, python, gpu_name, world_size, models)
-    verification = verify(written, target)
-    for line in verification.lines:
+    lines, is_valid = verify(written, target)
+    for line in lines:
         click.echo(show_control_characters(line))
-    sys.exit(0 if verification.is_valid else 1)
+    sys.exit(0 if is_valid else 1)
 
 
 def read_overrides(path: Path) -> WrittenOverrides:

@@ -13,6 +13,7 @@ from three_walls.lib.text import escape_in_json
 from three_walls.report.comparison import Comparison
 from three_walls.report.csv_report import write_tables
 from three_walls.report.html_report import render_page
+from three_walls.report.json_report import finish_schema
 from three_walls.report.markdown_report import write_markdown
 from three_walls.report.section import Section, Terminal
 from three_walls.report.sections import make_comparison_sections
@@ -40,7 +41,9 @@ def render_shown(shown: Shown, form: str, *, table: str = "", is_full: bool = Tr
     the main one. Raises UsageError for a table that there is not.
     """
     if form == "json":
-        return _render_json(shown)
+        document = TypeAdapter(type(shown)).dump_python(shown, mode="json")
+        in_order = {"schema_version": document.pop("schema_version")} | document
+        return escape_in_json(json.dumps(in_order, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
     sections = make_sections_of(shown)
     if form == "html":
         return render_page(sections, shown, f"{_stem(shown)}.json")
@@ -53,19 +56,9 @@ def render_shown(shown: Shown, form: str, *, table: str = "", is_full: bool = Tr
     return tables[name]
 
 
-def _render_json(shown: Shown) -> str:
-    document = TypeAdapter(type(shown)).dump_python(shown, mode="json")
-    in_order = {"schema_version": document.pop("schema_version")} | document
-    return escape_in_json(json.dumps(in_order, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
-
-
 def comparison_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of compare.json. It allows unknown fields: a newer minor version may add some."""
-    schema = TypeAdapter(Comparison).json_schema(mode="serialization")
-    for part in (schema, *schema["$defs"].values()):
-        if "properties" in part:
-            part["required"] = list(part["properties"])  # every field is always written
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return finish_schema(TypeAdapter(Comparison).json_schema(mode="serialization"))
 
 
 def print_shown(shown: Shown, console: Console, *, is_full: bool, is_short: bool = False) -> None:

@@ -84,7 +84,7 @@ def _make_environment() -> Environment:
         "printable": show_control_characters,
         "sort_key": _sort_key,
         "count": format_count,
-        "identifier": make_identifier,
+        "identifier": lambda text: re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:120] or "-",
         "place_bars": place_bars,
         "place_heat_map": place_heat_map,
         "place_lines": place_lines,
@@ -105,11 +105,6 @@ def _sort_key(value: object) -> float | None:
     """What a cell is sorted by: its number, whatever its unit; the lower one of a pair of bounds."""
     number = value[0] if isinstance(value, tuple) and value else value
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
-
-
-def make_identifier(text: str) -> str:
-    """``text`` as an id of the page: anything but letters, digits, dots, dashes and underscores becomes a dash."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:120] or "-"
 
 
 def _load_asset(name: str) -> Markup:

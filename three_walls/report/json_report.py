@@ -134,13 +134,12 @@ def parse_report(text: str, path: str | Path) -> Report:
         raise UsageError(
             f"{path}: expected a report.json of schema {version}, found {place}: {first['msg']}"
         ) from error
-    sheet = FactSheet.of((_restore(name, fact) for name, fact in facts.items()), report.config.environment_is_known)
+    restored = []
+    for name, fact in facts.items():
+        defined = FactDefinition(name, fact.unit, fact.label, fact.meaning, fact.not_the_same_as, needs=fact.needs)
+        restored.append(Fact(name, fact.value, fact.unit, fact.missing_reason, defined if fact.meaning else None))
+    sheet = FactSheet.of(restored, report.config.environment_is_known)
     return replace(report, facts=sheet, schema_version=SCHEMA_VERSION)
-
-
-def _restore(name: str, fact: DefinedFact) -> Fact:
-    defined = FactDefinition(name, fact.unit, fact.label, fact.meaning, fact.not_the_same_as, needs=fact.needs)
-    return Fact(name, fact.value, fact.unit, fact.missing_reason, defined if fact.meaning else None)
 
 
 def report_schema() -> Json:
@@ -151,10 +150,15 @@ def report_schema() -> Json:
     for name in ("FactSheet", "Fact", "FactDefinition"):  # a fact is written as a DefinedFact
         del definitions[name]
     schema["properties"]["facts"] = {"type": "object", **facts}
-    for part in (schema, *definitions.values()):
+    return finish_schema({**schema, "$defs": definitions})
+
+
+def finish_schema(schema: Json) -> Json:
+    """``schema`` as a JSON Schema (draft 2020-12) of a file in which every field is always written."""
+    for part in (schema, *schema["$defs"].values()):
         if "properties" in part:
-            part["required"] = list(part["properties"])  # every field is always written
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
+            part["required"] = list(part["properties"])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 @cache

@@ -15,7 +15,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from three_walls.export.step_detail_rows import TimelineCounter, TimelineLane, TimelineRank
+from three_walls.export.step_detail_rows import TimelineLane, TimelineRank
 from three_walls.lib.text import format_bandwidth, show_control_characters
 from three_walls.report.charts import TERAFLOPS, Bars, HeatMap, Lines, Piece, Roofline
 from three_walls.report.palette import FREE_COLOUR
@@ -239,16 +239,11 @@ def timeline_data(block: TimelineBlock) -> Markup:
         "titles": {name: title for name, title in block.titles.items() if name in used},
         "rank": timeline.rank,
         "lanes": dict(block.lane_names),
-        "ranks": [
-            {
-                **_name_fields(rank),
-                "lanes": list(map(_name_fields, rank.lanes)),
-                "counters": list(map(_name_fields, rank.counters)),
-            }
-            for rank in timeline.ranks
-        ],
+        "ranks": timeline.ranks,
     }
-    text = json.dumps(document, separators=(",", ":"))
+    text = json.dumps(
+        document, separators=(",", ":"), default=lambda row: {f.name: getattr(row, f.name) for f in fields(row)}
+    )
     for character, escaped in _HIDDEN_IN_SCRIPT.items():
         text = text.replace(character, escaped)
     return Markup(text)
@@ -267,10 +262,6 @@ def place_timeline(block: TimelineBlock) -> Iterator[Placed]:
                 "columns": COLUMNS,
                 "paths": _paint(lane, rank, block),
             }
-
-
-def _name_fields(value: TimelineRank | TimelineLane | TimelineCounter) -> dict[str, object]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def choose_ink(colour: str) -> str:

@@ -155,13 +155,16 @@ def _show_block(block: Block, screen: _Screen, columns: int) -> Iterator[Rendera
     if isinstance(block, Hero):
         yield from _show_hero(block)
     elif isinstance(block, Note) and block.role != "heading":
-        yield _indent(_label(block.label, plain_text(block.content)), columns)
+        label = _plain(f"{block.label} " if block.label else "", "bold")
+        yield _indent(label.append(_plain(plain_text(block.content), "not bold")), columns)
     elif isinstance(block, Items):
         if block.title:
             yield _indent(_plain(f"{block.title}:", "bold"), columns)
         items = Grid.grid(padding=(0, 1, 0, 0))
         for item in block.items:
-            items.add_row(*(["-"] if block.title or block.role == "list" else []), _plain(_without_source(item)))
+            # The source of an item is in the page and in report.json.
+            words = plain_text(tuple(piece for piece in pieces_of(item) if getattr(piece, "role", "") != "source"))
+            items.add_row(*(["-"] if block.title or block.role == "list" else []), _plain(words))
         yield _indent(items, columns)
     elif isinstance(block, Fold) and block.in_full_terminal and screen.is_full:
         yield _indent(_plain(f"{plain_text(block.summary)}:", "bold"), columns)
@@ -244,15 +247,6 @@ def _show_cell(column: Column, cell: Cell, screen: _Screen) -> RenderableType:
         cell = Amounts(cell.lines[:_MOST_AMOUNTS])
     text = plain_text(cell)
     return _plain(shorten(text, _WIDEST_CODE) if "code" in column.role else text)
-
-
-def _label(label: str, text: str) -> Line:
-    return _plain(f"{label} " if label else "", "bold").append(_plain(text, "not bold"))
-
-
-def _without_source(item: Cell) -> str:
-    """The words of an item. Its source is in the page and in report.json."""
-    return plain_text(tuple(piece for piece in pieces_of(item) if getattr(piece, "role", "") != "source"))
 
 
 def _plain(text: str, style: str = "") -> Line:

@@ -53,8 +53,7 @@ def comparison_rules() -> ComparisonRules:
 def find_unlikeness(before: Run, after: Run) -> tuple[Unlikeness, ...]:
     """What limits the comparison of ``before`` with ``after``, refusals first."""
     differences = [
-        *_compare_model(before.report, after.report),
-        *_compare_gpu(before, after),
+        *_compare_model(before, after),
         *_compare_tokens(before, after),
         *_compare_layout(before, after),
     ]
@@ -71,16 +70,14 @@ def _warn(code: str, message: str) -> Unlikeness:
     return Unlikeness(code, Severity.WARNING, message)
 
 
-def _compare_model(before: Report, after: Report) -> Iterator[Unlikeness]:
+def _compare_model(before: Run, after: Run) -> Iterator[Unlikeness]:
+    """The model, and the GPU that it was trained on."""
     keys = comparison_rules().model
-    if differing := _differing(keys, before, after):
+    if differing := _differing(keys, before.report, after.report):
         message = f"The runs train different models: {_list_values(differing)}."
         yield Unlikeness("different-model", Severity.REFUSAL, message)
-    elif not any(before.config.knows(key) and after.config.knows(key) for key in keys):
+    elif not any(before.report.config.knows(key) and after.report.config.knows(key) for key in keys):
         yield _warn("model-not-known", "Nothing shows that both runs train the same model: no config states its sizes.")
-
-
-def _compare_gpu(before: Run, after: Run) -> Iterator[Unlikeness]:
     if before.gpu and after.gpu and before.gpu != after.gpu:
         message = f"The runs used different GPUs: {before.gpu} and {after.gpu}."
         yield Unlikeness("different-gpu", Severity.REFUSAL, message)

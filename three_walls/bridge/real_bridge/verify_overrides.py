@@ -58,16 +58,11 @@ class Target:
     """A folder of ``<owner>/<model>/config.json``, where the model hub is out of reach."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """The lines to print, and whether nothing failed."""
+def verify(written: WrittenOverrides, target: Target) -> tuple[list[str], bool]:
+    """Check names, types, values and constraints of the overrides, then let Megatron-Bridge validate them.
 
-    lines: tuple[str, ...]
-    is_valid: bool
-
-
-def verify(written: WrittenOverrides, target: Target) -> Verification:
-    """Check names, types, values and constraints of the overrides, then let Megatron-Bridge validate them."""
+    Returns the lines to print, and whether nothing failed.
+    """
     answer, reason = _run_bridge(written, target)
     result = answer["results"][0] if answer else None
     release = target.release or (answer or {}).get("bridge") or NEWEST_BRIDGE
@@ -84,7 +79,7 @@ def verify(written: WrittenOverrides, target: Target) -> Verification:
     else:
         lines.append(f"Megatron-Bridge itself was not run: {reason}. To run it: {INSTALL}")
     bridge_fails = result is not None and not (result["applied"] and result["validated"])
-    return Verification(tuple(lines), check.is_valid and not bridge_fails)
+    return lines, check.is_valid and not bridge_fails
 
 
 def ask_bridge(python: str, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,18 +60,20 @@ def known_facts(report: Report, names: dict[str, str]) -> list[Fact]:
     return [fact for fact in map(report.facts.get, names) if not fact.is_missing]
 
 
-def tabulate_facts(name: str, title: str, names: dict[str, str], facts: list[Fact], lead: str = "") -> Table:
+def tabulate_facts(name: str, title: str, names: dict[str, str], facts: list[Fact]) -> Table:
     """Facts with their values and definitions."""
-
-    def define(fact: Fact) -> str:
-        return fact.definition.meaning if fact.definition else ""
-
     columns = (
         Column("Quantity", lambda fact: names[fact.name]),
         Column("Value", ROW, format_fact, is_right=True),
-        Column("What it is", define, role="muted", width="wide", in_terminal=False),
+        Column(
+            "What it is",
+            lambda fact: fact.definition.meaning if fact.definition else "",
+            role="muted",
+            width="wide",
+            in_terminal=False,
+        ),
     )
-    return Table(name, columns, facts, title, lead)
+    return Table(name, columns, facts, title)
 
 
 def _tabulate_roles(report: Report) -> Table:

@@ -45,6 +45,7 @@ _BADGES = {
     Outcome.UNKNOWN: "badge warn",
     Outcome.ERROR: "badge bad",
 }
+_PROVIDED = "; the training log (--log), --config or --set provides them"
 MOST_NAMES = 4
 """So many missing facts or undecided rules are named in a cell; the others are counted."""
 
@@ -72,7 +73,7 @@ def findings(report: Report) -> Section:
     if missing:
         columns = (
             Column("Missing", lambda row: _name_some(tuple(report.facts.get(name).label for name in row.names))),
-            Column("Why", _explain),
+            Column("Why", lambda row: f"{row.reason}{_PROVIDED if row.are_settings else ''}"),
             Column("Undecided rules", lambda row: _name_some(row.rules), role="muted"),
         )
         lead = "These rules lack a fact. Provide it, or capture again, to decide them."
@@ -173,11 +174,6 @@ def _name_some(names: tuple[str, ...]) -> str:
     """All of ``names``, or the first and how many are left."""
     rest = len(names) - MOST_NAMES
     return ", ".join(names) if rest <= 1 else f"{', '.join(names[:MOST_NAMES])} and {rest} more"
-
-
-def _explain(group: MissingFacts) -> str:
-    where = "; the training log (--log), --config or --set provides them" if group.are_settings else ""
-    return f"{group.reason}{where}"
 
 
 def _describe_obstacle(finding: Finding) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from three_walls.advice.finding import Gain
 from three_walls.lib.text import (
     capitalize,
     format_count,
@@ -176,7 +175,7 @@ def describe_trial(pair: Pair) -> Iterator[Block]:
         columns = (
             Column("Entry", "order", format_count),
             Column("Edit", ROW, lambda entry: (entry.title, Text(entry.rule, "code"))),
-            Column("Predicted", "predicted", _write_gain),
+            Column("Predicted", "predicted", lambda gain: describe_gain(gain).removeprefix("gain ")),
             Column("Measured alone", ROW, _describe_measured, is_right=True),
             Column("Judgement", ROW, _judge_entry),
         )
@@ -230,7 +229,3 @@ def describe_saved(saved_ns: int) -> str:
     if saved_ns == 0:
         return "no change"
     return f"{format_ms(abs(saved_ns))} {'saved' if saved_ns > 0 else 'lost'}"
-
-
-def _write_gain(gain: Gain) -> str:
-    return describe_gain(gain).removeprefix("gain ")

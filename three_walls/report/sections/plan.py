@@ -173,12 +173,8 @@ def order_forms(report: Report) -> tuple[str, ...]:
     return "bridge", "megatron-lm", "env", "python"
 
 
-def list_top_edits(report: Report, most: int) -> tuple[TopEdit, ...]:
-    """The first entries of the plan in a line each, with what its buttons copy."""
-    return tuple(_describe_top_edit(report, step) for step in report.plan[:most])
-
-
-def _describe_top_edit(report: Report, step: PlanStep) -> TopEdit:
+def describe_top_edit(report: Report, step: PlanStep) -> TopEdit:
+    """An entry of the plan in a line, with what its buttons copy."""
     gain = step.gain_ns
     estimate = format_gain(gain)
     gain_text = f"gain {estimate}" if estimate == UNKNOWN else estimate

@@ -40,8 +40,7 @@ def steps(report: Report) -> Section:
     summary = report.step
     blocks: list[Block] = [Note(note, role="muted") for note in (summary.note,) if note]
     if report.log is not None:
-        lines = (describe_log(report.log), describe_progress(report.log))
-        blocks.append(PageOnly(tuple(Note(f"{line}.") for line in lines if line)))
+        blocks.append(PageOnly(tuple(map(Note, describe_log_and_progress(report.log)))))
     if summary.dropped:
         reasons = (Column("Rank", "rank"), Column("Step", "index"), Column("Why", "reason", width="wide"))
         table = Table("dropped_steps", reasons, summary.dropped, terminal_rows=0, is_compact=True)
@@ -102,6 +101,11 @@ def describe_log(log: LogSummary) -> str:
     if log.torn_lines:
         parts.append(f"{format_count(log.torn_lines)} torn lines not read")
     return "; ".join(parts)
+
+
+def describe_log_and_progress(log: LogSummary) -> tuple[str, ...]:
+    """The same as a sentence, and one on the progress file where there is one."""
+    return tuple(f"{line}." for line in (describe_log(log), describe_progress(log)) if line)
 
 
 def describe_progress(log: LogSummary) -> str:

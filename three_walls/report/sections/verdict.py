@@ -24,8 +24,8 @@ from three_walls.report.report import Report
 from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
 from three_walls.report.sections.findings import group_missing_facts
 from three_walls.report.sections.moe import sum_parts
-from three_walls.report.sections.plan import list_top_edits, list_unpriced
-from three_walls.report.sections.steps import describe_log, describe_progress
+from three_walls.report.sections.plan import describe_top_edit, list_unpriced
+from three_walls.report.sections.steps import describe_log_and_progress
 from three_walls.report.sections.walls import find_counterfactual, judged_step, recoverable_of, share_of_judged_step
 from three_walls.report.step_base import find_step_base, step_after
 from three_walls.tables.buckets import BUCKET_TITLES, Group, SubWall, Wall
@@ -48,7 +48,7 @@ def verdict(report: Report) -> Section:
     title = name_bound(report)
     eyebrow = "No wall is named" if result.abstained else "What holds this run back"
     role = "abstained" if result.wall is None or result.abstained else result.wall.value
-    text, notes, remark = result.reason, tuple(_list_notes(report)), ""
+    text, notes, remark = result.reason, describe_log_and_progress(report.log) if report.log else (), ""
     if result.culprit is not None:
         remark = f"{title}. {result.reason}"
         text, notes = _describe_culprit(report, result.culprit), (remark, *notes)
@@ -57,6 +57,12 @@ def verdict(report: Report) -> Section:
         state = _CULPRIT_TITLES.get(result.culprit.cause, ("is late", "are late"))[0 if is_alone else 1]
         title = f"{capitalize(named)} {state}: fix {'it' if is_alone else 'them'} before tuning"
     entries = report.plan[MOST_EDITS:]
+    edits, edits_title = _list_without_plan(report), "No edit is recommended. What to do instead"
+    if report.plan:
+        edits = tuple(describe_top_edit(report, step) for step in report.plan[:MOST_EDITS])
+        edits_title = "What to change first"
+    elif list_unpriced(report):
+        edits_title = "There is no plan. What may help"
     hero = Hero(
         eyebrow=eyebrow,
         title=title,
@@ -69,8 +75,8 @@ def verdict(report: Report) -> Section:
         shares_of=f"the traced step ({format_ms(result.step_ns)})",
         role=role,
         step_line=describe_steps(report),
-        edits=list_top_edits(report, MOST_EDITS) if report.plan else _list_without_plan(report),
-        edits_title=_title_edits(report),
+        edits=edits,
+        edits_title=edits_title,
         more_edits=(Text(f"{count_entries(len(entries), 'more ')} in the plan", link="plan"),) if entries else (),
         limits=_list_limits(report),
     )
@@ -141,12 +147,6 @@ def _are_experts_one_by_one(report: Report) -> bool:
     return calls >= _MANY_EXPERT_KERNELS * (report.facts.number("kernel_count") or float("inf"))
 
 
-def _title_edits(report: Report) -> str:
-    if report.plan:
-        return "What to change first"
-    return "There is no plan. What may help" if list_unpriced(report) else "No edit is recommended. What to do instead"
-
-
 def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
     """What can be done without a plan: edits that no replay prices, findings that no setting fixes, and what would
     decide rules."""
@@ -194,13 +194,6 @@ def _describe_culprit(report: Report, culprit: Culprit) -> str:
         f"{costs} the others {about}{format_ms(cost_ns)} of the {format_ms(step_ns)} step ({share}; "
         f"{format_name(culprit.cause)}). {evidence}".strip()
     )
-
-
-def _list_notes(report: Report) -> Iterator[str]:
-    if report.log is not None:
-        yield f"{describe_log(report.log)}."
-        if report.log.progress is not None:
-            yield f"{describe_progress(report.log)}."
 
 
 def describe_steps(report: Report) -> str:

@@ -17,16 +17,11 @@ from three_walls.tables.buckets import BUCKET_TITLES, SubWall, Wall
 _FACTS = {
     (Wall.MEMORY, None): "memory_recoverable_ns",
     (Wall.COMMUNICATION, None): "communication_recoverable_ns",
+    (Wall.COMPUTE_HOST, None): "",
     (Wall.COMPUTE_HOST, SubWall.COMPUTE): "compute_recoverable_ns",
     (Wall.COMPUTE_HOST, SubWall.HOST): "host_recoverable_ns",
 }
-_ORDER = (
-    (Wall.MEMORY, None),
-    (Wall.COMMUNICATION, None),
-    (Wall.COMPUTE_HOST, None),
-    (Wall.COMPUTE_HOST, SubWall.COMPUTE),
-    (Wall.COMPUTE_HOST, SubWall.HOST),
-)
+"""Wall and half, in the order of the table -> the fact that is its upper bound; empty for the sum of the halves."""
 _BOTH_HALVES = "The sum of the two halves, which share no time."
 
 
@@ -52,7 +47,7 @@ def walls(report: Report) -> Section:
         Column("", "mark", lambda mark: Text(mark, "badge" if mark == "runner-up" else "badge strong") if mark else ""),
         Column("What it is", "meaning", role="muted", width="wide", in_terminal=False),
     )
-    rows = tuple(_read(report, wall, sub_wall) for wall, sub_wall in _ORDER)
+    rows = tuple(_read(report, wall, sub_wall) for wall, sub_wall in _FACTS)
     title = f"Upper bounds in the traced step ({format_ms(report.verdict.step_ns)})" if report.verdict.step_ns else ""
     blocks: list[Note | Table] = [Table("walls", columns, rows, title, emphasis=lambda row: row.mark == "the wall")]
     if report.verdict.counterfactuals:
@@ -127,8 +122,8 @@ def recoverable_of(report: Report, wall: Wall, sub_wall: SubWall | None) -> int 
 
 def _read(report: Report, wall: Wall, sub_wall: SubWall | None) -> WallRow:
     result = report.verdict
-    is_sum = wall is Wall.COMPUTE_HOST and sub_wall is None
-    definition = None if is_sum else report.facts.get(_FACTS[wall, sub_wall]).definition
+    fact = _FACTS[wall, sub_wall]
+    definition = report.facts.get(fact).definition if fact else None
     mark = ""
     if result.wall is wall and sub_wall in (None, result.sub_wall):
         mark = "this half" if sub_wall else "the wall"
