@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from three_walls.bridge import nearest_recipe
-from three_walls.bridge.tuned_recipes import RECIPES_FILE, tuned_recipes
+from three_walls.bridge.tuned_recipes import RECIPES_FILE, load_tuned_recipes, tuned_recipes
 from three_walls.lib.errors import RuleBaseError
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.environment_variables import allowed_variables
@@ -41,7 +41,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_recipe_has_its_models_settings_and_its_own(tmp_path: Path) -> None:
-    (recipe,) = tuned_recipes(write(tmp_path, TABLE))
+    (recipe,) = load_tuned_recipes(write(tmp_path, TABLE))
     assert (recipe.name, recipe.model.name, recipe.gpu, recipe.gpus, recipe.variant) == ("one", "small", "H100", 16, "")
     assert recipe.settings == {
         "manual_gc": True,
@@ -65,7 +65,7 @@ def test_a_recipe_has_its_models_settings_and_its_own(tmp_path: Path) -> None:
 )
 def test_an_error_is_named_with_its_place(tmp_path: Path, before: str, after: str, message: str) -> None:
     with pytest.raises(RuleBaseError) as error:
-        tuned_recipes(write(tmp_path, TABLE.replace(before, after)))
+        load_tuned_recipes(write(tmp_path, TABLE.replace(before, after)))
     assert message in str(error.value)
 
 

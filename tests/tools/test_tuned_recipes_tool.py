@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.paths import REPOSITORY
-from three_walls.bridge.tuned_recipes import tuned_recipes
+from three_walls.bridge.tuned_recipes import load_tuned_recipes
 
 TOOLS = REPOSITORY / "tools"
 NAME = "small_pretrain_8gpu_h100_bf16_config"
@@ -45,7 +45,7 @@ def settings_of(tool: ModuleType, tmp_path: Path, *recipes: dict[str, Any]) -> d
     lines, _ = tool.write_table(list(recipes), SOURCES)
     file = tmp_path / "recipes.yaml"
     file.write_text("\n".join(lines), encoding="utf-8")
-    return {entry.name: dict(entry.settings) for entry in tuned_recipes(file)}
+    return {entry.name: dict(entry.settings) for entry in load_tuned_recipes(file)}
 
 
 def test_assignments_go_over_the_base_and_calls_add_to_them(tool: ModuleType, tmp_path: Path) -> None:

@@ -120,11 +120,13 @@ class RecipeTable:
 
 
 @cache
-def tuned_recipes(path: Path = RECIPES_FILE) -> tuple[TunedRecipe, ...]:
-    """The recipes that ship with the program, or those in ``path``, each with the settings of its model.
+def tuned_recipes() -> tuple[TunedRecipe, ...]:
+    """The recipes that ship with the program."""
+    return load_tuned_recipes(RECIPES_FILE)
 
-    RuleBaseError lists every error.
-    """
+
+def load_tuned_recipes(path: Path) -> tuple[TunedRecipe, ...]:
+    """The recipes in ``path``, each with the settings of its model; RuleBaseError lists every error."""
     recipes = []
     for name, row in load_table(path, RecipeTable).models.items():
         sizes = MappingProxyType({name: getattr(row.sizes, name) for name in SIZES})
