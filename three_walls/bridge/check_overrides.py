@@ -395,16 +395,15 @@ class _Checker:
         """The first setting of the override that fails, if any."""
         value = override.value
         if isinstance(value, dict) and "." not in override.path:
-            settings = [(f"{override.path}.{name}", inner) for name, inner in value.items()]
+            settings = {f"{override.path}.{name}": inner for name, inner in value.items()}
         else:
-            settings = [(override.path, value)]
-        for path, inner in settings:
-            if path.endswith(OBJECT_PARTS) or path.startswith("env_vars."):
-                continue
-            failure = self._check_setting(override, path, inner)
-            if failure is not None:
-                return failure
-        return None
+            settings = {override.path: value}
+        failures = (
+            self._check_setting(override, path, inner)
+            for path, inner in settings.items()
+            if not path.endswith(OBJECT_PARTS) and not path.startswith("env_vars.")
+        )
+        return next((failure for failure in failures if failure is not None), None)
 
     def _check_setting(self, override: Override, path: str, value: Any) -> _Failure | None:
         field = self.schema.find(path)

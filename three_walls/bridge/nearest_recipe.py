@@ -168,11 +168,11 @@ def _explain_none_near(sizes: Mapping[str, int], recipes: Iterable[TunedRecipe])
     models = {recipe.model.name: recipe.model for recipe in recipes}
     if not models:
         return "there are no recipes to compare with"
-
-    def distance(model: TunedModel) -> SortKey:
-        return (sum(_log_ratio(model.sizes[key], sizes[key]) for key in SIZES if key != _LAYERS), model.name)
-
-    closest = min(models.values(), key=distance)
+    compared = [key for key in SIZES if key != _LAYERS]
+    closest = min(
+        models.values(),
+        key=lambda model: (sum(_log_ratio(model.sizes[key], sizes[key]) for key in compared), model.name),
+    )
     far = _differing_sizes(_far_sizes(closest, sizes), sizes, closest)
     return (
         f"no recipe is near: the closest model, {closest.name}, differs by more than a factor of "
@@ -223,10 +223,10 @@ def _describe_distance(
     model = f"a model that differs in {', '.join(differing)}" if differing else "a model of the same shape"
     scale = f"run on {gpus:.0f} GPUs, recipe on {recipe.gpus}" if gpus else "the run's number of GPUs is not known"
     run_precision = precision_of(config)
-    precision = f"run in {run_precision or 'unknown precision'}, recipe in {recipe.precision}"
-    return "; ".join(
-        (gpu, model, scale, f"{run_precision} in both" if run_precision == recipe.precision else precision)
-    )
+    precision = f"{run_precision} in both"
+    if run_precision != recipe.precision:
+        precision = f"run in {run_precision or 'unknown precision'}, recipe in {recipe.precision}"
+    return f"{gpu}; {model}; {scale}; {precision}"
 
 
 def _compare_settings(
@@ -255,15 +255,8 @@ def _compare_settings(
             mark = mark or (BATCH_SIZE if key in BATCH_SETTINGS else "")
             differences.append(RecipeDifference(key, kind, run_value, recipe_value, in_plan, mark))
 
-    def order(difference: RecipeDifference) -> SortKey:
-        return (
-            not difference.in_plan,
-            difference.mark != "",
-            _place_of_wall(difference, wall),
-            difference.key,
-        )
-
-    return tuple(sorted(differences, key=order)), same_count, unknown_count
+    differences.sort(key=lambda row: (not row.in_plan, row.mark != "", _place_of_wall(row, wall), row.key))
+    return tuple(differences), same_count, unknown_count
 
 
 def _pair_settings(

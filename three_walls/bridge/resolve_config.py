@@ -241,7 +241,7 @@ def _derive_graphs(state: Resolved) -> None:
     state.derived["graph_problem"] = problem
     if problem:
         return
-    if implementation == "local" and shared_preprocess(graphed):
+    if implementation == "local" and not {"moe_router", "moe_preprocess"}.isdisjoint(graphed):  # it graphs both then
         graphed = tuple(dict.fromkeys((*graphed, "moe_router", "moe_preprocess")))
     state.derived["graphed_modules"] = graphed
     state.derived["full_iteration_graph"] = (
@@ -249,11 +249,6 @@ def _derive_graphs(state: Resolved) -> None:
         if release >= (0, 5)
         else implementation == "local" and "full_iteration" in graphed
     )
-
-
-def shared_preprocess(graphed: tuple[Any, ...]) -> bool:
-    """Whether one of the two parts of the router is graphed: the local implementation then graphs both."""
-    return "moe_router" in graphed or "moe_preprocess" in graphed
 
 
 def _normalize_modules(names: Any, known: tuple[str, ...], release: tuple[int, int]) -> tuple[tuple[Any, ...], str]:

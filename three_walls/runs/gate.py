@@ -149,12 +149,10 @@ def judge_gate(gate: Gate, before: Run, after: Run, pair: Pair, *, strict: bool)
 
 def _unit_of(name: str, definitions: Mapping[str, FactDefinition]) -> str | None:
     """Unit of the quantity ``name``; None for no quantity."""
-    if name in ("step", "traced_step") or name in (group.value for group in Group):
+    if name in {"step", "traced_step", *(group.value for group in Group), *(bucket.name for bucket in BUCKETS)}:
         return "ns"
     if name == "memory.peak":
         return "bytes"
-    if name in (bucket.name for bucket in BUCKETS):
-        return "ns"
     definition = definitions.get(_fact_of(name))
     if definition is not None:
         return definition.unit if definition.unit in NUMERIC else None
@@ -175,7 +173,11 @@ def _fact_of(name: str) -> str:
 def _find_values(name: str, before: Run, after: Run, pair: Pair) -> tuple[_Value, _Value]:
     reports = before.report, after.report
     if name == "step":
-        return _find_step(pair)
+        step, saved_ns = pair.step, saved_ns_of(pair.step)
+        if step.before_ns is None or saved_ns is None:
+            return _Value(None, step.basis_note), _Value(None, step.basis_note)
+        half = None if step.spread_ns is None else step.spread_ns / 2
+        return _Value(step.before_ns, spread=half), _Value(step.before_ns - saved_ns, spread=half)
     if name == "memory.peak":
         common = next((name for name in _MEMORY_PEAKS if None not in [each.facts.number(name) for each in reports]), "")
         if not common:
@@ -184,15 +186,6 @@ def _find_values(name: str, before: Run, after: Run, pair: Pair) -> tuple[_Value
             return _Value(None, reason), _Value(next((peak for peak in peaks if peak is not None), None), reason)
         return _find_fact(before.report, common), _find_fact(after.report, common)
     return _find_value(name, before), _find_value(name, after)
-
-
-def _find_step(pair: Pair) -> tuple[_Value, _Value]:
-    step = pair.step
-    saved_ns = saved_ns_of(step)
-    if step.before_ns is None or saved_ns is None:
-        return _Value(None, step.basis_note), _Value(None, step.basis_note)
-    half = None if step.spread_ns is None else step.spread_ns / 2
-    return _Value(step.before_ns, spread=half), _Value(step.before_ns - saved_ns, spread=half)
 
 
 def _find_fact(report: Report, name: str) -> _Value:
