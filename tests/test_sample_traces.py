@@ -20,7 +20,7 @@ from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
 from three_walls.report.markdown_report import render_markdown
 from three_walls.report.report import LiveReport, Report
-from three_walls.report.step_base import find_step_base
+from three_walls.report.sections.steps import find_step_base
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 from tools.generate_sample_report import OUT, SAMPLE
 

@@ -16,7 +16,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from three_walls.report import comparison, comparison_report, json_report, report, tuning_rows
+from three_walls.report import comparison, comparison_report, json_report, report
 from three_walls.report.sections.facts import GAIN_BASES, TERMS
 from three_walls.tables import buckets
 
@@ -43,7 +43,7 @@ def find_types(*roots: Any) -> dict[str, type]:
     return types
 
 
-TYPES = find_types(report.Report, json_report.DefinedFact, comparison.Comparison, tuning_rows.History)
+TYPES = find_types(report.Report, json_report.DefinedFact, comparison.Comparison, comparison.History)
 
 
 def generate() -> dict[str, str]:
@@ -54,7 +54,7 @@ def generate() -> dict[str, str]:
         "report.schema.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
         "report-json.md": "\n".join(write_fields(schema, "report.json", report.SCHEMA_VERSION)) + "\n",
         "compare.schema.json": json.dumps(compared, indent=2, ensure_ascii=False) + "\n",
-        "compare-json.md": "\n".join(write_fields(compared, "compare.json", tuning_rows.SCHEMA_VERSION)) + "\n",
+        "compare-json.md": "\n".join(write_fields(compared, "compare.json", comparison.SCHEMA_VERSION)) + "\n",
         "glossary.md": "\n".join(write_glossary()) + "\n",
     }
 

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 from three_walls.advice.finding import Bounds, Finding, Gain, Outcome, PlannedEdit, PlanStep
 from three_walls.bridge.nearest_recipe import find_nearest_recipe, model_distance, precision_of
-from three_walls.bridge.recipe_rows import BATCH_SIZE, BENCHMARK_SETTING, KnownGoodRecipe
-from three_walls.bridge.tuned_recipes import TunedModel, TunedRecipe, tuned_recipes
+from three_walls.bridge.tuned_recipes import (
+    BATCH_SIZE,
+    BENCHMARK_SETTING,
+    KnownGoodRecipe,
+    TunedModel,
+    TunedRecipe,
+    tuned_recipes,
+)
 from three_walls.lib.fact import Fact, FactSheet
 from three_walls.lib.plain_data import ConfigData
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig

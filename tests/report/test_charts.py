@@ -10,8 +10,7 @@ from tests.report.sample_report import MS, without_plan
 from three_walls.facts.fact_rows import GemmShape
 from three_walls.lib.fact import Fact, FactSheet
 from three_walls.memory_snapshot.snapshot import MemoryMoment, MemorySnapshot
-from three_walls.report.charts import MILLISECONDS, Bars, HeatMap, Lines, Plot, Roofline
-from three_walls.report.palette import BUCKET_COLOURS, GROUP_COLOURS
+from three_walls.report.charts import BUCKET_COLOURS, GROUP_COLOURS, MILLISECONDS, Bars, HeatMap, Lines, Plot, Roofline
 from three_walls.report.plotly_figures import plotly_figures
 from three_walls.report.report import Report
 from three_walls.report.section import Chart, nested_blocks

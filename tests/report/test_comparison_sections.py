@@ -7,11 +7,11 @@ import pytest
 from tests.report.sample_report import MS
 from tests.runs.sample_runs import make_log_run, make_run
 from three_walls.lib.text import format_saved
+from three_walls.report.comparison import Judgement
 from three_walls.report.comparison_report import make_sections_of
 from three_walls.report.section import Table, nested_blocks, plain_text
 from three_walls.report.sections.compared_steps import describe_step_change
 from three_walls.report.sections.history import describe_judgement
-from three_walls.report.tuning_rows import Judgement
 from three_walls.runs.compare_runs import compare
 from three_walls.runs.step_change import measure_step_change
 

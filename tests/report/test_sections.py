@@ -19,10 +19,9 @@ from three_walls.megatron.settings.run_config import ConfigValue
 from three_walls.report.report import Report
 from three_walls.report.section import Hero, Section, Text, nested_blocks, plain_text
 from three_walls.report.sections import make_sections
-from three_walls.report.sections.communication import order_slowdowns
+from three_walls.report.sections.communication import bounds_of, group_stages, order_slowdowns
 from three_walls.report.sections.gaps import sum_causes
 from three_walls.report.sections.moe import list_layers, list_parts, name_layers, sum_parts
-from three_walls.report.sections.pipeline import bounds_of, group_stages
 from three_walls.report.sections.steps import describe_log, describe_progress, order_timers, spread_of
 from three_walls.report.sections.verdict import describe_steps
 from three_walls.report.sections.waits import ClassWait, order_stragglers, order_waits, summarize_classes

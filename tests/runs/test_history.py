@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.report.sample_report import MS
 from tests.runs.sample_runs import make_log_run, make_run
 from tests.runs.test_settings import DEEPEP
-from three_walls.report.tuning_rows import Decision, Judgement
+from three_walls.report.comparison import Decision, Judgement
 from three_walls.runs.compared_run import Run
 from three_walls.runs.judge_history import TriedWith, judge_history
 

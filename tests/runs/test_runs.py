@@ -10,9 +10,8 @@ import pytest
 from tests.paths import SAMPLES
 from tests.runs.sample_runs import make_run
 from three_walls.lib.errors import InputError, RuleBaseError, UsageError
-from three_walls.report.comparison import ChangeOutcome
+from three_walls.report.comparison import Basis, ChangeOutcome, Decision
 from three_walls.report.json_report import render_json
-from three_walls.report.tuning_rows import Basis, Decision
 from three_walls.runs.compare_runs import compare
 from three_walls.runs.read_runs import GivenRun, parse_run, read_history, read_run
 

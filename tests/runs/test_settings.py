@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.report.sample_report import MS
 from tests.runs.sample_runs import make_run
 from three_walls.megatron.settings.run_config import ConfigValue
-from three_walls.report.tuning_rows import Judgement
+from three_walls.report.comparison import Judgement
 from three_walls.runs.changed_settings import judge_gain
 from three_walls.runs.compare_runs import compare_pair
 from three_walls.runs.compared_run import Run

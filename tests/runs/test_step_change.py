@@ -8,8 +8,7 @@ import pytest
 
 from tests.report.sample_report import MS
 from tests.runs.sample_runs import make_log_run, make_run
-from three_walls.report.comparison import ChangeOutcome
-from three_walls.report.tuning_rows import Basis
+from three_walls.report.comparison import Basis, ChangeOutcome
 from three_walls.runs.compared_run import Run
 from three_walls.runs.step_change import measure_step_change
 

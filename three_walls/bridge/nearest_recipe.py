@@ -15,8 +15,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from three_walls.advice.finding import PlanStep
 from three_walls.advice.format.conditions import same
-from three_walls.bridge.recipe_rows import BATCH_SIZE, BENCHMARK_SETTING, KnownGoodRecipe, RecipeDifference
-from three_walls.bridge.tuned_recipes import SIZES, TunedModel, TunedRecipe, tuned_recipes
+from three_walls.bridge.tuned_recipes import (
+    BATCH_SIZE,
+    BENCHMARK_SETTING,
+    SIZES,
+    KnownGoodRecipe,
+    RecipeDifference,
+    TunedModel,
+    TunedRecipe,
+    tuned_recipes,
+)
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.text import count_of

@@ -1,6 +1,7 @@
-"""NVIDIA's tuned recipes for MoE pre-training: ``tables/generated/recipes.yaml``, made by ``tools/tuned_recipes.py``.
+"""NVIDIA's tuned recipes for MoE pre-training, and the one nearest to a run as the report holds it.
 
-The file is read only when a recipe is searched.
+They are in ``tables/generated/recipes.yaml``, made by ``tools/tuned_recipes.py``, which is read only when a recipe is
+searched.
 """
 
 from __future__ import annotations
@@ -146,3 +147,42 @@ def load_tuned_recipes(path: Path) -> tuple[TunedRecipe, ...]:
                 )
             )
     return tuple(recipes)
+
+
+BENCHMARK_SETTING, BATCH_SIZE = "benchmark setting", "batch size"
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeDifference:
+    """A setting that differs between the run and a tuned recipe."""
+
+    key: str
+    kind: str
+    """``config`` or ``env``."""
+    run: ConfigData
+    """Null: unset."""
+    recipe: ConfigData
+    in_plan: bool
+    """Whether the plan edits it, to any value."""
+    mark: str = ""
+    """Why it is no tuning knob: ``benchmark setting``, ``batch size``; empty for a knob."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGoodRecipe:
+    """NVIDIA's benchmark recipe nearest to the run: context for the plan, never a measured gain."""
+
+    name: str
+    """Function of Megatron-Bridge's ``perf_recipes``."""
+    model: str
+    gpu: str
+    gpus: int
+    precision: str
+    distance_note: str
+    """What matches the run and what does not."""
+    source: str
+    differences: tuple[RecipeDifference, ...]
+    same_count: int
+    """Settings with the same value in both."""
+    unknown_count: int = 0
+    """Settings of the recipe whose value in the run is not known."""

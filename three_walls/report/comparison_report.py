@@ -10,7 +10,7 @@ from rich.console import Console
 
 from three_walls.lib.errors import UsageError
 from three_walls.lib.text import escape_in_json
-from three_walls.report.comparison import Comparison
+from three_walls.report.comparison import Comparison, History
 from three_walls.report.csv_report import write_tables
 from three_walls.report.html_report import render_page
 from three_walls.report.json_report import finish_schema
@@ -19,7 +19,6 @@ from three_walls.report.section import Section, Terminal
 from three_walls.report.sections import make_comparison_sections
 from three_walls.report.sections.history import make_history_sections
 from three_walls.report.terminal_report import print_sections
-from three_walls.report.tuning_rows import History
 
 Shown = Comparison | History
 

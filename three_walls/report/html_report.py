@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from three_walls.lib.resources import TEMPLATES_DIR
 from three_walls.lib.text import format_count, format_css_percent, format_share, show_control_characters
-from three_walls.report.comparison import Comparison
+from three_walls.report.comparison import Comparison, History
 from three_walls.report.report import Report
 from three_walls.report.section import PAGE_ROWS, Column, Section, TimelineBlock, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
@@ -27,7 +27,6 @@ from three_walls.report.svg import (
     place_timeline,
     timeline_data,
 )
-from three_walls.report.tuning_rows import History
 
 MOST_COLUMNS = 9
 """A table with more columns is set smaller on paper."""

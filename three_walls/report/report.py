@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.advice.verdict_rows import Verdict
-from three_walls.bridge.recipe_rows import KnownGoodRecipe
+from three_walls.bridge.tuned_recipes import KnownGoodRecipe
 from three_walls.export.step_detail_rows import HostWorkRow, KernelRow, StepTimeline
 from three_walls.facts.fact_rows import (
     CopyBandwidth,
@@ -32,7 +32,7 @@ from three_walls.lib.fact import FactSheet
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.memory_snapshot.snapshot import MemorySnapshot
-from three_walls.report.tuning_rows import History
+from three_walls.report.comparison import History
 from three_walls.step.step_rows import (
     Alignment,
     BudgetRow,

@@ -17,8 +17,7 @@ from markupsafe import Markup
 
 from three_walls.export.step_detail_rows import TimelineLane, TimelineRank
 from three_walls.lib.text import format_bandwidth, show_control_characters
-from three_walls.report.charts import TERAFLOPS, Bars, HeatMap, Lines, Piece, Roofline
-from three_walls.report.palette import FREE_COLOUR
+from three_walls.report.charts import FREE_COLOUR, TERAFLOPS, Bars, HeatMap, Lines, Piece, Roofline
 from three_walls.report.section import TimelineBlock
 
 _LIGHT = 140

@@ -8,9 +8,8 @@ from three_walls.advice.finding import FREES_MEMORY, Finding, Gain, PlannedEdit,
 from three_walls.lib.fact import FactValue
 from three_walls.lib.text import format_name
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
-from three_walls.report.comparison import SettingChange, StepChange
+from three_walls.report.comparison import Judgement, SettingChange, StepChange, Trial, TriedEntry
 from three_walls.report.report import Report
-from three_walls.report.tuning_rows import Judgement, Trial, TriedEntry
 from three_walls.runs.comparability import comparison_rules
 from three_walls.runs.compared_run import Run
 from three_walls.runs.step_change import saved_ns_of

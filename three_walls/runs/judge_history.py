@@ -8,8 +8,16 @@ from dataclasses import dataclass, replace
 from three_walls.advice.finding import PlannedEdit, PlanStep
 from three_walls.lib.text import format_setting
 from three_walls.lib.version import VERSION
-from three_walls.report.comparison import ChangeOutcome, Pair, Severity
-from three_walls.report.tuning_rows import Decision, History, Judgement, NextTrial, TriedRun
+from three_walls.report.comparison import (
+    ChangeOutcome,
+    Decision,
+    History,
+    Judgement,
+    NextTrial,
+    Pair,
+    Severity,
+    TriedRun,
+)
 from three_walls.runs.changed_settings import compare_settings, judge_stated, judge_trial, values_of
 from three_walls.runs.comparability import comparison_rules
 from three_walls.runs.compare_runs import compare_pair

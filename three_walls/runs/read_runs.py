@@ -29,10 +29,10 @@ from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.megatron.settings.saved_config import CONFIG_NAME, read_config_file
 from three_walls.pipeline import analyze_run
+from three_walls.report.comparison import History
 from three_walls.report.json_report import load_report
 from three_walls.report.render_report import REPORT_NAME
 from three_walls.report.report import Report
-from three_walls.report.tuning_rows import History
 from three_walls.runs.compared_run import Run
 from three_walls.runs.judge_history import TriedWith, judge_history
 from three_walls.step.step_rows import StepSummary

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from three_walls.report.comparison import ChangeOutcome, StepChange
-from three_walls.report.tuning_rows import Basis
+from three_walls.report.comparison import Basis, ChangeOutcome, StepChange
 from three_walls.runs.compared_run import Run
 
 _PREDICTED = ("predicted_unprofiled_step_low_ns", "predicted_unprofiled_step_high_ns")

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from three_walls.capture.scrub import secrets as secrets_module
-from three_walls.capture.scrub.scrub_words import reduce_command
 from three_walls.capture.scrub.secrets import Secrets, looks_random, scan_for_leaks
-from three_walls.capture.scrub.texts import TextFilter
+from three_walls.capture.scrub.texts import TextFilter, reduce_command
 from three_walls.megatron.settings.merge_settings import merge_sources
 from three_walls.megatron.settings.option_words import read_command_line
 from three_walls.megatron.settings.run_config import RunConfig

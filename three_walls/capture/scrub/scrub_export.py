@@ -15,9 +15,8 @@ from typing import BinaryIO
 import zstandard
 
 from three_walls.capture.scrub.copying import LeftOut, Pairs, attach_original, open_new, select_pairs, write_export
-from three_walls.capture.scrub.scrub_words import REMOVED, is_public_variable, reduce_command
 from three_walls.capture.scrub.secrets import Secrets, find_secrets, scan_for_leaks
-from three_walls.capture.scrub.texts import Placeholders, TextFilter
+from three_walls.capture.scrub.texts import REMOVED, Placeholders, TextFilter, is_public_variable, reduce_command
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.files import UNFINISHED, check_target, whole_file, working_directory, write_errors
 from three_walls.megatron.settings.run_config import ConfigValue

@@ -9,7 +9,7 @@ from three_walls.report.comparison import Comparison, Pair
 from three_walls.report.report import Report
 from three_walls.report.section import Section, Table
 from three_walls.report.sections.budget import budget, changed_buckets
-from three_walls.report.sections.communication import changed_communication, communication, overlap
+from three_walls.report.sections.communication import changed_communication, communication, overlap, pipeline
 from three_walls.report.sections.compared_steps import compared_runs, compared_steps, conditions
 from three_walls.report.sections.config import changed_settings, config, recipe
 from three_walls.report.sections.efficiency import efficiency, hardware
@@ -20,7 +20,6 @@ from three_walls.report.sections.history import history
 from three_walls.report.sections.kernels import changed_kernels, graphs, host_work, kernels, synchronizations
 from three_walls.report.sections.memory import memory, recompute
 from three_walls.report.sections.moe import moe
-from three_walls.report.sections.pipeline import pipeline
 from three_walls.report.sections.plan import overrides, plan
 from three_walls.report.sections.steps import steps, timers
 from three_walls.report.sections.timeline import timeline

@@ -40,8 +40,8 @@ from three_walls.report.sections.plan import (
     list_unpriced,
     order_forms,
 )
+from three_walls.report.sections.steps import find_step_base, step_after
 from three_walls.report.sections.verdict import verdict
-from three_walls.report.step_base import find_step_base, step_after
 from three_walls.step.step_rows import BudgetRow
 
 MOST_BUDGET_ROWS = 10

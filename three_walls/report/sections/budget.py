@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from three_walls.lib.text import format_ms, format_ms_change, format_share
-from three_walls.report.charts import Segment, draw_bars, draw_whole
-from three_walls.report.comparison import BucketReconciliation, Pair
-from three_walls.report.palette import BUCKET_COLOURS
+from three_walls.report.charts import BUCKET_COLOURS, Segment, draw_bars, draw_whole
+from three_walls.report.comparison import Basis, BucketReconciliation, Pair
 from three_walls.report.report import Report
 from three_walls.report.section import (
     ROW,
@@ -24,7 +23,6 @@ from three_walls.report.section import (
     Text,
 )
 from three_walls.report.sections.compared_steps import BASES
-from three_walls.report.tuning_rows import Basis
 from three_walls.step.step_rows import BudgetRow, RankReport
 from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKETS
 

@@ -15,10 +15,9 @@ from three_walls.lib.text import (
     format_share,
     format_share_change,
 )
-from three_walls.report.comparison import ChangeOutcome, Comparison, ConditionOutcome, Pair, StepChange
+from three_walls.report.comparison import Basis, ChangeOutcome, Comparison, ConditionOutcome, Pair, StepChange
 from three_walls.report.section import ROW, Column, Hero, Metric, Section, Table, Terminal, Text
 from three_walls.report.sections.walls import name_wall
-from three_walls.report.tuning_rows import Basis
 
 BASES = {
     Basis.LOG: "unprofiled",

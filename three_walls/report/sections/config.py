@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from three_walls.bridge.recipe_rows import BATCH_SIZE, BENCHMARK_SETTING, RecipeDifference
+from three_walls.bridge.tuned_recipes import BATCH_SIZE, BENCHMARK_SETTING, RecipeDifference
 from three_walls.lib.text import count_of, format_count, format_setting
 from three_walls.megatron.settings.run_config import ConfigConflict, ConfigValue
 from three_walls.report.comparison import Pair

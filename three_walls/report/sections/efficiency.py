@@ -17,9 +17,8 @@ from three_walls.lib.text import (
     format_share,
     shorten,
 )
-from three_walls.report.charts import Point, Roofline
+from three_walls.report.charts import WALL_COLOURS, Point, Roofline
 from three_walls.report.formats import format_fact, format_gemm
-from three_walls.report.palette import WALL_COLOURS
 from three_walls.report.report import Report
 from three_walls.report.section import MANY_ROWS, ROW, Bar, Block, Chart, Column, Section, Table, Text
 from three_walls.tables.buckets import BUCKET_TITLES, Wall

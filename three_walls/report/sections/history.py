@@ -16,7 +16,7 @@ from three_walls.lib.text import (
     format_share,
     format_share_change,
 )
-from three_walls.report.comparison import Pair
+from three_walls.report.comparison import Decision, History, Judgement, Pair, TriedEntry, TriedRun
 from three_walls.report.formats import describe_gain
 from three_walls.report.overrides_file import quote_bridge, quote_env, quote_megatron_lm
 from three_walls.report.report import Report
@@ -35,7 +35,6 @@ from three_walls.report.section import (
     Terminal,
     Text,
 )
-from three_walls.report.tuning_rows import Decision, History, Judgement, TriedEntry, TriedRun
 
 _SHORT_JUDGEMENTS = {
     Judgement.INSIDE: "inside",

@@ -16,8 +16,8 @@ from three_walls.lib.text import (
     shorten,
     show_control_characters,
 )
+from three_walls.report.charts import BUCKET_COLOURS
 from three_walls.report.comparison import KernelReconciliation, Pair
-from three_walls.report.palette import BUCKET_COLOURS
 from three_walls.report.report import Report
 from three_walls.report.section import ROW, Block, Column, Note, Section, Swatch, Table, Text
 from three_walls.report.sections.budget import BUCKET

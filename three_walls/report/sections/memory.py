@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from three_walls.lib.text import format_count, format_gib, format_ms, format_share
 from three_walls.memory_snapshot.snapshot import CATEGORIES, MemorySnapshot
-from three_walls.report.charts import GIBIBYTES, BarRow, Bars, Lines, Piece, Series
-from three_walls.report.palette import FREE_COLOUR, MEMORY_COLOURS
+from three_walls.report.charts import FREE_COLOUR, GIBIBYTES, MEMORY_COLOURS, BarRow, Bars, Lines, Piece, Series
 from three_walls.report.report import Report
 from three_walls.report.section import Block, Chart, Column, Legend, Note, Section, Swatch, Table
 from three_walls.report.sections.efficiency import known_facts, tabulate_facts

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from three_walls.facts.fact_rows import MoePart
 from three_walls.lib.text import format_bandwidth, format_count, format_moved, format_ms, format_share
-from three_walls.report.charts import HeatCell, HeatMap
-from three_walls.report.palette import WALL_COLOURS
+from three_walls.report.charts import WALL_COLOURS, HeatCell, HeatMap
 from three_walls.report.report import Report
 from three_walls.report.section import (
     MANY_ROWS,

@@ -32,7 +32,7 @@ from three_walls.lib.text import (
     plural,
     show_control_characters,
 )
-from three_walls.report.charts import MILLISECONDS, BarRow, Bars, Piece
+from three_walls.report.charts import AFTER_COLOUR, MILLISECONDS, NOW_COLOUR, TICK_COLOUR, BarRow, Bars, Piece
 from three_walls.report.formats import (
     describe_gain,
     describe_loss,
@@ -43,7 +43,6 @@ from three_walls.report.formats import (
     format_wall,
 )
 from three_walls.report.overrides_file import list_entry_files, list_forms, slug
-from three_walls.report.palette import AFTER_COLOUR, NOW_COLOUR, TICK_COLOUR
 from three_walls.report.report import Report
 from three_walls.report.section import (
     ROW,
@@ -67,8 +66,8 @@ from three_walls.report.section import (
     TopEdit,
 )
 from three_walls.report.sections.config import SETTING
+from three_walls.report.sections.steps import StepBase, find_step_base, step_after
 from three_walls.report.sections.timeline import format_clock, link_of, name_cause
-from three_walls.report.step_base import StepBase, find_step_base, step_after
 
 SHOWN_PLACES = 3
 CONFIRM_TITLE = "Before you apply it"

@@ -17,17 +17,16 @@ from three_walls.lib.text import (
     format_share,
     plural,
 )
+from three_walls.report.charts import GROUP_COLOURS
 from three_walls.report.formats import format_gain, format_wall
 from three_walls.report.overrides_file import slug
-from three_walls.report.palette import GROUP_COLOURS
 from three_walls.report.report import Report
 from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
 from three_walls.report.sections.findings import group_missing_facts
 from three_walls.report.sections.moe import sum_parts
 from three_walls.report.sections.plan import describe_top_edit, list_unpriced
-from three_walls.report.sections.steps import describe_log_and_progress
+from three_walls.report.sections.steps import describe_log_and_progress, find_step_base, step_after
 from three_walls.report.sections.walls import find_counterfactual, judged_step, recoverable_of, share_of_judged_step
-from three_walls.report.step_base import find_step_base, step_after
 from three_walls.tables.buckets import BUCKET_TITLES, Group, SubWall, Wall
 
 MOST_EDITS = 3

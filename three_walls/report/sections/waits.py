@@ -15,8 +15,7 @@ from three_walls.lib.text import (
     format_rank,
     write_times,
 )
-from three_walls.report.charts import Bars, Segment, draw_bars
-from three_walls.report.palette import TRANSFER_COLOUR, WAIT_COLOUR
+from three_walls.report.charts import TRANSFER_COLOUR, WAIT_COLOUR, Bars, Segment, draw_bars
 from three_walls.report.report import Report
 from three_walls.report.section import (
     FEW_ROWS,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from three_walls.advice.verdict_rows import Counterfactual
 from three_walls.facts.fact_rows import CriticalPathRow
 from three_walls.lib.text import UNKNOWN, capitalize, format_count, format_ms, format_share
+from three_walls.report.charts import WALL_COLOURS
 from three_walls.report.comparison import ComparedRun, Pair
 from three_walls.report.formats import SUB_WALL_NAMES, describe_gain, format_wall
-from three_walls.report.palette import WALL_COLOURS
 from three_walls.report.report import Report
 from three_walls.report.section import ROW, Bar, Block, Column, Inline, Items, Note, Section, Table, Terminal, Text
 from three_walls.tables.buckets import BUCKET_TITLES, SubWall, Wall
