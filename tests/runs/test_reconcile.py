@@ -13,9 +13,14 @@ from tests.report.sample_report import MS
 from tests.runs.sample_runs import make_log_run, make_run
 from three_walls.export.step_detail_rows import KernelRow
 from three_walls.report.comparison import ChangeOutcome
-from three_walls.runs.compare_runs import compare_pair
+from three_walls.runs.compare_runs import (
+    MOST_KERNELS,
+    compare_communication,
+    compare_pair,
+    reconcile_buckets,
+    reconcile_kernels,
+)
 from three_walls.runs.compared_run import Run
-from three_walls.runs.reconcile import MOST_KERNELS, compare_communication, reconcile_buckets, reconcile_kernels
 from three_walls.runs.step_change import measure_step_change
 from three_walls.tables.buckets import BUCKETS
 

@@ -61,7 +61,9 @@ def _write(block: Block, level: int) -> Iterator[str]:
         yield from (f"- {box}{_escape(plain_text(item))}" for item in block.items)
         yield ""
     elif isinstance(block, Copyable):
-        yield from (f"**{_escape(block.title)}**", "", "```", *map(_write_code, block.lines))
+        yield from (f"**{_escape(block.title)}**", "", "```")
+        # Nothing ends the block of code or steers a terminal.
+        yield from (show_control_characters(line).replace("```", "` ` `") for line in block.lines)
         yield from ("```", "")
     elif isinstance(block, Definitions):
         yield from (f"- **{_escape(name)}**: {_escape(meaning)}" for name, meaning in block.entries)
@@ -102,11 +104,6 @@ def _write_table(table: Table, level: int) -> Iterator[str]:
 
 def _row(cells: Iterator[Cell]) -> str:
     return f"| {' | '.join(_escape(plain_text(cell)) for cell in cells)} |"
-
-
-def _write_code(line: str) -> str:
-    """``line`` as it is, but for what would end the block of code or steer a terminal."""
-    return show_control_characters(line).replace("```", "` ` `")
 
 
 def _escape(text: str) -> str:
