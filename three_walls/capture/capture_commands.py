@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, NsysOption, capture_rules
+from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, MEGATRON_LM, NsysOption, capture_rules
 from three_walls.lib.errors import UsageError
 from three_walls.lib.hydra import write_value
 from three_walls.lib.plain_data import ConfigData
@@ -22,12 +22,9 @@ LAUNCHERS = (TORCHRUN, SRUN)
 _RANK_VARIABLES = {TORCHRUN: "RANK", SRUN: "SLURM_PROCID"}
 _LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _INTERPRETER = ("python", "python3", "python2")
-_EXAMPLES = {
-    ("torchrun", "bridge"): "torchrun --nproc-per-node 8 run_recipe.py --recipe RECIPE",
-    ("torchrun", "megatron-lm"): "torchrun --nproc-per-node 8 pretrain_gpt.py",
-    ("srun", "bridge"): "srun python run_recipe.py --recipe RECIPE",
-    ("srun", "megatron-lm"): "srun python pretrain_gpt.py",
-}
+_LAUNCHES = {TORCHRUN: "torchrun --nproc-per-node 8", SRUN: "srun python"}
+_PROGRAMS = {BRIDGE: "run_recipe.py --recipe RECIPE", MEGATRON_LM: "pretrain_gpt.py"}
+"""What a command is made of where none is given."""
 PROFILES = "profiles"
 """Directory of everything that a capture leaves."""
 RUN_CONFIG = "run_config.yaml"
@@ -124,7 +121,7 @@ def make_recipe(request: CaptureRequest) -> tuple[CaptureStep, ...]:
     """The commands for ``request``, in order. Raises UsageError for a command that runs no program to profile."""
     if request.framework not in FRAMEWORKS:
         raise UsageError(f"--framework: expected one of {', '.join(FRAMEWORKS)}, found {request.framework}")
-    command = request.command or tuple(_EXAMPLES[request.launcher, request.framework].split())
+    command = request.command or (*_LAUNCHES[request.launcher].split(), *_PROGRAMS[request.framework].split())
     appended = spell_settings(capture_settings(request), request.framework)
     analyze = f"three-walls analyze {PROFILES}/ --log {PROFILES}/"
     if request.framework == BRIDGE:

@@ -131,12 +131,10 @@ def judge_gate(gate: Gate, before: Run, after: Run, pair: Pair, *, strict: bool)
         assert was.value is not None
         compared = now.value - was.value
         spread = None if was.spread is None or now.spread is None else was.spread + now.spread
-        if gate.is_relative:
-            if not was.value:
-                if compared:
-                    return result(ConditionOutcome.UNKNOWN, f"{gate.name} is 0 in BEFORE: give an absolute change")
-            else:
-                compared, spread = compared / abs(was.value), None if spread is None else spread / abs(was.value)
+        if gate.is_relative and was.value:
+            compared, spread = compared / abs(was.value), None if spread is None else spread / abs(was.value)
+        elif gate.is_relative and compared:
+            return result(ConditionOutcome.UNKNOWN, f"{gate.name} is 0 in BEFORE: give an absolute change")
     if not OPERATIONS[gate.operator](compared, gate.limit):
         return result(ConditionOutcome.DOES_NOT_HOLD, "")
     # A condition that asks for an improvement is not met by a difference that is none.

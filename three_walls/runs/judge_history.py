@@ -63,7 +63,7 @@ def judge_history(tries: Sequence[TriedWith]) -> History:
         same = [i for i, first in enumerate(configurations) if first == configurations[parent] and i != parent]
         repetitions = [runs[i] for i in same if i != index]
         pair = compare_pair(runs[parent], each.run, repetitions)
-        planner = _find_planner(runs, parent, same, judged)
+        planner = _find_planner([runs[i] for i in (parent, *same)], judged)
         pair = replace(pair, trial=judge_trial(planner.report.plan, pair.settings, each.run.report.config, pair.step))
         if each.entries and not any(entry.is_whole for entry in pair.trial.entries):
             pair = replace(pair, trial=judge_stated(planner.report.plan, each.entries, pair.step))
@@ -117,24 +117,19 @@ def _count_differences(before: Run, after: Run) -> int | None:
     return sum(not change.follows for change in compare_settings(before, after))
 
 
-def _find_planner(runs: Sequence[Run], parent: int, same: Sequence[int], judged: Sequence[_Try]) -> Run:
-    """The run whose plan predicted for ``parent``: itself, one with its settings, or the last accepted one traced."""
-    traced = (runs[index] for index in (parent, *same) if runs[index].report.plan)
-    return next(traced, None) or _last_with_plan(judged) or runs[parent]
-
-
-def _last_with_plan(judged: Sequence[_Try]) -> Run | None:
+def _find_planner(runs: Sequence[Run], judged: Sequence[_Try]) -> Run:
+    """The run that plans for the first of ``runs``, which have the same settings: one of them, or the last accepted."""
     decisions = (Decision.ACCEPTED, Decision.BASE, Decision.REPEATED)
-    runs = (each.run for each in reversed(judged) if each.described.decision in decisions)
-    return next((run for run in runs if run.report.plan), None)
+    accepted = (each.run for each in reversed(judged) if each.described.decision in decisions)
+    return next((run for run in (*runs, *accepted) if run.report.plan), runs[0])
 
 
 def _propose(judged: Sequence[_Try], best: _Try) -> History:
     """The history, with the entry to try after the best run."""
     base = judged[0].run
     basis, _ = choose_basis(base, best.run)
-    same = [each.run for each in judged if each.configuration == best.configuration]
-    planner = next((run for run in (best.run, *same) if run.report.plan), None) or _last_with_plan(judged) or best.run
+    same = (each.run for each in judged if each.configuration == best.configuration)
+    planner = _find_planner([best.run, *same], judged)
     rules = {rule for each in judged for rule in each.described.rules}
     settings = {
         (change.kind, change.key, change.after)

@@ -112,9 +112,7 @@ def _draw_rates(report: Report) -> Bars | None:
             Piece(rate, max(0.0, limit - rate), FREE_COLOUR, "limit", format_bandwidth(limit)),
         )
         rows.append(BarRow(name, pieces, f"{at_least}{format_bandwidth(rate)} ({share} of {format_bandwidth(limit)})"))
-    return Bars(
-        tuple(rows), max(max(part.bytes_per_s or 0, part.limit_bytes_per_s or 0) for part in parts), GIGABYTES_PER_S
-    )
+    return Bars(tuple(rows), max(row.end for row in rows), GIGABYTES_PER_S)
 
 
 def _columns(report: Report) -> tuple[Column, ...]:

@@ -38,11 +38,8 @@ _SHOWN_UNITS = ("ns", "fraction", "bytes", "bytes_per_s", "ratio")
 def compared_steps(comparison: Comparison) -> Section:
     """The head: the outcome in one sentence, with the two steps, their spread and the wall now."""
     before, pairs = comparison.before, comparison.pairs
-    ranked = sorted(
-        (pair for pair in pairs if pair.step.change_fraction is not None),
-        key=lambda pair: (pair.step.change_fraction or 0, pair.after.name),
-    )
-    best = ranked[0] if ranked else pairs[0]
+    known = [pair for pair in pairs if pair.step.change_fraction is not None]
+    best = min(known, key=lambda pair: (pair.step.change_fraction or 0, pair.after.name), default=pairs[0])
     sentence = describe_step_change(best.step)
     title, _, rest = sentence.partition(", ")
     if len(pairs) > 1:

@@ -89,13 +89,11 @@ def _head(history: History) -> Section:
     accepted = sum(run.decision is Decision.ACCEPTED for run in history.runs)
     following = history.next_trial
     title = f"Try next: {following.title}" if following else "Nothing to try next"
-    text = f"{tried} tried, {accepted} accepted. "
+    best = history.best
     if history.best_step_ns and history.first_step_ns:
         saved = 1 - history.best_step_ns / history.first_step_ns
         gain = f", {format_share(saved)} faster than the base" if saved > 0 else ""
-        text += f"The best run is {history.best}: {format_ms(history.best_step_ns)}{gain}."
-    else:
-        text += f"The best run is {history.best}."
+        best = f"{best}: {format_ms(history.best_step_ns)}{gain}"
     metrics = [
         Metric("Base", format_ms(history.first_step_ns), history.runs[0].name),
         Metric("Best", format_ms(history.best_step_ns), history.best, "after"),
@@ -106,7 +104,7 @@ def _head(history: History) -> Section:
     hero = Hero(
         eyebrow=f"{len(history.runs)} runs",
         title=title,
-        text=text,
+        text=f"{tried} tried, {accepted} accepted. The best run is {best}.",
         notes=(f"No entry: {history.no_next_reason}.",) if history.no_next_reason else (),
         metrics=tuple(metrics),
         shares=(),

@@ -81,15 +81,12 @@ def plan(report: Report) -> Section:
         title = f"From {base.name} ({format_ms(base.now_ns)}) to the step after the plan"
         blocks.append(Chart("plan", _draw(report, base), title))
     if report.first_trial is not None:
-        trial = report.first_trial
-        must_show = Text(f"To verify: {trial.must_show}", "muted")
-        culprit = report.verdict.culprit
-        is_culprit = bool(report.plan) and report.plan[0].order == 0
+        must_show = Text(f"To verify: {report.first_trial.must_show}", "muted")
         label = "Apply entry 1 first, on its own."
-        if is_culprit:
-            rank = culprit.named if culprit else "the slow rank"
+        if report.plan and report.plan[0].order == 0:
+            rank = report.verdict.culprit.named if report.verdict.culprit else "the slow rank"
             label = f"Fix {rank} first (entry 0), then trace again: every edit below is judged on the step without it."
-        blocks.append(Note((describe_expectation(trial), must_show, *_name_file(report)), label))
+        blocks.append(Note((describe_expectation(report.first_trial), must_show, *_name_file(report)), label))
     widest_ns = max((step.gain_ns.high or 0 for step in report.plan), default=0)
     blocks += [_describe_step(report, step, base, widest_ns) for step in report.plan]
     return Section(
@@ -139,15 +136,11 @@ def explain_unpriced(report: Report) -> str:
     unpriced = list_unpriced(report)
     if not unpriced:
         return ""
-    reason = report.verdict.no_replay_reason
-    why = (
-        f"gains are not known, because the step cannot be replayed ({reason})"
-        if reason
-        else "no edit gains enough by replay"
-    )
-    return (
-        f"{why}. {count_of(len(unpriced), 'edit')} may help: the findings list them with the most that each can gain."
-    )
+    why = "no edit gains enough by replay"
+    if reason := report.verdict.no_replay_reason:
+        why = f"gains are not known, because the step cannot be replayed ({reason})"
+    edits = count_of(len(unpriced), "edit")
+    return f"{why}. {edits} may help: the findings list them with the most that each can gain."
 
 
 def list_unpriced(report: Report) -> list[Finding]:
@@ -179,8 +172,7 @@ def describe_top_edit(report: Report, step: PlanStep) -> TopEdit:
     gain_text = f"gain {estimate}" if estimate == UNKNOWN else estimate
     note, copies = "", []
     if step.overrides is None:
-        orders = {entry.rule: entry.order for entry in report.plan}
-        needed = [str(orders[rule]) for rule in step.needs if rule in orders]
+        needed = [str(entry.order) for entry in report.plan if entry.rule in step.needs]
         entries = f"{plural(len(needed), 'entry', 'entries')} {', '.join(needed)}"
         note = f"together with {entries}" if needed else ""
     else:
@@ -288,28 +280,21 @@ def _describe_step(report: Report, step: PlanStep, base: StepBase | None, widest
     if widest_ns and gain.low is not None and gain.high is not None:
         likely = None if gain.likely is None else gain.likely / widest_ns
         scale = Range(max(0, gain.low) / widest_ns, gain.high / widest_ns, likely, describe_gain(gain))
-    cost = format_cost(gain.cost_fraction).removeprefix("costs ")
     share = describe_share(gain, base)
-    likely_or_cost: tuple[Metric, ...] = ()
+    metrics = [Metric("Gain", format_gain_bounds(gain), f"{share} of the step now" if share else "")]
     if gain.cost_fraction is not None:
-        likely_or_cost = (Metric("Cost", cost),)
+        metrics.append(Metric("Cost", format_cost(gain.cost_fraction).removeprefix("costs ")))
     elif gain.likely is not None:
-        likely_or_cost = (Metric("Likely", format_likely(gain)),)
+        metrics.append(Metric("Likely", format_likely(gain)))
+    likely_after = "" if likely_ns is None else f"likely {format_ms(likely_ns)}"
+    metrics.append(Metric("Step after it", format_ms_range(low_ns, high_ns), likely_after))
+    metrics.append(Metric("Basis", format_name(gain.basis)))
     return Card(
         title=finding.title,
         marker=str(step.order),
         tag=finding.rule,
         subtitle=(format_wall(finding.wall, finding.sub_wall),),
-        metrics=(
-            Metric("Gain", format_gain_bounds(gain), f"{share} of the step now" if share else ""),
-            *likely_or_cost,
-            Metric(
-                "Step after it",
-                format_ms_range(low_ns, high_ns),
-                "" if likely_ns is None else f"likely {format_ms(likely_ns)}",
-            ),
-            Metric("Basis", format_name(gain.basis)),
-        ),
+        metrics=tuple(metrics),
         scale=scale,
         blocks=tuple(_list_blocks(report, step)),
         role="plan-step",
@@ -325,15 +310,10 @@ def anchor_of(step: PlanStep) -> str:
 def _offer_overrides(report: Report, step: PlanStep) -> Iterator[Block]:
     """The overrides of this entry alone, those of the run's launcher first, or which entries it needs."""
     if step.needs:
-        orders = {entry.rule: entry for entry in report.plan}
-        links = [
-            Text(f"entry {orders[rule].order} ({rule})", link=anchor_of(orders[rule]))
-            for rule in step.needs
-            if rule in orders
-        ]
         yield Note(step.no_overrides_reason, "Not on its own.")
-        if links:
-            yield PageOnly((Note(tuple(links), "Apply first:"),))
+        needed = [entry for entry in report.plan if entry.rule in step.needs]
+        if links := tuple(Text(f"entry {entry.order} ({entry.rule})", link=anchor_of(entry)) for entry in needed):
+            yield PageOnly((Note(links, "Apply first:"),))
     if step.overrides is None:
         return
     blocks: list[Block] = []
@@ -389,9 +369,8 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
 def _show_places(report: Report, step: PlanStep) -> Iterator[Block]:
     """The longest stretches of what the entry gains from, with times to paste into Nsight Systems."""
     longest = report.timeline.longest if report.timeline else ()
-    stretches = sorted(
-        (each for each in longest if each.cause in step.seen_in), key=lambda each: (-each.ns, each.start_ns)
-    )
+    stretches = [each for each in longest if each.cause in step.seen_in]
+    stretches.sort(key=lambda each: (-each.ns, each.start_ns))
     items = tuple(
         (
             Text(f"{format_ms(stretch.ns)} of {name_cause(stretch.cause)}", link=link_of(stretch)),
@@ -411,14 +390,11 @@ def list_notes(notes: tuple[PlanNote, ...], title: str = "", role: str = "") -> 
 
 def list_evidence(finding: Finding, explanation: str = "") -> list[Items]:
     """How the gain was estimated, then the evidence for the edit and against it."""
-    estimate: tuple[tuple[Inline, ...], ...] = (
-        ((Text("Estimate:", "strong"), explanation, Text("", "source")),) if explanation else ()
-    )
-    notes = [("For", note) for note in finding.evidence_for] + [("Against", note) for note in finding.evidence_against]
-    claims = tuple(
-        (Text(f"{side}:", side.lower()), note.text or note.name, Text(note.source, "source")) for side, note in notes
-    )
-    return [Items((*estimate, *claims), "Evidence", "evidence")] if estimate or claims else []
+    claims = [(Text("Estimate:", "strong"), explanation, Text("", "source"))] if explanation else []
+    for side, notes in (("For", finding.evidence_for), ("Against", finding.evidence_against)):
+        word = Text(f"{side}:", side.lower())
+        claims += [(word, note.text or note.name, Text(note.source, "source")) for note in notes]
+    return [Items(tuple(claims), "Evidence", "evidence")] if claims else []
 
 
 def tabulate_edits(report: Report, edits: tuple[PlannedEdit, ...], name: str) -> Table:

@@ -149,15 +149,10 @@ def _are_experts_one_by_one(report: Report) -> bool:
 def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
     """What can be done without a plan: edits that no replay prices, findings that no setting fixes, and what would
     decide rules."""
-    lines = [
-        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", format_gain(finding.gain_ns))
-        for finding in list_unpriced(report)
-    ]
-    lines += [
-        TopEdit("", finding.title, f"rule-{slug(finding.rule)}", "", "not in the configuration")
-        for finding in report.findings
-        if finding.outcome is Outcome.FOUND
-    ]
+    texts = [(finding, format_gain(finding.gain_ns), "") for finding in list_unpriced(report)]
+    found = (finding for finding in report.findings if finding.outcome is Outcome.FOUND)
+    texts += [(finding, "", "not in the configuration") for finding in found]
+    lines = [TopEdit("", finding.title, f"rule-{slug(finding.rule)}", gain, note) for finding, gain, note in texts]
     settings = {rule for group in group_missing_facts(report) if group.are_settings for rule in group.rules}
     if settings and not report.verdict.abstained:
         title = "Give the run's configuration: --config or --log"

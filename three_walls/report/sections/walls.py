@@ -145,19 +145,19 @@ def _draw(row: WallRow) -> Bar:
 def wall_now(before: ComparedRun, pair: Pair) -> Section:
     """The wall of AFTER, and the first entry of its plan."""
     after = pair.after
-    items: list[tuple[Inline, ...]] = []
+    items: tuple[Inline | tuple[Inline, ...], ...] = (
+        "AFTER was not traced: capture it to learn its wall, and analyze it for the next edit.",
+    )
     if after.has_trace:
         is_same = before.has_trace and (after.wall, after.sub_wall) == (before.wall, before.sub_wall)
-        same = ", as before" if is_same else ""
-        items.append((Text(f"The wall{same}:", "strong"), f"{name_wall(after)}. {after.verdict}"))
+        entry = "none: the plan of AFTER is empty."
         if after.next_gain is not None:
-            gain = describe_gain(after.next_gain)
-            items.append((Text("Next entry:", "strong"), f"{after.next_entry} ({after.next_rule}): {gain}."))
-        else:
-            items.append((Text("Next entry:", "strong"), "none: the plan of AFTER is empty."))
-    else:
-        items.append(("AFTER was not traced: capture it to learn its wall, and analyze it for the next edit.",))
-    return Section("next", "What is the wall now", (Items(tuple(items)),), link="Next", terminal=Terminal.ALWAYS)
+            entry = f"{after.next_entry} ({after.next_rule}): {describe_gain(after.next_gain)}."
+        items = (
+            (Text(f"The wall{', as before' if is_same else ''}:", "strong"), f"{name_wall(after)}. {after.verdict}"),
+            (Text("Next entry:", "strong"), entry),
+        )
+    return Section("next", "What is the wall now", (Items(items),), link="Next", terminal=Terminal.ALWAYS)
 
 
 def name_wall(run: ComparedRun) -> str:
