@@ -36,8 +36,8 @@ LATENT = TunedModel("latent", SHAPE, multi_latent_attention=True, hybrid=False)
 
 
 def recipe(name: str, model: TunedModel = SMALL, **changes: object) -> TunedRecipe:
-    plain = TunedRecipe(name, model, "H100", 16, "bf16", "", "bridge:a.py:1", {}, {})
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    plain = {"gpu": "H100", "gpus": 16, "precision": "bf16", "variant": "", "source": "bridge:a.py:1"}
+    return TunedRecipe(name=name, model=model, **{"settings": {}, "environment": {}, **plain, **changes})  # type: ignore[arg-type]
 
 
 def config(**values: ConfigData) -> RunConfig:

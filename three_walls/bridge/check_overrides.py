@@ -238,19 +238,19 @@ class _Checker:
         return path != by and (path in self.current or (not self.complete and bool(path)))
 
     def _check_variable(self, override: Override, name: str) -> _Failure | None:
-        is_there = override.path in self.current
-        if name and override.prefix not in ("+", "++") and not is_there:
-            problem = f"Could not override '{override.path}': the recipe may not have it; write ++{override.path}"
-            return _Failure(problem)
-        if name and override.prefix == "+" and is_there and self.current[override.path] is not None:
-            return _Failure(f"+{override.path} fails because the variable is set; write ++{override.path}")
-        if name and (override.value is None or isinstance(override.value, tuple | dict)):
+        path, prefix, value = override.path, override.prefix, override.value
+        if not name:
+            if prefix != "~" and not isinstance(value, dict):
+                return _Failure("env_vars takes a mapping of variables")
+            missing = [key for key in value if f"env_vars.{key}" not in self.current] if isinstance(value, dict) else []
+            is_plain = prefix == "" and bool(missing)
+            return _Failure(f"Could not override 'env_vars.{missing[0]}'; write ++env_vars") if is_plain else None
+        if prefix not in ("+", "++") and path not in self.current:
+            return _Failure(f"Could not override '{path}': the recipe may not have it; write ++{path}")
+        if prefix == "+" and self.current.get(path) is not None:
+            return _Failure(f"+{path} fails because the variable is set; write ++{path}")
+        if value is None or isinstance(value, tuple | dict):
             return _Failure(f"environment variable {name} must have a scalar value")
-        if not name and override.prefix != "~" and not isinstance(override.value, dict):
-            return _Failure("env_vars takes a mapping of variables")
-        if not name and override.prefix == "" and isinstance(override.value, dict):
-            missing = [key for key in override.value if f"env_vars.{key}" not in self.current]
-            return _Failure(f"Could not override 'env_vars.{missing[0]}'; write ++env_vars") if missing else None
         return None
 
     def _check_removal(self, override: Override) -> _Failure:

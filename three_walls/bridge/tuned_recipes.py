@@ -7,10 +7,9 @@ searched.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -22,8 +21,6 @@ from three_walls.tables.config_keys import config_keys
 from three_walls.tables.config_values import fit
 
 RECIPES_FILE = GENERATED_DIR / "recipes.yaml"
-SIZES = ("hidden_size", "num_layers", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size")
-"""Config keys that identify a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +33,6 @@ class TunedModel:
     multi_latent_attention: bool
     hybrid: bool
     """Whether some layers are Mamba or linear attention."""
-
-
-@dataclass(frozen=True, slots=True)
-class TunedRecipe:
-    """One recipe. A setting that it does not state is unknown; None means unset."""
-
-    name: str
-    model: TunedModel
-    gpu: str
-    """Family, as in the hardware table."""
-    gpus: int
-    precision: str
-    variant: str
-    """What distinguishes it from the plain recipe of the same model, GPUs and precision; empty for the plain one."""
-    source: str
-    settings: Mapping[str, ConfigData]
-    environment: Mapping[str, str]
 
 
 def _fit_settings(settings: Mapping[str, ConfigData]) -> Mapping[str, ConfigData]:
@@ -78,7 +58,7 @@ Size = Annotated[int, between(1, 999_999)]
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """The config keys of :data:`SIZES`."""
+    """Config keys that identify a model."""
 
     hidden_size: Size
     num_layers: Size
@@ -87,17 +67,30 @@ class ModelSizes:
     moe_ffn_hidden_size: Size
 
 
-@dataclass(frozen=True, slots=True)
+SIZES = tuple(size.name for size in fields(ModelSizes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeRow:
     """A recipe in the file, with what it sets in addition to the settings of its model."""
 
     gpu: Text
+    """Family, as in the hardware table."""
     gpus: Size
     precision: Text
     variant: str
+    """What distinguishes it from the plain recipe of the same model, GPUs and precision; empty for the plain one."""
     source: Text
     settings: Settings
     environment: Mapping[str, Text]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedRecipe(RecipeRow):
+    """The same with all its settings. One that it does not state is unknown; None means unset."""
+
+    name: str
+    model: TunedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +123,12 @@ def load_tuned_recipes(path: Path) -> tuple[TunedRecipe, ...]:
     """The recipes in ``path``, each with the settings of its model; RuleBaseError lists every error."""
     recipes = []
     for name, row in load_table(path, RecipeTable).models.items():
-        sizes = MappingProxyType({name: getattr(row.sizes, name) for name in SIZES})
-        model = TunedModel(name, sizes, row.multi_latent_attention, row.hybrid)
+        model = TunedModel(name, asdict(row.sizes), row.multi_latent_attention, row.hybrid)
         for recipe_name, recipe in row.recipes.items():
-            recipes.append(
-                TunedRecipe(
-                    name=recipe_name,
-                    model=model,
-                    gpu=recipe.gpu,
-                    gpus=recipe.gpus,
-                    precision=recipe.precision,
-                    variant=recipe.variant,
-                    source=recipe.source,
-                    settings=MappingProxyType({**row.settings, **recipe.settings}),
-                    environment=MappingProxyType({**row.environment, **recipe.environment}),
-                )
-            )
+            values = asdict(recipe)
+            values["settings"] = {**row.settings, **recipe.settings}
+            values["environment"] = {**row.environment, **recipe.environment}
+            recipes.append(TunedRecipe(name=recipe_name, model=model, **values))
     return tuple(recipes)
 
 

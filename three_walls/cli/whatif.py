@@ -124,8 +124,8 @@ def read_question(
 
 def _check_repeated(settings: tuple[str, ...]) -> None:
     """Raises UsageError where one setting is given two values."""
-    with loading():
-        from three_walls.megatron.settings.option_words import read_user_settings
+    from three_walls.megatron.settings.option_words import read_user_settings
+
     asked: dict[str, ConfigData] = {}
     for word in settings:
         read = read_user_settings([word])

@@ -43,18 +43,15 @@ def render_page(sections: Sequence[Section], document: Report | Comparison | His
     blocks = [block for section in sections for block in nested_blocks(section.blocks)]
     has_timeline = any(isinstance(block, TimelineBlock) for block in blocks)
     shown = [section for section in sections if section.blocks or section.name == "plan"]
-    return (
-        _make_environment()
-        .get_template("page.html.jinja")
-        .render(
-            title=title,
-            sections=shown,
-            absent=[section for section in sections if section not in shown],
-            report=document,
-            data_name=data_name,
-            style=_load_asset("report.css") + _load_asset("timeline.css"),
-            script=_load_asset("report.js") + (_load_asset("timeline.js") if has_timeline else ""),
-        )
+    template = _make_environment().get_template("page.html.jinja")
+    return template.render(
+        title=title,
+        sections=shown,
+        absent=[section for section in sections if section not in shown],
+        report=document,
+        data_name=data_name,
+        style=_load_asset("report.css") + _load_asset("timeline.css"),
+        script=_load_asset("report.js") + (_load_asset("timeline.js") if has_timeline else ""),
     )
 
 
