@@ -70,8 +70,6 @@ class Bars:
     rows: tuple[BarRow, ...]
     end: float
     unit: Unit
-    limit: float | None = None
-    """A value that is marked across all bars, such as a capacity."""
 
     @property
     def ticks(self) -> tuple[tuple[float, str], ...]:
@@ -177,22 +175,20 @@ class Lines:
 Plot = Bars | HeatMap | Roofline | Lines
 
 
-def draw_whole(parts: Sequence[tuple[str, float, str]], unit: Unit = MILLISECONDS) -> Bars | None:
+def draw_whole(parts: Sequence[tuple[str, float, str]]) -> Bars | None:
     """A single bar that fills its width, of (name, length, colour); None where all parts are zero."""
     total = sum(length for _, length, _ in parts)
     if not total:
         return None
     segments = [
-        Segment(name, colour, (length,), (f"{unit.write(length)}, {format_share(length / total)}",), name)
+        Segment(name, colour, (length,), (f"{format_ms(length)}, {format_share(length / total)}",), name)
         for name, length, colour in parts
     ]
-    return draw_bars([""], segments, unit)
+    return draw_bars([""], segments)
 
 
-def draw_bars(
-    labels: Sequence[str], segments: Sequence[Segment], unit: Unit = MILLISECONDS, values: Sequence[str] = ()
-) -> Bars:
-    """Stacked bars. ``values`` are written behind them."""
+def draw_bars(labels: Sequence[str], segments: Sequence[Segment], values: Sequence[str] = ()) -> Bars:
+    """Stacked bars of nanoseconds. ``values`` are written behind them."""
     rows = []
     for place, label in enumerate(labels):
         pieces, start = [], 0.0
@@ -202,7 +198,7 @@ def draw_bars(
                 pieces.append(Piece(start, length, segment.colour, segment.name, segment.details[place], segment.label))
                 start += length
         rows.append(BarRow(label, tuple(pieces), values[place] if values else ""))
-    return Bars(tuple(rows), max((row.end for row in rows), default=0.0), unit)
+    return Bars(tuple(rows), max((row.end for row in rows), default=0.0), MILLISECONDS)
 
 
 def _round_step(least: float) -> float:

@@ -43,7 +43,6 @@ def place_bars(bars: Bars) -> Placed:
     return {
         "rows": rows,
         "ticks": [(_round(x), text, "start" if x < 3 else "end" if x > 95 else "middle") for x, text in ticks],
-        "limit": None if bars.limit is None else _round(100 * bars.limit / whole),
     }
 
 

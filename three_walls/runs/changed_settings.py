@@ -20,10 +20,7 @@ _LAUNCH = "environment"
 
 def compare_settings(before: Run, after: Run) -> tuple[SettingChange, ...]:
     """Settings and environment variables with different values, those of BEFORE's plan first, then by name."""
-    changes = [
-        *_compare_values(before.report, after.report, "config"),
-        *_compare_values(before.report, after.report, "env"),
-    ]
+    changes = [change for kind in ("config", "env") for change in _compare_values(before.report, after.report, kind)]
     planned = {step.rule: step.order for step in before.report.plan}
     last = len(planned) + 1
 

@@ -23,7 +23,7 @@ from three_walls.report.section import (
     Table,
     Text,
 )
-from three_walls.report.sections.plan import CONFIRM_TITLE, list_evidence, list_notes, tabulate_edits
+from three_walls.report.sections.plan import list_confirmations, list_evidence, tabulate_edits
 
 MEANINGS = {
     Outcome.FOUND: "the symptom is there, and no setting fixes it",
@@ -241,5 +241,5 @@ def _list_blocks(report: Report, finding: Finding) -> Iterator[Block]:
     if finding.edits and finding.outcome in WITH_EDITS:
         yield tabulate_edits(report, finding.edits, f"finding_{finding.rule}_edits")
     if finding.confirm_first:
-        yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
+        yield list_confirmations(finding.confirm_first)
     yield from list_evidence(finding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -100,10 +101,9 @@ def gaps(report: Report) -> Section:
 
 def sum_causes(rank: RankReport) -> tuple[CauseRow, ...]:
     """Causes of ``rank``, one row per cause, longest first."""
-    sums: dict[str, dict[str, int]] = {}
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
     for gap in rank.gap_causes:
-        details = sums.setdefault(gap.cause, {})
-        details[gap.detail] = details.get(gap.detail, 0) + gap.ns
+        sums[gap.cause][gap.detail] += gap.ns
     step_ns = sum(rank.budget.values())
     rows = []
     for cause, details in sums.items():

@@ -352,7 +352,7 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
         yield Note(finding.advice, "What to look at:")
     yield from _offer_overrides(report, step)
     if finding.confirm_first:
-        yield list_notes(finding.confirm_first, CONFIRM_TITLE, "checklist")
+        yield list_confirmations(finding.confirm_first)
     if finding.side_effects:
         yield Items(finding.side_effects, "Side effects")
     yield from _show_places(report, step)
@@ -383,9 +383,10 @@ def _show_places(report: Report, step: PlanStep) -> Iterator[Block]:
         yield PageOnly((Items(items, "Where it was seen", "plain"),))
 
 
-def list_notes(notes: tuple[PlanNote, ...], title: str = "", role: str = "") -> Items:
-    """Sentences, each with its source."""
-    return Items(tuple((note.text or note.name, Text(note.source, "source")) for note in notes), title, role)
+def list_confirmations(notes: tuple[PlanNote, ...]) -> Items:
+    """What to confirm before an entry is applied, each with its source."""
+    items = tuple((note.text or note.name, Text(note.source, "source")) for note in notes)
+    return Items(items, CONFIRM_TITLE, "checklist")
 
 
 def list_evidence(finding: Finding, explanation: str = "") -> list[Items]:
