@@ -323,34 +323,26 @@ class _Checker:
 
     def _check_merge(self, override: Override) -> _Failure | None:
         """Whether OmegaConf merges the value into what is there: a list and an object do not merge."""
-        if self._is_function(override.path):
-            problem = f"Could not override '{override.path}': it holds a function"
-            return self._fail_missing(problem, override)
-        value, present = override.value, self.current.get(override.path)
-        is_container = isinstance(value, dict | tuple)
+        path, value, present = override.path, override.value, self.current.get(override.path)
+        if self._is_function(path):
+            return self._fail_missing(f"Could not override '{path}': it holds a function", override)
         if isinstance(value, dict) and isinstance(present, tuple):
-            return _Failure(f"Error merging override {override.text}: {override.path} is a list")
-        if (
-            isinstance(value, dict)
-            and "_target_" in value
-            and override.prefix == ""
-            and self.view.holds_object(override.path)
-        ):
-            return _Failure(f"Could not override '{override.path}._target_': {override.path} is an object already")
-        field = self.schema.find(override.path)
-        holds_object = isinstance(present, dict) or (
-            field is not None and field.kinds == ("dict",) and present is not None
-        )
-        if isinstance(value, tuple) and holds_object:
-            return _Failure(f"Error merging override {override.text}: {override.path} is an object")
-        if override.prefix != "+" or is_container:
+            return _Failure(f"Error merging override {override.text}: {path} is a list")
+        is_new_object = isinstance(value, dict) and "_target_" in value and override.prefix == ""
+        if is_new_object and self.view.holds_object(path):
+            return _Failure(f"Could not override '{path}._target_': {path} is an object already")
+        field = self.schema.find(path)
+        takes_mapping = field is not None and field.kinds == ("dict",)
+        if isinstance(value, tuple) and (isinstance(present, dict) or (takes_mapping and present is not None)):
+            return _Failure(f"Error merging override {override.text}: {path} is an object")
+        if override.prefix != "+" or isinstance(value, dict | tuple):
             return None
-        is_there = present is not None
-        if override.path not in self.current and override.path.partition(".")[0] not in self.complete:
+        is_there, section = present is not None, path.partition(".")[0]
+        if path not in self.current and section not in self.complete:
             # Every configuration has the other sections, with one class each.
-            is_certain = override.path.partition(".")[0] not in (*OBJECT_CLASSES, *_OPEN_SECTIONS)
+            is_certain = section not in (*OBJECT_CLASSES, *_OPEN_SECTIONS)
             is_there = field is not None and "null" not in field.kinds and is_certain
-        return _Failure(f"+{override.path} fails because the key exists; write it without +") if is_there else None
+        return _Failure(f"+{path} fails because the key exists; write it without +") if is_there else None
 
     def _check_whole(self, override: Override, section: str) -> _Failure | None:
         """A section that is set as a whole: a mapping is merged into an object field by field."""

@@ -121,10 +121,7 @@ class OverriddenConfig:
     def is_object(self, section: str) -> bool:
         """Whether the section is known to be an object, or a mapping: something that has fields."""
         state = self.paths.get(section)
-        if state == MAPPING:
-            return True
-        is_named = section not in OBJECT_CLASSES or state == OBJECT_CLASSES[section]
-        return isinstance(state, str) and bool(state) and is_named
+        return state == MAPPING or _is_class(section, state)
 
     def holds_object(self, path: str) -> bool:
         """Whether the setting takes objects alone and has one, which is shown by its name."""
@@ -197,8 +194,7 @@ class OverriddenConfig:
     def _read_back(self, section: str, set_fields: set[str]) -> None:
         """A mapping becomes an object of the class that it names, or sets fields of the object that was there."""
         paths, state = self.paths, self._base.get(section)
-        was_object = isinstance(state, str) and bool(state)
-        was_object &= section not in OBJECT_CLASSES or state == OBJECT_CLASSES[section]
+        was_object = _is_class(section, state)
         target = str(paths.pop(f"{section}._target_", ""))
         name = target.rpartition(".")[2]
         known = self._schema.sections[section].fields if section in self._schema.sections else {}
@@ -231,6 +227,11 @@ class OverriddenConfig:
         if isinstance(value, tuple):
             return tuple(self._resolve(element) for element in value)
         return value
+
+
+def _is_class(section: str, state: Any) -> bool:
+    """Whether ``state`` is the name of a class that the section may have."""
+    return isinstance(state, str) and bool(state) and OBJECT_CLASSES.get(section, state) == state
 
 
 _NEEDED = {COMM_OVERLAP: {"tp_comm_overlap"}}

@@ -295,9 +295,8 @@ def _derive_modules_before_overlap(state: Resolved) -> None:
     for listed in (state.get("cuda_graph_scope"), state.optional("cuda_graph_modules", ())):
         if isinstance(listed, str):
             listed = tuple(listed.split(","))
-        found += (
-            [str(element).rpartition(".")[2] for element in listed or ()] if isinstance(listed, tuple | None) else []
-        )
+        if isinstance(listed, tuple):
+            found += [str(element).rpartition(".")[2] for element in listed]
     state.derived["graphed_before_overlap"] = tuple(found)
 
 
@@ -337,13 +336,10 @@ def _derive_sequence(state: Resolved) -> None:
 
 
 def _derive_schedule(state: Resolved) -> None:
-    scheduler = {
-        name: state.get(f"scheduler.{name}") for name in ("lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters")
-    }
-    samples = {
-        name: state.get(f"scheduler.{name}")
-        for name in ("lr_decay_samples", "lr_warmup_samples", "lr_wsd_decay_samples")
-    }
+    parts = ("lr_decay", "lr_warmup", "lr_wsd_decay")
+    scheduler, samples = (
+        {f"{part}_{unit}": state.get(f"scheduler.{part}_{unit}") for part in parts} for unit in ("iters", "samples")
+    )
     state.derived["scheduler_counts_iterations"] = _counts(scheduler, "lr_warmup_iters")
     state.derived["scheduler_counts_samples"] = _counts(samples, "lr_warmup_samples")
     batch = state.get("train.global_batch_size")

@@ -301,10 +301,8 @@ def setting_words(settings: Mapping[str, ConfigData], framework: str) -> tuple[s
 def _spell_setting(key: str, value: ConfigData, framework: str) -> tuple[str, ...]:
     spelling = config_keys().keys[key]
     if framework == BRIDGE:
-        path = spelling.bridge.paths[0] if spelling.bridge else None
-        if path is None:
-            return ()
-        return (f"{'++' if path.startswith('profiling.') else ''}{path}={write_value(value)}",)
+        paths = spelling.bridge.paths[:1] if spelling.bridge else ()
+        return tuple(f"{'++' if path.startswith('profiling.') else ''}{path}={write_value(value)}" for path in paths)
     flag = spelling.megatron_lm.flag if spelling.megatron_lm else None
     if flag is None or value is False:
         return ()

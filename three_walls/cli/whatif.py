@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -165,11 +166,7 @@ def to_json(what_if: WhatIf) -> Mapping[str, object]:
     step, after = what_if.step, what_if.after
     return {
         "step_ns": step.likely_ns if step else None,
-        "after_ns": {
-            "low": after.low_ns if after else None,
-            "likely": after.likely_ns if after else None,
-            "high": after.high_ns if after else None,
-        },
+        "after_ns": {name: getattr(after, f"{name}_ns") if after else None for name in ("low", "likely", "high")},
         "because_unknown": what_if.because_unknown or None,
         "budget_after": dict(what_if.budget_after),
         "refused": [{"constraint": note.name, "reason": note.text} for note in what_if.refused],
@@ -238,18 +235,12 @@ def _describe_limits(limits: Mapping[str, int]) -> str:
 
 
 def _list_budget(what_if: WhatIf) -> Iterator[str]:
-    total_ns = sum(what_if.budget_after.values())
-    names = [b.name for b in BUCKETS if what_if.budget_after.get(b.name) or what_if.budget.get(b.name)]
-    in_order = sorted(names, key=lambda name: (-what_if.budget_after.get(name, 0), -what_if.budget.get(name, 0)))
-    for name in in_order[:_MOST_BUCKETS]:
-        yield _write_row(
-            BUCKET_BY_NAME[name].title, what_if.budget.get(name, 0), what_if.budget_after.get(name, 0), total_ns
-        )
-    if rest := in_order[_MOST_BUCKETS:]:
-        now_ns, then_ns = (sum(part.get(name, 0) for name in rest) for part in (what_if.budget, what_if.budget_after))
-        yield _write_row(f"{len(rest)} more", now_ns, then_ns, total_ns)
-
-
-def _write_row(title: str, now_ns: int, then_ns: int, total_ns: int) -> str:
-    share = format_share(then_ns / total_ns) if total_ns else UNKNOWN
-    return f"  {title:{_NAME - 2}}{format_ms(now_ns):>{_TIME}}{format_ms(then_ns):>{_TIME}}{share:>8}"
+    now, then = Counter(what_if.budget), Counter(what_if.budget_after)
+    names = [bucket.name for bucket in BUCKETS if then[bucket.name] or now[bucket.name]]
+    names.sort(key=lambda name: (-then[name], -now[name]))
+    rows = [(BUCKET_BY_NAME[name].title, now[name], then[name]) for name in names[:_MOST_BUCKETS]]
+    if rest := names[_MOST_BUCKETS:]:
+        rows.append((f"{len(rest)} more", sum(now[name] for name in rest), sum(then[name] for name in rest)))
+    for title, now_ns, then_ns in rows:
+        share = format_share(then_ns / then.total()) if then.total() else UNKNOWN
+        yield f"  {title:{_NAME - 2}}{format_ms(now_ns):>{_TIME}}{format_ms(then_ns):>{_TIME}}{share:>8}"

@@ -69,13 +69,10 @@ def list_forms(overrides: Overrides) -> tuple[tuple[str, str, tuple[str, ...]], 
 
 def _list_conditional(blocks: Iterable[ConditionalLines]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Title and quoted lines of each block that is right under a condition alone."""
+    launchers = {"bridge": ("Megatron-Bridge", quote_bridge), "megatron_lm": ("Megatron-LM", quote_megatron_lm)}
     for block in blocks:
-        if block.launcher == "bridge":
-            yield f"Megatron-Bridge: {block.condition}", quote_bridge(block.lines)
-        elif block.launcher == "megatron_lm":
-            yield f"Megatron-LM: {block.condition}", quote_megatron_lm(block.lines)
-        else:
-            yield f"Python: {block.condition}", block.lines
+        name, quote = launchers.get(block.launcher, ("Python", tuple))
+        yield f"{name}: {block.condition}", quote(block.lines)
 
 
 def render_overrides(report: Report) -> str:

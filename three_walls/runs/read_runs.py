@@ -122,8 +122,8 @@ def _name_of(path: Path) -> str:
 def _complete(given: GivenRun) -> GivenRun:
     """``given``, a directory, with the log and the configuration that lie in it, unless others were named."""
     logs, config = given.logs, given.config
-    if not logs and holds_traces(given.path) and any(map(_is_log, given.path.iterdir())):
-        logs = tuple(sorted(path for path in given.path.iterdir() if _is_log(path)))
+    if not logs and holds_traces(given.path):
+        logs = tuple(sorted(filter(_is_log, given.path.iterdir())))
     if config is None and (given.path / CONFIG_NAME).is_file():
         config = given.path / CONFIG_NAME
     return replace(given, logs=logs, config=config)

@@ -124,11 +124,9 @@ def _draw_roofline(report: Report) -> Roofline | None:
         )
     if not points:
         return None
+    points.sort(key=lambda point: (-point.weight, point.name, point.detail))
     in_order = tuple(sorted(peaks.items(), key=lambda item: (-item[1], item[0])))
-    bandwidth = report.facts.number("gpu.memory_bytes_per_s")
-    return Roofline(
-        tuple(sorted(points, key=lambda point: (-point.weight, point.name, point.detail))), in_order, bandwidth
-    )
+    return Roofline(tuple(points), in_order, report.facts.number("gpu.memory_bytes_per_s"))
 
 
 def _tabulate_shapes(report: Report) -> Table:
@@ -213,17 +211,13 @@ def _tabulate_counters(report: Report, kind: str, name: str, title: str) -> Tabl
     rows = [row for row in report.hardware if row.kind == kind]
     if not rows:
         return None
-    counters = {
-        counter: head
-        for counter, head in _COUNTERS.items()
-        if any(getattr(row, counter) is not None for row in report.hardware)
-    }
+    used = [counter for counter in _COUNTERS if any(getattr(row, counter) is not None for row in report.hardware)]
     columns = (
         Column(kind.capitalize(), _name_owner, format_known),
         Column("Sampled", "ns", format_ms),
         *(
-            Column(head, _read_where_alone(counter), format_share, in_terminal=not counter.startswith("pcie"))
-            for counter, head in counters.items()
+            Column(_COUNTERS[name], _read_where_alone(name), format_share, in_terminal=not name.startswith("pcie"))
+            for name in used
         ),
         Column("In own samples", "alone_fraction", format_share),
     )

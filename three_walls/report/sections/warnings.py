@@ -5,7 +5,7 @@ from __future__ import annotations
 from three_walls.lib.text import format_count, format_known, format_ms
 from three_walls.report.comparison import Pair, Severity, Unlikeness
 from three_walls.report.report import Report
-from three_walls.report.section import ROW, Cell, Column, Note, Section, Table, Terminal, Text
+from three_walls.report.section import ROW, Block, Cell, Column, Note, Section, Table, Terminal, Text
 
 
 def warnings(report: Report) -> Section | None:
@@ -59,25 +59,21 @@ def capture(report: Report) -> Section:
     )
     title = "Unclassified kernels"
     lead = "Their names match no pattern; their time is in the bucket unclassified. --kernel-names says what they are."
-    given = [
-        Note(f"{names.path_name} (SHA-256 {names.sha256[:12]}) says what kernels are, before the program's names.")
-        for names in (report.kernel_names,)
-        if names
+    blocks: list[Block] = [
+        Table("capabilities", capabilities, sorted(report.capabilities.items())),
+        Table("inputs", inputs, report.inputs, "Inputs"),
     ]
-    last = (
-        (Table("unclassified", kernels, report.unclassified, title, lead, is_compact=True),)
-        if report.unclassified
-        else (Note(title, role="heading"), Note("None.", role="empty"))
-    )
+    if names := report.kernel_names:
+        source = f"{names.path_name} (SHA-256 {names.sha256[:12]})"
+        blocks.append(Note(f"{source} says what kernels are, before the program's names."))
+    if report.unclassified:
+        blocks.append(Table("unclassified", kernels, report.unclassified, title, lead, is_compact=True))
+    else:
+        blocks += [Note(title, role="heading"), Note("None.", role="empty")]
     return Section(
         "capture",
         "Capture health",
-        (
-            Table("capabilities", capabilities, sorted(report.capabilities.items())),
-            Table("inputs", inputs, report.inputs, "Inputs"),
-            *given,
-            *last,
-        ),
+        tuple(blocks),
         link="Capture",
         is_folded=True,
         terminal=Terminal.NEVER,
