@@ -252,14 +252,9 @@ def place_timeline(block: TimelineBlock) -> Iterator[Placed]:
     timeline = block.timeline
     for order, rank in enumerate(timeline.ranks):
         for lane in rank.lanes:
-            if lane.kind not in _PICTURED or (order and lane.kind != "budget"):
-                continue
-            name = lane.name or block.lane_names[lane.kind]
-            yield {
-                "name": f"rank {rank.rank}" if order else name,
-                "columns": COLUMNS,
-                "paths": _paint(lane, rank, block),
-            }
+            if lane.kind == "budget" or (not order and lane.kind in _PICTURED):
+                name = f"rank {rank.rank}" if order else lane.name or block.lane_names[lane.kind]
+                yield {"name": name, "columns": COLUMNS, "paths": _paint(lane, rank, block)}
 
 
 def choose_ink(colour: str) -> str:
