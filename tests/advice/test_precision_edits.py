@@ -25,6 +25,8 @@ LARGE: dict[str, ConfigData] = {
     "expert_gemm_efficiency_fraction": 0.7,
     "gemm_efficiency_fraction": 0.7,
     "inner_layers_fraction": 0.5,
+    "weight_casts_fraction": 5.0,
+    "inner_weight_casts_fraction": 2.5,
     "config.pipeline_model_parallel_size": 1,
     "config.mixed_precision": "bf16_mixed",
     "config.bf16": True,

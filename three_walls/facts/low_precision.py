@@ -7,17 +7,28 @@ with tokens spread evenly over the experts.
 
 from __future__ import annotations
 
+import polars as pl
+
 from three_walls.facts.run_layout import UNKNOWN_GPU
+from three_walls.layers.labels import LabelledOperations
 from three_walls.lib.declare import fact
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.megatron.count_flops import STEP_PER_FORWARD, count_forward, projection_weights
 from three_walls.megatron.model_shape import ModelShape
 from three_walls.megatron.parallel_layout import CompleteLayout
+from three_walls.step.intervals import DURATION
 from three_walls.step.step_view import StepView
 from three_walls.tables.hardware import BF16
+from three_walls.tables.model_parts import OPTIMIZER
 
 BYTES_PER_VALUE = 2
 """Of bf16 and fp16."""
+UPDATED_WEIGHT_CAST_NS = 0.07
+"""Per weight on a Hopper GPU, by weights of three sizes (te-wide-fp8-current-scaling): 0.070, 0.070 and 0.074.
+
+Transformer Engine casts an optimizer's flat shard with a kernel that transposes tiles of 128 rows, of which one is filled
+(transformer_engine/pytorch/tensor/utils.py). Most threads are idle, so it is as slow on memory of any bandwidth.
+"""
 
 
 @fact("fraction", "time to read the linear layers' inputs")
@@ -43,10 +54,7 @@ def linear_inputs_read_fraction(
     gpus = complete_layout.world // complete_layout.pipeline
     tokens = complete_layout.global_batch * model_shape.sequence / gpus
     flops = STEP_PER_FORWARD * per_token * tokens
-    expert_ranks = complete_layout.expert * complete_layout.expert_tensor
-    values = _count_activations(model_shape) * tokens + _count_weights(
-        model_shape, expert_ranks, complete_layout.tensor
-    )
+    values = _count_activations(model_shape) * tokens + sum(_count_weights(model_shape, complete_layout))
     read_s = BYTES_PER_VALUE * values / step.gpu.memory_bytes_per_s
     return known(read_s * efficiency * (step.gpu.peak_flops(BF16) or 0) / flops)
 
@@ -56,6 +64,33 @@ def inner_layers_fraction(step: StepView) -> Measurement[float]:
     """Fraction of the model's layers that are neither the first nor the last."""
     layers = step.config.whole_number("num_layers")
     return known(max(0, layers - 2) / layers) if layers else missing("the config does not state num_layers")
+
+
+@fact("fraction", "casts of updated weights against the optimizer", whole="the optimizer's time")
+def weight_casts_fraction(
+    step: StepView, labelled_step: LabelledOperations, model_shape: ModelShape, complete_layout: CompleteLayout
+) -> Measurement[float]:
+    """Time that Transformer Engine takes to cast the updated weights of all linear layers to FP8, as a fraction of the
+    optimizer's time. Each rank casts what its optimizer updates. Embeddings, norms and routers are not cast.
+    """
+    optimizer_ns = labelled_step.filter(pl.col("part") == OPTIMIZER).select(DURATION.sum()).item()
+    if not optimizer_ns:
+        return missing("no kernel of the step is known to be the optimizer's")
+    weights, expert_weights = _count_weights(model_shape, complete_layout)
+    if step.config.get("use_distributed_optimizer") is True:
+        weights, expert_weights = weights / complete_layout.dense_replicas, expert_weights / complete_layout.expert_data
+    casts_ns = UPDATED_WEIGHT_CAST_NS * (weights + expert_weights) / complete_layout.pipeline
+    return known(casts_ns / optimizer_ns)
+
+
+@fact("fraction", "casts of updated inner weights against the optimizer", whole="the optimizer's time")
+def inner_weight_casts_fraction(
+    weight_casts_fraction: Measurement[float], inner_layers_fraction: Measurement[float]
+) -> Measurement[float]:
+    """As weight_casts_fraction, of the layers that are neither the first nor the last."""
+    if weight_casts_fraction.value is None or inner_layers_fraction.value is None:
+        return missing(str(weight_casts_fraction.missing_reason or inner_layers_fraction.missing_reason))
+    return known(weight_casts_fraction.value * inner_layers_fraction.value)
 
 
 def _count_activations(model: ModelShape) -> int:
@@ -70,10 +105,10 @@ def _count_activations(model: ModelShape) -> int:
     return model.layers * projections + moe * experts + (model.layers - moe) * per_mlp(model.hidden, model.dense_ffn)
 
 
-def _count_weights(model: ModelShape, expert_ranks: int, tensor: int) -> float:
-    """Values of the weights that a rank would cast in a step if it held every stage."""
+def _count_weights(model: ModelShape, layout: CompleteLayout) -> tuple[float, float]:
+    """(outside experts, of experts) values of the linear layers' weights that a rank would hold with every stage."""
     moe, matrices = len(model.moe_layers), model.ffn_matrices
-    experts = model.experts * matrices * model.expert_hidden * model.expert_ffn / expert_ranks
-    shared = matrices * model.hidden * model.shared_ffn / tensor
-    dense = matrices * model.hidden * model.dense_ffn / tensor
-    return model.layers * projection_weights(model) / tensor + moe * (experts + shared) + (model.layers - moe) * dense
+    per_moe_layer, per_dense_layer = matrices * model.hidden * model.shared_ffn, matrices * model.hidden * model.dense_ffn
+    others = model.layers * projection_weights(model) + moe * per_moe_layer + (model.layers - moe) * per_dense_layer
+    experts = moe * model.experts * matrices * model.expert_hidden * model.expert_ffn
+    return others / layout.tensor, experts / (layout.expert * layout.expert_tensor)
