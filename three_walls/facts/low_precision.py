@@ -26,8 +26,8 @@ BYTES_PER_VALUE = 2
 UPDATED_WEIGHT_CAST_NS = 0.07
 """Per weight on a Hopper GPU, by weights of three sizes (te-wide-fp8-current-scaling): 0.070, 0.070 and 0.074.
 
-Transformer Engine casts an optimizer's flat shard with a kernel that transposes tiles of 128 rows, of which one is filled
-(transformer_engine/pytorch/tensor/utils.py). Most threads are idle, so it is as slow on memory of any bandwidth.
+Transformer Engine casts an optimizer's flat shard with a kernel that transposes tiles of 128 rows, of which one is
+filled (transformer_engine/pytorch/tensor/utils.py). Most threads idle, so it is as slow on memory of any bandwidth.
 """
 
 
@@ -108,7 +108,10 @@ def _count_activations(model: ModelShape) -> int:
 def _count_weights(model: ModelShape, layout: CompleteLayout) -> tuple[float, float]:
     """(outside experts, of experts) values of the linear layers' weights that a rank would hold with every stage."""
     moe, matrices = len(model.moe_layers), model.ffn_matrices
-    per_moe_layer, per_dense_layer = matrices * model.hidden * model.shared_ffn, matrices * model.hidden * model.dense_ffn
+    per_moe_layer, per_dense_layer = (
+        matrices * model.hidden * model.shared_ffn,
+        matrices * model.hidden * model.dense_ffn,
+    )
     others = model.layers * projection_weights(model) + moe * per_moe_layer + (model.layers - moe) * per_dense_layer
     experts = moe * model.experts * matrices * model.expert_hidden * model.expert_ffn
     return others / layout.tensor, experts / (layout.expert * layout.expert_tensor)
