@@ -574,7 +574,7 @@ RECIPES = ("tensorwise", "delayed", "blockwise")
 @pytest.mark.parametrize("now", RECIPES)
 def test_one_recipe_of_fp8_is_predicted_from_another_and_off(now: str) -> None:
     run = configured(fp8="hybrid", fp8_recipe=now, fp4=None, mixed_precision="x", pipeline_model_parallel_size=1)
-    casts = {"weight_casts_fraction": 5.0, "inner_weight_casts_fraction": 2.5}
+    casts = {"weight_casts_ratio": 5.0, "inner_weight_casts_ratio": 2.5}
     run = run.with_values({"inner_layers_fraction": 0.5, **casts})
     for recipe in RECIPES:
         found = shipped(run, fp8_recipe=recipe)

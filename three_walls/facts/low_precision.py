@@ -66,12 +66,12 @@ def inner_layers_fraction(step: StepView) -> Measurement[float]:
     return known(max(0, layers - 2) / layers) if layers else missing("the config does not state num_layers")
 
 
-@fact("fraction", "casts of updated weights against the optimizer", whole="the optimizer's time")
-def weight_casts_fraction(
+@fact("ratio", "casts of updated weights against the optimizer")
+def weight_casts_ratio(
     step: StepView, labelled_step: LabelledOperations, model_shape: ModelShape, complete_layout: CompleteLayout
 ) -> Measurement[float]:
-    """Time that Transformer Engine takes to cast the updated weights of all linear layers to FP8, as a fraction of the
-    optimizer's time. Each rank casts what its optimizer updates. Embeddings, norms and routers are not cast.
+    """Time that Transformer Engine takes to cast the updated weights of all linear layers to FP8, over the time of the
+    optimizer. Each rank casts what its optimizer updates. Embeddings, norms and routers are not cast.
     """
     optimizer_ns = labelled_step.filter(pl.col("part") == OPTIMIZER).select(DURATION.sum()).item()
     if not optimizer_ns:
@@ -83,14 +83,15 @@ def weight_casts_fraction(
     return known(casts_ns / optimizer_ns)
 
 
-@fact("fraction", "casts of updated inner weights against the optimizer", whole="the optimizer's time")
-def inner_weight_casts_fraction(
-    weight_casts_fraction: Measurement[float], inner_layers_fraction: Measurement[float]
+@fact("ratio", "casts of updated inner weights against the optimizer")
+def inner_weight_casts_ratio(
+    weight_casts_ratio: Measurement[float], inner_layers_fraction: Measurement[float]
 ) -> Measurement[float]:
-    """As weight_casts_fraction, of the layers that are neither the first nor the last."""
-    if weight_casts_fraction.value is None or inner_layers_fraction.value is None:
-        return missing(str(weight_casts_fraction.missing_reason or inner_layers_fraction.missing_reason))
-    return known(weight_casts_fraction.value * inner_layers_fraction.value)
+    """Time that Transformer Engine takes to cast the updated weights of the linear layers to FP8 but for those of the
+    first and the last layer, over the time of the optimizer."""
+    if weight_casts_ratio.value is None or inner_layers_fraction.value is None:
+        return missing(str(weight_casts_ratio.missing_reason or inner_layers_fraction.missing_reason))
+    return known(weight_casts_ratio.value * inner_layers_fraction.value)
 
 
 def _count_activations(model: ModelShape) -> int:
