@@ -582,6 +582,12 @@ def test_one_recipe_of_fp8_is_predicted_from_another_and_off(now: str) -> None:
     assert shipped(run, fp8=None).transformations
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_another_format_of_fp8_with_the_same_recipe_changes_nothing(recipe: str) -> None:
+    found = shipped(configured(fp8="hybrid", fp8_recipe=recipe, fp4=None), fp8="e4m3")
+    assert (found.transformations, found.unknown, len(found.notes)) == ((), (), 1)
+
+
 @pytest.mark.parametrize(("now", "then"), [("tensorwise", "mxfp8"), ("mxfp8", "blockwise")])
 def test_mxfp8_beside_another_recipe_was_not_measured(now: str, then: str) -> None:
     (reason,) = shipped(configured(fp8="e4m3", fp8_recipe=now, fp4=None), fp8_recipe=then).unknown
