@@ -594,6 +594,13 @@ def test_mxfp8_beside_another_recipe_was_not_measured(now: str, then: str) -> No
     assert reason.endswith("a capture of a step with each, on one Blackwell GPU, would show it")
 
 
+@pytest.mark.parametrize(("gpu", "is_known"), [("sm_90", False), ("sm_100", True)])
+def test_mxfp8_is_predicted_on_the_gpus_that_run_it(gpu: str, is_known: bool) -> None:
+    run = configured(fp8=None, fp4=None, bf16=True).with_values({"gpu.sm": gpu})
+    found = shipped(run, fp8="e4m3", fp8_recipe="mxfp8")
+    assert (bool(found.transformations), not found.unknown) == (is_known, is_known)
+
+
 def test_a_format_that_is_given_beside_a_recipe_counts() -> None:
     run = configured(fp8=None, fp4=None, bf16=True, mixed_precision="bf16_mixed")
     beside = shipped(run, mixed_precision="bf16_with_fp8_subchannel_scaling_mixed", fp8_recipe="delayed")
