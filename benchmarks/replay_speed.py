@@ -21,12 +21,13 @@ import polars as pl
 from three_walls.replay.build_graph import build_graphs
 from three_walls.replay.step_graph import replay
 from three_walls.replay.transform_graph import transform
-from three_walls.replay.transformation import Action, Level, Levels, Transformation
+from three_walls.replay.transformation import Action, Level, Transformation
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.step.step_tables import PAUSES
 from three_walls.step.stream_edges import list_event_calls
 from three_walls.tables.kernel_names import load_api_patterns, union_of
+from three_walls.tables.prediction_intervals import Levels
 from three_walls.trace.api_calls import ApiCalls
 from three_walls.trace.read_inputs import read_inputs
 from three_walls.trace.run_request import RunRequest

@@ -37,10 +37,10 @@ from three_walls.lib.resources import TABLES_DIR
 from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.pipeline import analyze, replay_run
 from three_walls.tables.prediction_intervals import (
+    Levels,
     MeasuredGain,
     PredictionIntervals,
     Regime,
-    ReplayedGain,
     StepLimits,
     find_quantile,
     prediction_intervals,
@@ -102,7 +102,7 @@ class Comparison:
     gain: MeasuredGain
     noise: float
     """What two runs of the base differ by."""
-    printed: ReplayedGain
+    printed: Levels
     """The replayed gain with the range that is printed."""
     effects: tuple[str, ...] = ()
     gpus: int | None = None
@@ -214,7 +214,7 @@ def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
     if edit.heals:
         transformations = (*transformations, heal((round(run.facts.number("culprit_rank") or 0),)))
     now, after = predictor.step_ns.likely_ns, predictor.predict(transformations)
-    replayed = ReplayedGain(*((now - ns) / now for ns in (after.high_ns, after.likely_ns, after.low_ns)))
+    replayed = Levels(*((now - ns) / now for ns in (after.high_ns, after.likely_ns, after.low_ns)))
     measured = (edit.base_ms - edit.edited_ms) / edit.base_ms
     gain = MeasuredGain(replayed, measured, StepLimits.of(predictor.limits_after(())))
     noise_ms = max(edit.noise_ms, edit.spread_ms, _measure_mismatch_ms(edit, run))

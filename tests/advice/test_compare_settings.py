@@ -20,7 +20,8 @@ from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR
-from three_walls.replay.transformation import Action, Levels, Transformation
+from three_walls.replay.transformation import Action, Transformation
+from three_walls.tables.prediction_intervals import Levels
 
 SHIPPED = load_effects(RULES_DIR, definitions=DEFINITIONS)
 

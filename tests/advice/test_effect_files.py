@@ -23,8 +23,9 @@ from three_walls.lib.errors import RuleBaseError
 from three_walls.lib.expressions import CONTAINING, Condition
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR
-from three_walls.replay.transformation import Action, Levels, Selection, Transformation
+from three_walls.replay.transformation import Action, Selection, Transformation
 from three_walls.tables.config_keys import config_keys
+from three_walls.tables.prediction_intervals import Levels
 
 FUSED = """\
 id: fused

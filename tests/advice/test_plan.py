@@ -29,8 +29,9 @@ from three_walls.advice.format.rule import Advice, Edit, Rule
 from three_walls.advice.plan.make_plan import choose_first_trial, make_plan
 from three_walls.advice.what_if import Question
 from three_walls.lib.plain_data import ConfigData
-from three_walls.replay.transformation import Action, Levels, NoPredictor, Selection, Transformation
+from three_walls.replay.transformation import Action, NoPredictor, Selection, Transformation
 from three_walls.tables.buckets import SubWall, Wall
+from three_walls.tables.prediction_intervals import Levels
 
 
 def test_the_edit_with_the_best_step_comes_first_whatever_its_upper_bound_is() -> None:

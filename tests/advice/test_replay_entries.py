@@ -20,7 +20,8 @@ from three_walls.advice.format.replay_entries import (
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import Condition
 from three_walls.lib.resources import RULES_DIR
-from three_walls.replay.transformation import ALL, Action, Levels, Selection, Transformation
+from three_walls.replay.transformation import ALL, Action, Selection, Transformation
+from three_walls.tables.prediction_intervals import Levels
 
 EFFECTS = load_effects(RULES_DIR, definitions=DEFINITIONS)
 ENTRY = """\

@@ -16,7 +16,8 @@ from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.errors import UsageError
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData
-from three_walls.replay.transformation import Action, Levels, NoPredictor, Predictor, Selection, Transformation
+from three_walls.replay.transformation import Action, NoPredictor, Predictor, Selection, Transformation
+from three_walls.tables.prediction_intervals import Levels
 
 FUSE_ROPE = Transformation(Action.FUSE, Selection(work=("rope",)))
 HIDE = Transformation(Action.HIDE, Selection(categories=("communication",)))

@@ -7,14 +7,14 @@ from dataclasses import replace
 from tests.tables.test_prediction_intervals import HOST, INTERVALS
 from three_walls.advice.widening import Widening
 from three_walls.facts.fact_rows import Prediction
-from three_walls.tables.prediction_intervals import ReplayedGain
+from three_walls.tables.prediction_intervals import Levels
 
 ROPE = ("fused-rope",)
 WIDENING = Widening(replace(INTERVALS, host_fraction=0.0, gain_ratio=0.0), 1000, HOST)
 
 
 def test_a_gain_is_widened_in_shares_of_the_step() -> None:
-    gain_ns = ReplayedGain(100, 100, 100)
+    gain_ns = Levels(100, 100, 100)
     assert WIDENING.widen(gain_ns, 1000, ROPE) == (80, 120)
     assert WIDENING.widen(gain_ns, 500, ROPE) == (90, 110)  # an entry of a plan, on the step before it
 

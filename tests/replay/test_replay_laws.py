@@ -16,8 +16,9 @@ from three_walls.replay.longest_path import _load_compiled, find_longest_paths, 
 from three_walls.replay.predictor import measure_replayed_budget
 from three_walls.replay.step_graph import StepGraph, Work, find_steady, replay
 from three_walls.replay.transform_graph import transform
-from three_walls.replay.transformation import Action, Level, Levels, Selection, Transformation
+from three_walls.replay.transformation import Action, Level, Selection, Transformation
 from three_walls.tables.buckets import CATEGORIES
+from three_walls.tables.prediction_intervals import Levels
 from three_walls.trace.schemas import Int64Array
 
 pytestmark = pytest.mark.slow

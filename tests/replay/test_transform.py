@@ -20,7 +20,8 @@ from three_walls.replay.transform_graph import (
     select_operations,
     transform,
 )
-from three_walls.replay.transformation import Action, Level, Levels, Selection, Transformation
+from three_walls.replay.transformation import Action, Level, Selection, Transformation
+from three_walls.tables.prediction_intervals import Levels
 
 
 def same(value: float) -> Levels:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from three_walls.tables.prediction_intervals import (
+    Levels,
     MeasuredGain,
     PredictionIntervals,
     Regime,
-    ReplayedGain,
     StepLimits,
     prediction_intervals,
 )
@@ -32,8 +32,8 @@ INTERVALS = PredictionIntervals(
 )
 
 
-def gain(likely: float, low: float | None = None, high: float | None = None) -> ReplayedGain:
-    return ReplayedGain(likely if low is None else low, likely, likely if high is None else high)
+def gain(likely: float, low: float | None = None, high: float | None = None) -> Levels:
+    return Levels(likely if low is None else low, likely, likely if high is None else high)
 
 
 def test_a_gain_of_nothing_is_as_uncertain_as_two_runs_differ() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.paths import REPOSITORY
-from three_walls.tables.prediction_intervals import MeasuredGain, Regime, ReplayedGain, StepLimits, prediction_intervals
+from three_walls.tables.prediction_intervals import Levels, MeasuredGain, Regime, StepLimits, prediction_intervals
 from tools import accuracy
 from tools.accuracy import (
     Base,
@@ -40,8 +40,8 @@ def _compared(base: str, likely: float, measured: float, half_width: float = 0.0
         name or f"{base} {likely}", base, (), heals=False, base_ms=100, edited_ms=100 * (1 - measured), noise_ms=1,
         same_run=True, is_set_aside=False,
     )  # fmt: skip
-    gain = MeasuredGain(ReplayedGain(likely, likely, likely), measured, StepLimits(0.0, 0.0))
-    printed = ReplayedGain(likely - half_width, likely, likely + half_width)
+    gain = MeasuredGain(Levels(likely, likely, likely), measured, StepLimits(0.0, 0.0))
+    printed = Levels(likely - half_width, likely, likely + half_width)
     return Comparison(edit, gain, 0.01, printed, effects=("fused-rope",), gpus=2)
 
 
@@ -67,7 +67,7 @@ def test_every_edit_counts_whatever_it_measured() -> None:
 def test_the_gates_ask_for_coverage_width_and_rank_correlation() -> None:
     right = [_compared("a", gain, gain, 0.05) for gain in (0.1, 0.2, 0.3)]
     assert Score.of(right).is_enough
-    assert not Score.of([replace(each, printed=ReplayedGain(0.5, 0.6, 0.6)) for each in right]).is_enough
+    assert not Score.of([replace(each, printed=Levels(0.5, 0.6, 0.6)) for each in right]).is_enough
     assert not Score.of([_compared("a", gain, gain, 0.07) for gain in (0.1, 0.2, 0.3)]).is_enough
     assert not Score.of([_compared("a", 0.3 - gain, gain, 0.05) for gain in (0.1, 0.15, 0.2)]).is_enough
 

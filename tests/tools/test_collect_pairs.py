@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from three_walls.tables.prediction_intervals import MeasuredGain, ReplayedGain, StepLimits
+from three_walls.tables.prediction_intervals import Levels, MeasuredGain, StepLimits
 from tools import collect_pairs
 from tools.accuracy import Comparison, MeasuredEdit
 from tools.collect_pairs import Edit, ask, cli, pair_runs, read_case, shorten_log
@@ -79,7 +79,7 @@ def test_an_edit_that_takes_a_fault_away_heals_the_slow_rank_and_no_setting_stan
 def answer(edit: MeasuredEdit, _: object) -> Comparison | str:
     if "moe_permute_fusion=true" in edit.settings:
         return "no trace says so"
-    gain = ReplayedGain(0.1, 0.2, 0.3)
+    gain = Levels(0.1, 0.2, 0.3)
     return Comparison(edit, MeasuredGain(gain, 0.0, StepLimits(0.0, 0.0)), noise=0, printed=gain)
 
 

@@ -25,11 +25,11 @@ from three_walls.lib.fact import Fact, FactSheet, FactValue
 from three_walls.lib.load_documents import suggest
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.text import in_percent
-from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Levels, Predictor, Selection, Transformation
+from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Predictor, Selection, Transformation
 from three_walls.tables.buckets import CATEGORIES, COMMUNICATION_CATEGORIES, TOKEN_EXCHANGES
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.config_values import show
-from three_walls.tables.prediction_intervals import PredictionIntervals
+from three_walls.tables.prediction_intervals import Levels, PredictionIntervals
 
 HOST, NCCL = "host", "nccl"
 

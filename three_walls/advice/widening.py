@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from three_walls.facts.fact_rows import Prediction
 from three_walls.replay.transformation import Predictor
-from three_walls.tables.prediction_intervals import PredictionIntervals, ReplayedGain, StepLimits
+from three_walls.tables.prediction_intervals import Levels, PredictionIntervals, StepLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,15 @@ class Widening:
             return None
         return Widening(intervals, predictor.step_ns.likely_ns, StepLimits.of(predictor.limits_after(())))
 
-    def widen(self, gain_ns: ReplayedGain, step_ns: int, effects: Collection[str]) -> tuple[int, int]:
+    def widen(self, gain_ns: Levels, step_ns: int, effects: Collection[str]) -> tuple[int, int]:
         """Both ends of the range of a gain on a step of ``step_ns``. ``effects``: ids of those that give it."""
-        shares = ReplayedGain(*(ns / step_ns for ns in (gain_ns.low, gain_ns.likely, gain_ns.high)))
+        shares = Levels(*(ns / step_ns for ns in (gain_ns.low, gain_ns.likely, gain_ns.high)))
         wide = self.intervals.widen(shares, self.limits, effects)
         return round(wide.low * step_ns), round(wide.high * step_ns)
 
     def widen_step(self, after: Prediction, effects: Collection[str]) -> Prediction:
         """The step ``after`` changes, with the range of what they gain."""
-        gain_ns = ReplayedGain(*(self.step_ns - ns for ns in (after.high_ns, after.likely_ns, after.low_ns)))
+        gain_ns = Levels(*(self.step_ns - ns for ns in (after.high_ns, after.likely_ns, after.low_ns)))
         low_ns, high_ns = self.widen(gain_ns, self.step_ns, effects)
         return Prediction(max(0, self.step_ns - high_ns), after.likely_ns, self.step_ns - low_ns)
 

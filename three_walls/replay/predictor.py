@@ -25,12 +25,12 @@ from three_walls.replay.transform_graph import (
     select_operations,
     transform,
 )
-from three_walls.replay.transformation import Action, Level, Levels, Transformation
+from three_walls.replay.transformation import Action, Level, Transformation
 from three_walls.step.find_steps import STEP
 from three_walls.step.host_activity import THREAD
 from three_walls.step.ownership import label_idle, measure_budget, slice_steps
 from three_walls.tables.buckets import BUCKETS
-from three_walls.tables.prediction_intervals import prediction_intervals
+from three_walls.tables.prediction_intervals import Levels, prediction_intervals
 from three_walls.trace.schemas import Float64Array, Int64Array
 
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, Edges, Kind, StepGraph, Work, replay
-from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Levels, Selection, Transformation
+from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Selection, Transformation
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
@@ -27,6 +27,7 @@ from three_walls.tables.model_parts import (
     OUTSIDE,
     WGRAD_ACCUMULATION,
 )
+from three_walls.tables.prediction_intervals import Levels
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 _LAYER_MODULES = tuple(module for module in MODULES if module != OUTSIDE)

@@ -19,6 +19,7 @@ from three_walls.tables.buckets import (
     categories_of,
 )
 from three_walls.tables.model_parts import OPERATORS, PARTS
+from three_walls.tables.prediction_intervals import Levels
 
 
 class Action(StrEnum):
@@ -104,15 +105,6 @@ class Selection:
     """For ``unwait``: regular expression, searched in the names of the synchronizing calls."""
     sites: tuple[int, ...] = ()
     """For ``unwait``: numbers of the places in the code that synchronize (``replay/synchronizations.py``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """A parameter at the ends of its range: ``low`` and ``high`` are those of the smallest and the largest gain."""
-
-    low: float
-    likely: float
-    high: float
 
 
 ALL = Levels(1.0, 1.0, 1.0)

@@ -52,8 +52,8 @@ class StepLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedGain:
-    """A gain by replay: at the likely parameters, and at the ends of their ranges."""
+class Levels:
+    """A number with its range: ``low`` and ``high`` are those of the smallest and the largest gain, or these gains."""
 
     low: float
     likely: float
@@ -64,7 +64,7 @@ class ReplayedGain:
 class MeasuredGain:
     """An edit that was predicted and measured."""
 
-    replayed: ReplayedGain
+    replayed: Levels
     measured: float
     limits: StepLimits
 
@@ -86,16 +86,16 @@ class PredictionIntervals:
     edits: Mapping[Regime, Mapping[str, int]]
     """How many edits of each effect were measured."""
 
-    def widen(self, gain: ReplayedGain, limits: StepLimits, effects: Collection[str] = ()) -> ReplayedGain:
+    def widen(self, gain: Levels, limits: StepLimits, effects: Collection[str] = ()) -> Levels:
         """``gain`` with the range that ``coverage_fraction`` of the measured gains were in.
 
         Where no edit of one of the ``effects`` was measured, it is at least the range of the parameters.
         """
         below, above = (self._deviation(gain, end, limits) * self.quantile for end in (gain.low, gain.high))
-        wide = ReplayedGain(gain.likely - below, gain.likely, gain.likely + above)
+        wide = Levels(gain.likely - below, gain.likely, gain.likely + above)
         if any(self.count_edits(effects, regime) for regime in Regime):
             return wide
-        return ReplayedGain(min(wide.low, gain.low), gain.likely, max(wide.high, gain.high))
+        return Levels(min(wide.low, gain.low), gain.likely, max(wide.high, gain.high))
 
     def learn(self, gains: Iterable[MeasuredGain]) -> float:
         """The quantile at which the range of ``coverage_fraction`` of new gains, if they are like ``gains``, holds."""
@@ -111,7 +111,7 @@ class PredictionIntervals:
         end = gain.replayed.high if error > 0 else gain.replayed.low
         return abs(error) / self._deviation(gain.replayed, end, gain.limits)
 
-    def _deviation(self, gain: ReplayedGain, end: float, limits: StepLimits) -> float:
+    def _deviation(self, gain: Levels, end: float, limits: StepLimits) -> float:
         return hypot(
             self.floor_fraction,
             self.host_fraction * limits.host_fraction,

@@ -17,7 +17,7 @@ from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import Predictor, Transformation
-from three_walls.tables.prediction_intervals import PredictionIntervals, ReplayedGain
+from three_walls.tables.prediction_intervals import Levels, PredictionIntervals
 
 Transformations = tuple[Transformation, ...]
 
@@ -103,9 +103,7 @@ class Replays:
             f"{capitalize(part.reason.rstrip('.'))}{f' ({part.source})' if part.source else ''}." for part in changes
         ]
         if self.widening is not None:
-            low_ns, high_ns = self.widening.widen(
-                ReplayedGain(low_ns, likely_ns, high_ns), max(1, before.likely_ns), effects
-            )
+            low_ns, high_ns = self.widening.widen(Levels(low_ns, likely_ns, high_ns), max(1, before.likely_ns), effects)
             reasons.append(self.widening.describe(effects))
         return Gain(
             low=low_ns,
