@@ -117,6 +117,14 @@ def test_two_captures_of_one_rank_are_refused(tmp_path: Path) -> None:
         analyze([builder.write(tmp_path / "a.sqlite"), builder.write(tmp_path / "b.sqlite")])
 
 
+def test_refused_captures_of_one_name_are_named_with_their_folders(tmp_path: Path) -> None:
+    builder = TraceBuilder().steps(4).launched_as("train.py", RANK="3")
+    for run in ("before", "after"):
+        (tmp_path / run).mkdir()
+    with pytest.raises(InputError, match=r"^before/rank3\.sqlite and after/rank3\.sqlite: expected"):
+        analyze([builder.write(tmp_path / run / "rank3.sqlite") for run in ("before", "after")])
+
+
 def test_captures_without_the_launchers_rank_are_numbered_and_not_refused(tmp_path: Path) -> None:
     builder = TraceBuilder().steps(4)
     report = analyze([builder.write(tmp_path / "a.sqlite"), builder.write(tmp_path / "b.sqlite")])

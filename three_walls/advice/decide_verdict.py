@@ -104,6 +104,8 @@ def decide_verdict(
     base = (heal(culprit.ranks),) if healed_ns < now_ns else ()
     replayed = _replay(replace(replays, base=base), without_culprit(facts))
     if _holds_back(healed, replayed):
+        if base:  # one number everywhere: what the plan's first entry gains
+            culprit = replace(culprit, cost_ns=healed.saved_ns, step_without_it_ns=healed_ns)
         verdict = _judge(facts, culprit, replayed)
     else:
         replayed = _replay(replays, facts)
@@ -175,10 +177,9 @@ def _judge(facts: FactSheet, culprit: Culprit | None, replayed: _Replayed | None
     if culprit is None:
         return _judge_walls(facts, replayed)
     verdict = _judge_walls(without_culprit(facts), replayed)
-    left_ns = replayed.step_ns if replayed and replayed.is_healed else culprit.step_without_it_ns
     preface = (
-        f"Without the delay of {culprit.named} the step takes {in_ms(left_ns)}, and that step is judged here."
-        f"{_describe_crawling(facts, culprit)} "
+        f"Without the delay of {culprit.named} the step takes {in_ms(culprit.step_without_it_ns)}, and that step is "
+        f"judged here.{_describe_crawling(facts, culprit, replayed)} "
     )
     return replace(verdict, reason=preface + verdict.reason, step_ns=_whole(facts, "step_ns"), culprit=culprit)
 
@@ -200,13 +201,14 @@ def _find_culprit(facts: FactSheet, stragglers: Sequence[Straggler]) -> Culprit 
     )
 
 
-def _describe_crawling(facts: FactSheet, culprit: Culprit) -> str:
+def _describe_crawling(facts: FactSheet, culprit: Culprit, replayed: _Replayed | None) -> str:
     crawling_ns = _whole(facts, "crawling_transfer_ns")
     if not crawling_ns:
         return ""
+    part = "they are part of the delay" if replayed and replayed.is_healed else "they are not part of the delay either"
     return (
         f" {in_ms(crawling_ns)} of transfer are not counted as communication to save, because collectives crawl while "
-        f"another process has the GPU of rank {culprit.rank}; that time is not part of the delay either."
+        f"another process has the GPU of rank {culprit.rank}; {part}."
     )
 
 

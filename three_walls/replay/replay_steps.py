@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -31,6 +31,7 @@ from three_walls.step.intervals import DURATION
 from three_walls.step.joined_log import JoinedLog
 from three_walls.step.operators import read_named_ranges, read_range_times
 from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.step_rows import Straggler
 from three_walls.step.step_tables import NamedRanges, Steps
 from three_walls.step.step_view import StepView, find_shared_gpus
 from three_walls.trace.read_inputs import Inputs, Progress
@@ -61,7 +62,7 @@ class CapturedReplay:
     place: int
     """Of the representative rank in the graph."""
     error: float
-    """The largest error of the unchanged replay over all kept steps and ranks."""
+    """The largest error of the unchanged replay over all kept steps and ranks; sick ones count where all are sick."""
     loader: LoaderWaits | None
     """The waiting for a data loader that sets the pace of the step."""
 
@@ -152,6 +153,7 @@ def captured_replay(
     timeline: Timeline,
     ranks_in_full: MatchedRanks,
     attribution: Attribution,
+    sick_ranks: tuple[Straggler, ...],
     labelled_step: LabelledOperations,
     cuda_graph_fraction: Measurement[float],
     progress: Progress,
@@ -171,7 +173,10 @@ def captured_replay(
     graph = next(graphs)
     if not graph.calls.height:
         return missing(_NO_LAUNCHES.format(missing=1.0))
-    error = max(map(_measure_error, chain([graph], graphs)))  # one graph after the other, so that each leaves memory
+    late = {straggler.rank for straggler in sick_ranks}
+    sick = {rank.rank_index for rank in ranks_in_full.ranks if rank.rank in late} | set(shared_gpus)
+    # One graph after the other, so that each leaves memory.
+    error = max(_measure_error(each, sick) for each in chain([graph], graphs))
     labelled = label_ranks(graph, traces, step.config, {step.rank_index: labelled_step})
     graph = replace(graph, operations=labelled)
     place = graph.ranks.index(step.rank_index)
@@ -295,9 +300,14 @@ def _choose_compared(steps: Steps, representative: int) -> list[int]:
     return sorted(lengths["step"].gather(places).to_list())
 
 
-def _measure_error(graph: StepGraph) -> float:
-    """The largest error of the unchanged replay over the ranks of ``graph``."""
-    return float(np.abs(replay(graph).step_ns / graph.measured_ns - 1).max())
+def _measure_error(graph: StepGraph, sick: Collection[int]) -> float:
+    """The largest error of the unchanged replay over the ranks of ``graph`` but those with an index in ``sick``.
+
+    What slows a sick rank down can happen anywhere in it, and gains are those of the step without it.
+    """
+    is_healthy = ~np.isin(graph.ranks, list(sick))
+    errors = np.abs(replay(graph).step_ns / graph.measured_ns - 1)
+    return float(errors[is_healthy].max() if is_healthy.any() else errors.max())
 
 
 def _read_ranges(graph: StepGraph, traces: Sequence[Trace], place: int) -> NamedRanges:

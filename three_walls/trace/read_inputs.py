@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -122,7 +123,7 @@ def read_inputs(
     user_config = _read_user_config(request)
     log, snapshot = _read_log(request.logs, progress), _read_snapshot(request.memory_snapshot)
     traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, request.workers.jobs, choose_steps)
-    refuse_other_runs(traces)
+    refuse_other_runs(traces, trace_paths)
     first = next(trace for trace in traces if trace.ranks)
     without_log = merge_sources([first.launch, *(source for source in user_config if source.source != USER)])
     explicit = (*user_config, *_settings_in(log, without_log))
@@ -146,8 +147,10 @@ def read_inputs(
     )
 
 
-def refuse_other_runs(captures: Iterable[Capture]) -> None:
+def refuse_other_runs(captures: Iterable[Capture], paths: Sequence[Path]) -> None:
     """Raises InputError where ``captures`` are not all of one run: a step is no mean of two runs' steps.
+
+    ``paths``: of all captures, by their ``capture_id``.
 
     The ranks of a run have one command line, each rank one capture, and all of them are captured at one time.
     """
@@ -155,15 +158,16 @@ def refuse_other_runs(captures: Iterable[Capture]) -> None:
     first, *others = captured
     for other in others:
         if (apart_ns := _measure_time_between(first, other)) > MOST_APART_NS:
-            raise _of_two_runs(first, other, f"{apart_ns / 1e9:,.0f} s lie between them")
+            raise _of_two_runs(_name_apart(first, other, paths), f"{apart_ns / 1e9:,.0f} s lie between them")
         for key, *values in _list_differences(first.launch, other.launch):
             stated = " and ".join(f"{show(value)} in the {place}" for value, place in zip(values, _PLACES, strict=True))
-            raise _of_two_runs(first, other, f"{key} is {stated}")
+            raise _of_two_runs(_name_apart(first, other, paths), f"{key} is {stated}")
     captures_of: dict[int, Capture] = {}
     for capture in captured:
         for number in {rank.rank for rank in capture.ranks if rank.rank_source != "order"}:
             if number in captures_of:
-                raise _of_two_runs(captures_of[number], capture, f"both are of rank {number}")
+                names = _name_apart(captures_of[number], capture, paths)
+                raise _of_two_runs(names, f"both are of rank {number}")
             captures_of[number] = capture
 
 
@@ -192,8 +196,16 @@ def _list_differences(first: SourceSettings, second: SourceSettings) -> Iterator
         yield _WORLD_SIZE, worlds[0].value, worlds[1].value
 
 
-def _of_two_runs(first: Capture, other: Capture, difference: str) -> InputError:
-    names = f"{first.input.path_name} and {other.input.path_name}"
+def _name_apart(first: Capture, other: Capture, paths: Sequence[Path]) -> str:
+    """The names of both files; of two with the same name, where they lie below the folder that holds both."""
+    first_path, other_path = (paths[capture.capture_id].absolute() for capture in (first, other))
+    if first_path.name == other_path.name and first_path != other_path:
+        folder = os.path.commonpath([first_path, other_path])
+        return f"{first_path.relative_to(folder)} and {other_path.relative_to(folder)}"
+    return f"{first_path.name} and {other_path.name}"
+
+
+def _of_two_runs(names: str, difference: str) -> InputError:
     return InputError(
         f"{names}: expected captures of one run, found those of two ({difference}); give those of one, or compare "
         "both: three-walls compare BEFORE AFTER"

@@ -88,22 +88,37 @@ def test_ranks_that_are_late_in_turn_are_no_stragglers(tmp_path: Path) -> None:
     assert report.stragglers == ()
 
 
-def test_an_incomplete_group_blames_no_rank(tmp_path: Path) -> None:
+def test_the_late_rank_of_an_incomplete_group_is_named_and_waits_stay_estimates(tmp_path: Path) -> None:
     run = simulate([USUAL, USUAL, Behaviour(slow=1.5), USUAL], world=8, group=8)
     report = analyze(run.write(tmp_path))
-    assert report.stragglers == ()
+    assert [(straggler.rank, straggler.cause) for straggler in report.stragglers] == [(2, "slow_compute")]
     assert report.waits
     assert not any(wait.resolved or wait.awaited_rank is not None for wait in report.waits)
     assert all("4 of 8 ranks of the group were captured" in wait.note for wait in report.waits)
 
 
-def test_an_unknown_world_blames_no_rank(tmp_path: Path) -> None:
+def test_the_late_rank_is_named_without_the_size_of_the_world(tmp_path: Path) -> None:
     run = simulate([USUAL, Behaviour(slow=1.5)])
     for builder in run.builders:
         builder.metadata = [(name, value) for name, value in builder.metadata if "WORLD_SIZE" not in value]
     report = analyze(run.write(tmp_path))
-    assert report.stragglers == ()
+    assert [(straggler.rank, straggler.cause) for straggler in report.stragglers] == [(1, "slow_compute")]
     assert all("size of their group is not known" in wait.note for wait in report.waits)
+
+
+@pytest.mark.parametrize("left_out", range(4))
+def test_the_late_rank_is_named_whichever_peer_is_missing(tmp_path: Path, left_out: int) -> None:
+    paths = simulate([USUAL, USUAL, Behaviour(slow=1.5), USUAL]).write(tmp_path)
+    report = analyze([path for rank, path in enumerate(paths) if rank != left_out])
+    assert [straggler.rank for straggler in report.stragglers] == ([] if left_out == 2 else [2])
+
+
+def test_a_rank_that_waits_for_a_later_missing_one_is_not_blamed(tmp_path: Path) -> None:
+    ranks = [USUAL, Behaviour(slow=1.2), USUAL]
+    missing = simulate([*ranks, Behaviour(starved_ns=2 * MS)]).write(tmp_path / "missing")
+    assert analyze(missing[:3]).stragglers == ()
+    healthy = simulate([*ranks, USUAL]).write(tmp_path / "healthy")
+    assert [straggler.rank for straggler in analyze(healthy[:3]).stragglers] == [1]
 
 
 def test_the_facts_take_the_measured_split(tmp_path: Path) -> None:

@@ -174,13 +174,10 @@ def _list_limits(report: Report) -> tuple[Inline, ...]:
 
 def _describe_culprit(report: Report, culprit: Culprit) -> str:
     """What the rank costs, why it is late, and with what evidence."""
-    base = find_step_base(report)
-    cost_ns, step_ns, about = culprit.cost_ns, report.verdict.step_ns, ""
+    cost_ns, step_ns = culprit.cost_ns, culprit.cost_ns + culprit.step_without_it_ns
     first = report.plan[0] if report.plan else None
-    if base is not None and base.source != "trace" and first is not None and first.order == 0:
-        gain = first.gain_ns
-        if gain.likely is not None:
-            cost_ns, step_ns, about = gain.likely, base.now_ns, "about "
+    is_replayed = first is not None and first.order == 0 and first.gain_ns.likely is not None
+    about = "about " if is_replayed else ""
     share = format_share(cost_ns / step_ns if step_ns else None)
     evidence = f"{capitalize(culprit.evidence)}." if culprit.evidence else ""
     costs = "It costs" if len(culprit.ranks) == 1 else "They cost"

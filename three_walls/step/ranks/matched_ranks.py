@@ -117,7 +117,8 @@ def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> Arrivals:
     """Adds to each row of ``matched.calls`` (a rank's call) its times on the common clock and who arrived when.
 
     A call is resolved where all members are on one clock and their times fit a single collective. Waiting and transfer
-    are split by latest arrival if it is resolved, else by shortest participant.
+    are split by latest arrival if it is resolved, else by shortest participant. Of members of which some were not
+    captured, the last is known, too: the others waited for it at least.
     """
     calls = clock.add_common_times(matched.calls)
     arrival = pl.col("common_start_ns")
@@ -136,17 +137,17 @@ def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> Arrivals:
     overlaps = pl.col("first_end_ns") + min(clock.error_ns, maximum_spread_ns) >= pl.col("latest_ns")
     leave_together = pl.col("end_spread_ns") <= maximum_spread_ns
     fits = overlaps & (pl.col("sure") | leave_together)
-    resolved = pl.lit(clock.is_resolved) & pl.col("complete") & pl.col("has_clock") & fits
+    compared = (pl.lit(clock.is_resolved) & pl.col("has_clock") & fits).fill_null(value=False)
     by_arrival = (pl.col("latest_ns") - arrival).clip(lower_bound=0)
     is_distinct = pl.col("latest_ns") - pl.col("second_ns") > clock.error_ns
     return (
         calls.join(per_instance, on="instance", maintain_order="left")
-        .with_columns(resolved=resolved.fill_null(value=False))
+        .with_columns(resolved=compared & pl.col("complete"))
         .with_columns(
             wait_ns=pl.when("resolved")
             .then(pl.min_horizontal(by_arrival, DURATION))
             .otherwise(DURATION - pl.col("shortest_ns")),
-            last=pl.when(pl.col("resolved") & is_distinct).then("last"),
+            last=pl.when(compared & is_distinct).then("last"),
         )
         .with_columns(transfer_ns=DURATION - pl.col("wait_ns"))
         .drop("first_end_ns", "end_spread_ns", "shortest_ns", "has_clock")

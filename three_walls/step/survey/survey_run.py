@@ -52,7 +52,7 @@ def survey_run(
     survey = run_tasks(tasks, workers, progress)
     progress(f"matching the calls of {len(survey.ranks):,} ranks on one clock")
     captures = [capture for capture in survey.captures if capture.ranks]
-    refuse_other_runs(captures)
+    refuse_other_runs(captures, inputs.paths)
     finished, matched_ranks = match_ranks(survey.timeline, captures, inputs.config, survey.outline)
     survey = survey.with_steps(finished.steps)
     survey_attribution = attribute_survey(survey, matched_ranks)
