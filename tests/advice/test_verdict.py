@@ -105,6 +105,13 @@ def test_waiting_for_peers_is_mentioned_next_to_a_wall() -> None:
     assert "40.0% of the step waits for other ranks" in verdict.reason
 
 
+@pytest.mark.parametrize(("world", "is_missing"), [(8, True), (4, False)])
+def test_the_rank_that_others_wait_for_may_be_a_missing_one(world: int, is_missing: bool) -> None:
+    ranks = {"ranks_captured_count": 4, "world_size": world}
+    verdict = judged(("culprit_rank",), communication_recoverable_ns=100 * MS, wait_exposed_fraction=0.4, **ranks)
+    assert (f"4 of {world} were captured: look among the missing ranks" in verdict.reason) == is_missing
+
+
 def test_walls_that_are_too_close_are_not_decided_between() -> None:
     close = judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=181 * MS)
     assert (close.wall, close.abstained, close.runner_up_wall) == (None, True, None)

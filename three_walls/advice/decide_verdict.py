@@ -488,7 +488,20 @@ def _describe_waiting(facts: FactSheet) -> str:
     if wait is None or wait < verdict_thresholds.NOTABLE_WAIT_FRACTION:
         return ""
     share = f"{'up to ' if _is_transfer_least(facts) else ''}{in_percent(wait)}"
-    return f" In addition, {share} of the step waits for other ranks, which no edit here addresses."
+    return (
+        f" In addition, {share} of the step waits for other ranks, which no edit here addresses.{_name_missing(facts)}"
+    )
+
+
+def _name_missing(facts: FactSheet) -> str:
+    """Where to look for the rank that the others wait for, if it is none of the captured ones."""
+    captured, world = facts.number("ranks_captured_count"), facts.number("world_size")
+    if not captured or not world or captured >= world or facts.number("culprit_rank") is not None:
+        return ""
+    return (
+        f" No captured rank is late for a reason of its own, and {captured:.0f} of {world:.0f} were captured: look "
+        "among the missing ranks for one that never waits. Capture every rank of the group."
+    )
 
 
 def _describe_profiler(facts: FactSheet) -> str:
