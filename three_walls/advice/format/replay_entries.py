@@ -31,12 +31,12 @@ from three_walls.replay.transformation import (
     NOTHING,
     WORK,
     Action,
-    Levels,
     Selection,
     Transformation,
 )
 from three_walls.tables.buckets import CATEGORIES
 from three_walls.tables.model_parts import DIRECTIONS, MODULES
+from three_walls.tables.prediction_intervals import Levels
 
 _LEVELLED = {
     "time": ALL,
