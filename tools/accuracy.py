@@ -167,6 +167,12 @@ def find_base(name: str) -> Path | None:
     return None
 
 
+def list_logged() -> list[str]:
+    """The traces of the repository with a log, which shows their unprofiled step."""
+    logs = (log for folder in ("benchmarks/traces", "sample_traces") for log in (ROOT / folder).glob("*/*.log"))
+    return sorted(name for name in {log.parent.name for log in logs} if not name.endswith("-runs"))
+
+
 def read_walls() -> tuple[tuple[str, str], ...]:
     """Base traces whose wall is known, with that wall (or "rank N", a straggler)."""
     return tuple((row["base"], row["wall"]) for row in yaml.safe_load(PAIRS.read_text())["walls"])
@@ -451,7 +457,7 @@ def main(*, write: bool) -> None:
     edits = read_edits()
     wrong = _print_walls()
     compared: list[Comparison] = []
-    bases = [check_base(name) for name in dict.fromkeys(edit.base for edit in edits)]
+    bases = [check_base(name) for name in dict.fromkeys((*(edit.base for edit in edits), *list_logged()))]
     for base in bases:
         click.echo(f"{base.name:28} {base.description}")
     click.echo()

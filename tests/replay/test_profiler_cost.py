@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pytest
 
 from tests.replay.built_steps import US, Step
 from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost, settle_waits, without_profiler
@@ -109,12 +110,13 @@ def test_where_the_device_decides_the_ends_are_those_without_a_log(tmp_path: Pat
     assert fitted.most >= without.most
 
 
+@pytest.mark.parametrize("added_us", [0, 10])
 def test_without_a_log_the_step_of_a_host_bound_run_is_known_to_a_tenth_times_what_logs_were_off_by(
-    tmp_path: Path,
+    tmp_path: Path, added_us: int
 ) -> None:
     graph = launches(tmp_path, 11)
-    nothing = np.zeros(len(graph.host_segment_ns))
-    replay = StepReplay(graph, nothing, 0, 0.0, fit_profiler_cost(graph, nothing, 0, None))
+    added = np.full(len(graph.host_segment_ns), added_us * US)
+    replay = StepReplay(graph, added, 0, 0.0, fit_profiler_cost(graph, added, 0, None))
     for distance_ns in (
         replay.step_ns.high_ns - replay.step_ns.likely_ns,
         replay.step_ns.likely_ns - replay.step_ns.low_ns,

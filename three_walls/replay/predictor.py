@@ -105,23 +105,19 @@ class StepReplay:
     def step_ns(self) -> Prediction:
         """The step as it is, unprofiled; the log's where one was given.
 
-        Without a log the range holds what the profiler may have added, or by how much hosts of one configuration differ
-        where that is more, and how steps differ that the device decides; and as much more as logs were outside of it.
+        Without a log the range holds what a faster or slower host of another run changes, and how steps differ that the
+        device decides, as many times as logs of other runs ask for.
         """
         likely = self._step_after((), Level.LIKELY, self.cost.likely)
         if self.log_step_ns is not None:
             return Prediction(self.log_step_ns, self.log_step_ns, self.log_step_ns)
         drift = replay_thresholds.HOST_DRIFT_FRACTION
-        low, high = (
-            [
-                self._step_after((), Level.LIKELY, cost),
-                self._step_after(_scale_host(pace), Level.LIKELY, self.cost.likely),
-            ]
-            for cost, pace in ((self.cost.most, 1 - drift), (self.cost.least, 1 + drift))
+        faster, slower = (
+            self._step_after(_scale_host(pace), Level.LIKELY, self.cost.likely) for pace in (1 - drift, 1 + drift)
         )
         error_ns = round((self.error_fraction + replay_thresholds.STEP_DRIFT_FRACTION) * likely)
         ratio = prediction_intervals().step_ratio
-        below_ns, above_ns = likely - min(*low, likely) + error_ns, max(*high, likely) - likely + error_ns
+        below_ns, above_ns = max(0, likely - faster) + error_ns, max(0, slower - likely) + error_ns
         return Prediction(max(0, likely - round(ratio * below_ns)), likely, likely + round(ratio * above_ns))
 
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:
