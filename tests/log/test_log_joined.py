@@ -196,6 +196,30 @@ def test_a_log_with_steps_that_no_profiler_explains_is_of_another_run(
     assert ("log arguments" in sources) == (not is_another)  # nor are its settings those of this run
 
 
+@pytest.mark.parametrize(("profiled_ms", "is_another"), [(103.0, False), (97.5, False), (106.0, True), (90.0, True)])
+def test_a_log_whose_profiled_iterations_are_not_the_captured_steps_is_of_another_run(
+    tmp_path: Path, profiled_ms: float, is_another: bool
+) -> None:
+    """The capture holds five steps of 100 ms, as many as ARGUMENTS lets the profiler record here."""
+    stated = [line.replace("10", "13") if "profile_step_end" in line else line for line in NOT_OURS]
+    lengths = [900.0, *[75.0] * 7, *[profiled_ms] * 5, 3000.0]
+    lines = [iteration(place, length) for place, length in enumerate(lengths, start=1)]
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *stated, *lines))
+    found = [warning.message for warning in report.warnings if warning.code == "log-mismatch"]
+    assert ["its profiled iterations take" in text for text in found] == [True] * is_another
+    assert report.facts.get("unprofiled_step_ns").is_missing == is_another
+
+
+@pytest.mark.parametrize(("longest_ms", "is_named"), [(90.0, True), (98.0, False)])
+def test_a_log_without_an_iteration_as_long_as_a_captured_step_is_named_and_stays_in_use(
+    tmp_path: Path, longest_ms: float, is_named: bool
+) -> None:
+    lines = [iteration(place, 75.0) for place in range(1, 40)] + [iteration(40, longest_ms)]
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *lines))
+    assert ("log-steps" in codes(report)) == is_named
+    assert report.facts.number("unprofiled_step_ns") == 75 * MS
+
+
 def test_a_few_iterations_of_unknown_role_give_no_median_and_many_do(tmp_path: Path) -> None:
     trace = starved_trace(tmp_path)
     few = analyze(trace, logs=log_of(tmp_path, *steps_of(75.0)))

@@ -23,6 +23,7 @@ from three_walls.lib.measurement import Measurement
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.text import capitalize, format_gib, format_setting, in_ms, in_percent, shorten, write_times
 from three_walls.lib.units import NS_PER_S
+from three_walls.log import log_thresholds
 from three_walls.log.training_log import TrainingLog
 from three_walls.megatron.parallel_layout import find_contradictions
 from three_walls.megatron.settings.run_config import ConfigConflict, RunConfig
@@ -30,6 +31,7 @@ from three_walls.megatron.settings.setting_sources import USER, SourceSettings
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import StepSource
+from three_walls.step.joined_log import JoinedLog
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_rows import UnclassifiedKernel
 from three_walls.step.step_view import RunView
@@ -205,6 +207,8 @@ def log_warnings(
     log_summary: LogSummary,
     perturbation_warning: Measurement[ReportWarning | None],
     early_memory_warning: Measurement[ReportWarning | None],
+    joined_log: JoinedLog,
+    captured_lengths: tuple[int | None, ...],
 ) -> tuple[ReportWarning, ...]:
     """Warnings about the log, then those that the log itself holds."""
     log, mismatch = training_log, log_summary.mismatch
@@ -227,6 +231,7 @@ def log_warnings(
         differences = (
             ("log-date", _find_other_date(log, inputs.captures)),
             ("log-iterations", _find_other_iterations(log, stepped)),
+            ("log-steps", _find_unseen_steps(joined_log, captured_lengths)),
         )
         warnings += [
             ReportWarning(code, f"{difference}. Check that they are of one run.")
@@ -283,6 +288,21 @@ def _find_other_iterations(log: TrainingLog, timeline: Timeline) -> str:
     return (
         f"The log holds iterations {min(logged)} to {max(logged)}, and the trace steps {min(numbers)} to {max(numbers)}"
     )
+
+
+def _find_unseen_steps(joined: JoinedLog, captured_lengths: Sequence[int | None]) -> str:
+    """A captured step as long as which the log prints no iteration, where nothing states which it profiled; else empty.
+
+    The log may be of a run of the same settings without the profiler, so it stays in use.
+    """
+    numbers = [line.iteration for line in joined.log.iterations]
+    if joined.shows_capture or joined.quartiles_ns is None or len(numbers) <= max(numbers) - min(numbers):
+        return ""  # known, not used, or lines that stand for several iterations
+    tolerance = log_thresholds.CAPTURED_STEP_TOLERANCE_FRACTION
+    for length in filter(None, captured_lengths):
+        if all(abs(line.elapsed_ns - length) > tolerance * length for line in joined.log.iterations):
+            return f"No iteration of the log is as long as the captured step of {in_ms(length)}"
+    return ""
 
 
 def _warn_of_many_processes(log: TrainingLog) -> list[ReportWarning]:

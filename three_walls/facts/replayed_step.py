@@ -31,13 +31,13 @@ def predicted_unprofiled_step_ns(predicted_step: Prediction) -> int:
 
 @duration("the lowest predicted unprofiled step")
 def predicted_unprofiled_step_low_ns(predicted_step: Prediction) -> int:
-    """The predicted unprofiled step where the host of another run is faster, by as much as logs of other runs ask for."""
+    """The predicted unprofiled step where hosts are as much faster as logs of other runs ask for."""
     return predicted_step.low_ns
 
 
 @duration("the highest predicted unprofiled step")
 def predicted_unprofiled_step_high_ns(predicted_step: Prediction) -> int:
-    """The predicted unprofiled step where the host of another run is slower, by as much as logs of other runs ask for."""
+    """The predicted unprofiled step where hosts are as much slower as logs of other runs ask for."""
     return predicted_step.high_ns
 
 

@@ -98,7 +98,38 @@ def match_captured_steps(iterations: Sequence[LogIteration], lengths: Sequence[i
     return ProfiledRange(start=starts[0] - 1, end=starts[0] - 1 + len(lengths))
 
 
-def _are_same(elapsed_ns: Sequence[int | None], lengths: Sequence[int]) -> bool:
+def find_other_steps(
+    iterations: Sequence[LogIteration], profiled: ProfiledRange, lengths: Sequence[int | None]
+) -> tuple[list[int], list[int]] | None:
+    """The profiled iterations and the captured steps in ns, where no run of the log has iterations as long as these.
+
+    None where they are the same, or the log does not print each of the profiled iterations by itself. ``lengths``: as
+    for ``match_captured_steps``.
+    """
+    numbers = range(profiled.start + 1, profiled.end + 1)
+    alone = {
+        (line.run, line.iteration): line.elapsed_ns
+        for line, covered in zip(iterations, _covered_iterations(iterations), strict=True)
+        if len(covered) == 1
+    }
+    kept = [(number, length) for number, length in zip(numbers, lengths, strict=False) if length is not None]
+    captured_ns, other_ns = [length for _, length in kept], None
+    for run in {run for run, _ in alone}:
+        elapsed_ns = [alone.get((run, number)) for number in numbers]
+        if len(lengths) != len(numbers) or not kept or None in elapsed_ns:
+            continue
+        profiled_ns = [alone[run, number] for number, _ in kept]
+        if _are_same(profiled_ns, captured_ns, log_thresholds.OTHER_STEPS_TOLERANCE_FRACTION):
+            return None
+        other_ns = profiled_ns
+    return (other_ns, captured_ns) if other_ns else None
+
+
+def _are_same(
+    elapsed_ns: Sequence[int | None],
+    lengths: Sequence[int],
+    of_all: float = log_thresholds.CAPTURED_STEPS_TOLERANCE_FRACTION,
+) -> bool:
     """Whether iterations are the captured steps: each may be cut at another place of the host's work, all together
     not."""
     known_ns = [elapsed for elapsed in elapsed_ns if elapsed]
@@ -106,7 +137,7 @@ def _are_same(elapsed_ns: Sequence[int | None], lengths: Sequence[int]) -> bool:
         abs(elapsed - length) <= tolerance * length
         for elapsed, length, tolerance in (
             *((*pair, log_thresholds.CAPTURED_STEP_TOLERANCE_FRACTION) for pair in zip(known_ns, lengths, strict=True)),
-            (sum(known_ns), sum(lengths), log_thresholds.CAPTURED_STEPS_TOLERANCE_FRACTION),
+            (sum(known_ns), sum(lengths), of_all),
         )
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
@@ -10,7 +11,13 @@ from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known_or_missing
 from three_walls.lib.text import in_ms
 from three_walls.log import log_thresholds
-from three_walls.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
+from three_walls.log.steady_steps import (
+    ProfiledRange,
+    Role,
+    classify_iterations,
+    find_other_steps,
+    match_captured_steps,
+)
 from three_walls.log.training_log import LogIteration, TrainingLog
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.attribute_steps import Attribution
@@ -36,8 +43,10 @@ class JoinedLog:
     quartiles_ns: tuple[int, int, int] | None
     """Of the lengths of steady iterations; None where ``why_no_median`` states the reason."""
     why_no_median: str
-    other_sizes: str
-    """A size that differs from the trace's, as a sentence; empty if none does."""
+    other_run: str
+    """A size, or profiled iterations, that differ from the trace's, as a sentence; empty if none do."""
+    shows_capture: bool
+    """Whether it is known which iterations were captured, or that none was."""
 
     def find_mismatch(self, traced_step_ns: int | None, free_host_step_ns: int | None = None) -> str:
         """Why the log is of another run than the traced step; empty if it is not known to be.
@@ -45,8 +54,8 @@ class JoinedLog:
         ``free_host_step_ns``: what that step takes at least, whatever its host does.
         """
         quartiles = self.quartiles_ns
-        if self.other_sizes or not quartiles or not quartiles[1] or not traced_step_ns:
-            return self.other_sizes
+        if self.other_run or not quartiles or not quartiles[1] or not traced_step_ns:
+            return self.other_run
         if free_host_step_ns and quartiles[1] < log_thresholds.LEAST_OF_FREE_HOST_RATIO * free_host_step_ns:
             least = in_ms(free_host_step_ns)
             return f"its steps take {in_ms(quartiles[1])}, and the traced one {least} if its host took no time at all"
@@ -122,8 +131,19 @@ def joined_log(
         steady=steady,
         quartiles_ns=None if reason else (round(quartiles[0]), round(quartiles[1]), round(quartiles[2])),
         why_no_median=reason,
-        other_sizes=find_other_sizes(training_log, config_without_log),
+        other_run=find_other_sizes(training_log, config_without_log)
+        or _describe_other_steps(iterations, profiled, captured_lengths),
+        shows_capture=is_known,
     )
+
+
+def _describe_other_steps(
+    iterations: Sequence[LogIteration], profiled: ProfiledRange | None, captured_lengths: Sequence[int | None]
+) -> str:
+    if profiled is None or (other := find_other_steps(iterations, profiled, captured_lengths)) is None:
+        return ""
+    logged, captured = (" and ".join(map(in_ms, lengths_ns)) for lengths_ns in other)
+    return f"its profiled iterations take {logged}, and the captured steps {captured}"
 
 
 def find_profiled_range(
