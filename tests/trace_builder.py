@@ -35,6 +35,7 @@ COLUMNS: dict[str, list[str]] = {
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": _SYNCHRONIZATION,
     "NVTX_EVENTS": _NVTX,
     "PROFILER_OVERHEAD": _OVERHEAD,
+    "OSRT_API": _OVERHEAD,
     "CUDA_GPU_MEMORY_USAGE_EVENTS": _MEMORY_USAGE,
     "GPU_METRICS": ["timestamp", "typeId", "metricId", "value"],
     "TARGET_INFO_GPU_METRICS": ["typeId", "metricId", "metricName"],
@@ -224,6 +225,12 @@ class TraceBuilder:
         self.add(
             "PROFILER_OVERHEAD", start=start, end=end, globalTid=self.thread, nameId=self.string("flush"), returnValue=0
         )
+        return self
+
+    def os_call(self, name: str, start: int, end: int, thread: int | None = None) -> TraceBuilder:
+        """A function of the operating system that the main thread (or ``thread``) was in (``-t osrt``)."""
+        values = {"globalTid": thread or self.thread, "nameId": self.string(name), "returnValue": 0}
+        self.add("OSRT_API", start=start, end=end, **values)
         return self
 
     def launched_as(self, command: str, **environment: str) -> TraceBuilder:

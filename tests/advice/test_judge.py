@@ -234,6 +234,16 @@ def test_advice_that_fits_the_facts_comes_first() -> None:
     assert unknown_cause.advice == "Capture again. Look at the host. Look at the GPU."
 
 
+def test_advice_that_the_run_follows_already_is_left_out() -> None:
+    done = Condition("late_cause", "==", "gpu")
+    advice = (Advice("Look at the GPU.", (), unless=(done,)), Advice("Capture again.", ()))
+    late = replace(rule("r", when=(LATE,)), edits=(), lever="", advice=advice)
+    facts: dict[str, ConfigData] = {"launch_starved_fraction": 0.2, "step_ns": 1000 * MS}
+    assert judge(late, sheet_of({**facts, "late_cause": "gpu"})).advice == "Capture again."
+    assert judge(late, sheet_of({**facts, "late_cause": "host"})).advice == "Look at the GPU. Capture again."
+    assert judge(late, sheet_of(facts)).advice == "Look at the GPU. Capture again."
+
+
 def test_advice_for_any_program_needs_no_sign_of_megatron() -> None:
     sign = Fact("megatron_sign", None, "text", "no sign was found")
     foreign = FactSheet.of([*run().facts.values(), sign])

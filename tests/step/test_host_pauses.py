@@ -33,8 +33,13 @@ class Program:
     def __init__(self) -> None:
         self.builder = TraceBuilder().launched_as(MEGATRON)
 
-    def run(self, folder: Path, pauses_ns: Mapping[tuple[int, int], int], inside: str = "") -> LiveReport:
-        """``pauses_ns``: by step and launch; ``inside``: what the host is in meanwhile: a call, or a range."""
+    def run(
+        self, folder: Path, pauses_ns: Mapping[tuple[int, int], int], inside: str = "", os_calls: Mapping[str, int] = {}
+    ) -> LiveReport:
+        """``pauses_ns``: by step and launch; ``inside``: what the host is in meanwhile: a call, or a range.
+
+        ``os_calls``: how long it is in functions of the operating system.
+        """
         at = MS
         for step in range(STEPS):
             for launch in range(UPDATE + 1):
@@ -43,6 +48,8 @@ class Program:
                     self.builder.api(inside, at + MS, at + MS + pause_ns)
                 elif pause_ns and inside:
                     self.builder.nvtx(inside, at + MS, at + MS + pause_ns)
+                for name, ns in os_calls.items() if pause_ns else ():
+                    self.builder.os_call(name, at + 2 * MS, at + 2 * MS + ns)
                 at += 2 * MS + pause_ns
                 name = ADAM if launch == UPDATE else (GEMM, POINTWISE)[launch % 2]
                 self.builder.kernel(name, at + 5_000, at + MS, launched=at)
@@ -91,6 +98,23 @@ def test_a_call_explains_a_gap_and_a_range_names_it(tmp_path: Path, inside: str,
     if found:
         assert "inside garbage collection" in str(report.facts.get("longest_host_pause").value)
         assert report.facts.get("host_pause_cause").value == "garbage_collection"
+
+
+@pytest.mark.parametrize(
+    ("os_calls", "shown", "cause"),
+    [
+        ({"pread64": 20 * MS, "futex": 2 * MS}, "in pread64()", "data_loader"),
+        ({"pread64": 2 * MS, "fsync": 20 * MS}, "in fsync()", "checkpoint"),
+        ({"pthread_cond_wait": 20 * MS}, "in pthread_cond_wait()", "inside_step"),
+        ({}, "in no CUDA call", "inside_step"),
+    ],
+)
+def test_a_function_of_the_operating_system_tells_what_the_host_did_in_a_pause(
+    tmp_path: Path, os_calls: Mapping[str, int], shown: str, cause: str
+) -> None:
+    report = Program().run(tmp_path, {(2, MIDDLE): 30 * MS}, os_calls=os_calls)
+    assert shown in str(report.facts.get("longest_host_pause").value)
+    assert report.facts.get("host_pause_cause").value == cause
 
 
 def test_a_data_loader_that_is_late_is_named_and_within_a_step_its_wait_is_no_pause(tmp_path: Path) -> None:

@@ -239,9 +239,12 @@ def _name_causes(rule: Rule, facts: FactSheet) -> str:
 
 def _order_advice(rule: Rule, facts: FactSheet) -> str:
     """What fits the facts first, then what always applies, then what to look at should the cause be another."""
-    always = [advice.text for advice in rule.advice if not advice.when]
-    fitting = [advice.text for advice in rule.advice if advice.when and evaluate_all(advice.when, facts) is Truth.HOLDS]
-    others = [advice.text for advice in rule.advice if advice.text not in (*always, *fitting)]
+    left = [
+        advice for advice in rule.advice if not advice.unless or evaluate_all(advice.unless, facts) is not Truth.HOLDS
+    ]
+    always = [advice.text for advice in left if not advice.when]
+    fitting = [advice.text for advice in left if advice.when and evaluate_all(advice.when, facts) is Truth.HOLDS]
+    others = [advice.text for advice in left if advice.text not in (*always, *fitting)]
     return " ".join([*fitting, *always, *(["Should that not be it:"] if fitting and others else []), *others])
 
 

@@ -194,6 +194,8 @@ class Advice:
 
     text: Prose
     when: Conditions
+    unless: Conditions = ()
+    """Where they are known to hold, the run does what is advised, and the advice is left out."""
     cause: Prose = ""
     """What keeps the configured from happening where ``when`` holds, as a phrase; for rules with ``configured``."""
 
