@@ -169,6 +169,8 @@ def _fix(requirement: Requirement, facts: FactSheet) -> tuple[PlannedEdit, ...]:
 
 
 def _is_met(requirement: Requirement, facts: FactSheet) -> Truth:
+    if evaluate_all(requirement.only_if, facts) is Truth.FAILS:
+        return Truth.HOLDS
     return evaluate_all(requirement.check, facts) if requirement.check else Truth.UNKNOWN
 
 

@@ -47,6 +47,12 @@ def world_size(run: RunView) -> Measurement[int]:
     return known_or_missing(run.layout.world, f"neither WORLD_SIZE nor a log or config states it {GIVE_CONFIG}")
 
 
+@fact("count", "the number of ranks per host")
+def ranks_per_host_count(run: RunView) -> Measurement[int]:
+    """Ranks that share a host: LOCAL_WORLD_SIZE, or what the launcher or the traces show."""
+    return _known_or_needs(run.layout.ranks_per_node, "LOCAL_WORLD_SIZE")
+
+
 @fact("count", "the data-parallel size")
 def data_parallel_size(run: RunView) -> Measurement[int]:
     """World size / (TP x PP x CP)."""

@@ -113,6 +113,8 @@ class Requirement(NamedRow):
     confirm: Prose = ""
     reason: Prose
     source: Pointer
+    only_if: Conditions = ()
+    """It counts only for runs of which these are not known to fail."""
     fix: Edits = ()
     """Edits that make it hold where it does not; they then join the rule's own edits."""
 

@@ -122,7 +122,7 @@ def _conditions_of(rule: Rule) -> Iterator[tuple[Condition, tuple[Condition, ...
         (rule.when, Outcome.NOT_NEEDED),
         (rule.unless, None),
         *((one.check, Outcome.BLOCKED if rule.edits and not one.fix else None) for one in rule.requires.values()),
-        *((edit.only_if, None) for edit in _edits_of(rule)),
+        *((part.only_if, None) for part in (*rule.requires.values(), *_edits_of(rule))),
     ]
     for clauses, outcome in parts:
         for condition, siblings in _with_alternatives(Junction("and", clauses)):
@@ -165,7 +165,12 @@ def _swap(rule: Rule, old: Condition, new: Condition | None) -> Rule:
         return tuple(replace(edit, only_if=swap(edit.only_if)) for edit in edits)
 
     def swap_requirement(requirement: Requirement) -> Requirement:
-        return replace(requirement, check=swap(requirement.check), fix=swap_edits(requirement.fix))
+        return replace(
+            requirement,
+            check=swap(requirement.check),
+            only_if=swap(requirement.only_if),
+            fix=swap_edits(requirement.fix),
+        )
 
     return replace(
         rule,
