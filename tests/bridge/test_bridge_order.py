@@ -9,7 +9,7 @@ import pytest
 
 from tests.bridge.cases import RELEASE, recipe_config
 from three_walls.bridge.check_overrides import check_overrides
-from three_walls.bridge.merged_config import MergedConfig, config_of_paths
+from three_walls.bridge.merged_config import PRESET_ARGUMENTS, MergedConfig, config_of_paths
 from three_walls.bridge.resolve_config import resolve
 from three_walls.tables.bridge_releases import bridge_schema
 
@@ -51,6 +51,25 @@ def test_a_preset_is_kept_by_fields_and_lost_where_the_section_is_built_anew() -
     assert accepts("++comm_overlap.tp_comm_overlap_cfg={}")
     assert accepts(f"++comm_overlap._target_={OVERLAP}") is False
     assert accepts(f"++comm_overlap._target_={OVERLAP}", "comm_overlap.tp_comm_overlap=false")
+
+
+PRESET = "megatron.bridge.training.comm_overlap.TransformerLayerTPOverlapCfg"
+
+
+def test_a_preset_without_its_arguments_cannot_be_made_and_takes_the_section_with_it() -> None:
+    preset = f"++comm_overlap.tp_comm_overlap_cfg={{_target_:{PRESET}}}"
+    section = f"++comm_overlap={{_target_:{OVERLAP},tp_comm_overlap:false}}"
+    assert check_overrides([section], recipe_config(), RELEASE).is_accepted
+    assert check_overrides([section, preset], recipe_config(), RELEASE).is_accepted is False
+    arguments = ",".join(f"{name}:null" for name in sorted(PRESET_ARGUMENTS))
+    whole = preset.replace("}", f",{arguments}}}")
+    assert check_overrides([section, whole], recipe_config(), RELEASE).is_accepted
+
+
+def test_a_preset_stays_where_the_section_is_unset_and_gets_fields_again() -> None:
+    assert accepts("comm_overlap=null", "++comm_overlap.tp_comm_overlap_cfg={}")
+    assert accepts("comm_overlap=null", f"++comm_overlap.tp_comm_overlap_cfg={{_target_:{PRESET}}}")
+    assert accepts("comm_overlap=null", "++comm_overlap.tp_comm_overlap_cfg=foo") is False
 
 
 def test_a_removal_discards_the_overrides_before_it_and_hides_the_section_from_those_after_it() -> None:

@@ -44,6 +44,7 @@ def value_of(text: str) -> Any:
         ("a.b == ['x', 'y']", True),  # lists are tuples
         ("len(a.b) + prod([2, 3])", 8),
         ("is_list(a.b) and is_text(text) and is_whole_number(known)", True),
+        ("starts_with(text, 'x', 'ab') and not starts_with(text, 'b')", True),
         ("without(a.b, ['x'])", ("y",)),
         ("shared(a.b, ['x', 'z'])", ("x",)),
     ],

@@ -203,6 +203,7 @@ class OverriddenConfig:
         )
         is_class = target.startswith("megatron.") and name == OBJECT_CLASSES.get(section, name)
         is_made = is_class and values <= set(known) and _NEEDED.get(section, set()) <= values
+        is_made = is_made and not any(_lacks_arguments(paths.get(f"{section}.{field}")) for field in values)
         if is_made:
             paths[section] = name
             for field, kind in known.items():
@@ -214,7 +215,9 @@ class OverriddenConfig:
             paths[section] = state
             for path, value in self._base.items():
                 if path.startswith(f"{section}."):
-                    paths.setdefault(path, value)
+                    given = paths.setdefault(path, value)
+                    if isinstance(given, dict) and isinstance(value, str) and (not given or _lacks_arguments(given)):
+                        paths[path] = value  # fields are set of the object that is there
         elif state is not None or section in self._base:
             paths[section] = MAPPING
         elif is_class:  # nothing is known of the section before
@@ -236,6 +239,20 @@ def _is_class(section: str, state: Any) -> bool:
 
 _NEEDED = {COMM_OVERLAP: {"tp_comm_overlap"}}
 """Fields without a default of classes that overrides construct."""
+
+
+_OVERLAP_PRESET = "TransformerLayerTPOverlapCfg"
+PRESET_ARGUMENTS = {
+    *(f"{layer}_{kind}" for layer in ("qkv", "fc1") for kind in ("dgrad", "wgrad", "fprop")),
+    *(f"{layer}_{kind}" for layer in ("proj", "fc2") for kind in ("dgrad", "fprop")),
+}
+"""What the class of a preset takes: it has no defaults."""
+
+
+def _lacks_arguments(value: Any) -> bool:
+    """Whether ``{_target_:...}`` fails, and what it stands in with it."""
+    name = str(value.get("_target_", "")).rpartition(".")[2] if isinstance(value, dict) else ""
+    return name == _OVERLAP_PRESET and not set(value) >= PRESET_ARGUMENTS
 
 
 def key_of_path(path: str) -> str:

@@ -255,6 +255,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "is_list": lambda value: isinstance(value, tuple),
     "is_text": lambda value: isinstance(value, str),
     "is_whole_number": lambda value: isinstance(value, int),
+    "starts_with": lambda text, *beginnings: text.startswith(beginnings),
     "without": _without,
     "shared": _shared,
 }
