@@ -34,10 +34,12 @@ from three_walls.tables.config_keys import config_keys
 from three_walls.tables.hardware import gpu_models
 
 _FAMILIES = (
-    ("A100", "A100-40GB"),
-    ("H100", "H100-NVL", "H100-PCIe", "H200", "H800"),
-    ("B200", "GB200"),
+    ("A100", "A100-40GB", "A100-PCIe", "A100-PCIe-40GB", "A800"),
+    ("L40S",),
+    ("H100", "H100-NVL", "H100-PCIe", "H200", "H200-NVL", "H800", "H20", "GH200", "GH200-144GB"),
+    ("B200", "GB200", "RTX-PRO-6000"),
     ("B300", "GB300"),
+    ("VR200",),
 )
 """GPU families (``tables/hardware.yaml``) by generation, older first."""
 GENERATIONS = {family: number for number, families in enumerate(_FAMILIES) for family in families}

@@ -24,8 +24,6 @@ class GpuModel(NamedRow):
     memory_bytes: int
     """Nominal device memory, in decimal gigabytes as sold."""
     memory_bytes_per_s: int
-    bf16_dense_flops: int
-    """BF16 operations per second, without sparsity; FP16 is the same."""
     source: Text
     """Where the numbers come from."""
     nvlink_domain_gpus: int | None = None
@@ -38,6 +36,8 @@ class GpuModel(NamedRow):
     """What connects the GPU to host memory."""
     host_link_bytes_per_s: int | None = None
     """One direction, to and from host memory, before protocol overhead."""
+    bf16_dense_flops: int | None = None
+    """BF16 operations per second, without sparsity; FP16 is the same."""
     fp8_dense_flops: int | None = None
     """FP8 operations per second, without sparsity; MXFP8 runs at the same rate."""
     nvfp4_dense_flops: int | None = None
