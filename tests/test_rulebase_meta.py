@@ -102,16 +102,19 @@ COUNTER_CLAIMS = [
 def test_a_claim_about_this_run_stands_only_where_the_run_shows_it(rule: Rule, claim: Claim) -> None:
     """With its figures; not where a single one is missing or beyond its limit."""
 
-    def is_shown(values: Mapping[str, float | bool]) -> bool:
+    def is_shown(values: Mapping[str, float | str]) -> bool:
         finding = judge_with_size(rule, sheet_of(values, KnownFacts.of(DEFINITIONS)))
         notes = [note.text for note in (*finding.evidence_for, *finding.evidence_against)]
         return any(text.startswith(f"{claim.claim}. ") for text in notes)
 
-    holding, failing = {}, {}
+    holding: dict[str, float | str] = {}
+    failing: dict[str, float | str] = {}
     for condition in list_conditions(claim.when):
         limit = condition.value
         if isinstance(limit, bool):
             holding[condition.name], failing[condition.name] = limit, not limit
+        elif isinstance(limit, str):
+            holding[condition.name], failing[condition.name] = limit, f"not {limit}"
         else:
             assert isinstance(limit, int | float)
             above, below = limit + 0.01, max(0, limit - 0.01)
