@@ -104,3 +104,23 @@ def test_an_unknown_recipe_leaves_the_answer_unknown() -> None:
     unknown = type(base)(values, {}, platform=base.platform)
     found = check_overrides(["comm_overlap.bucket_size=1000"], unknown, RELEASE).overrides[0]
     assert (found.truth.value, "is not known" in found.message) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "accepts"), [(f"NVIDIA {name}", name[0] != "G") for name in ("B200", "B300 SXM6 AC", "GB200", "GB300")]
+)
+def test_deepep_runs_on_b200_and_b300_and_not_on_grace_blackwell(gpu: str, accepts: bool) -> None:
+    base = recipe_config()
+    machine = replace(base, platform={**base.platform, "gpu_name": gpu, "gpu_major": 10})
+    lines = ["model.moe_token_dispatcher_type=flex", "model.moe_flex_dispatcher_backend=deepep"]
+    broken = [note.name for note in check_overrides(lines, machine, RELEASE).broken]
+    assert ("deepep_needs_its_gpus" in broken) is not accepts
+
+
+@pytest.mark.parametrize(("heads", "accepts"), [(24, False), (64, True)])
+def test_heads_that_query_groups_do_not_divide_fail_when_the_model_is_built(heads: int, accepts: bool) -> None:
+    lines = [f"model.num_attention_heads={heads}", "model.num_query_groups=32"]
+    check = check_overrides(lines, recipe_config(), RELEASE)
+    assert check.is_accepted
+    assert check.is_valid is accepts
+    assert [note.name for note in check.broken] == ([] if accepts else ["heads_divide_over_query_groups"])

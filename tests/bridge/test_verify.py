@@ -175,30 +175,3 @@ def test_the_answer_of_bridge_is_printed_per_override(folder: Path) -> None:
         "ok alone  train.manual_gc_interval=10",
         "FAILS     OverridesError: x",
     ]
-
-
-@pytest.mark.parametrize(
-    ("gpu", "accepts"),
-    [
-        ("NVIDIA B200", True),
-        ("NVIDIA B300", True),
-        ("NVIDIA H200", True),
-        ("NVIDIA GB200", False),
-        ("NVIDIA GB300", False),
-    ],
-)
-def test_deepep_runs_on_b200_and_b300_and_not_on_grace_blackwell(folder: Path, gpu: str, accepts: bool) -> None:
-    lines = "model.moe_token_dispatcher_type=flex\nmodel.moe_flex_dispatcher_backend=deepep\n"
-    code, output = run(folder, lines, "--gpu", gpu)
-    assert (code, "FAILS   deepep_needs_its_gpus" in output) == ((0, False) if accepts else (1, True))
-
-
-@pytest.mark.parametrize(("heads", "accepts"), [(24, False), (64, True)])
-def test_heads_that_query_groups_do_not_divide_fail_when_the_model_is_built(
-    folder: Path, heads: int, accepts: bool
-) -> None:
-    lines = f"model.num_attention_heads={heads}\n++model.num_query_groups=32\n"
-    code, output = run(folder, lines)
-    assert (code, "heads_divide_over_query_groups" in output) == ((0, False) if accepts else (1, True))
-    if not accepts:
-        assert "the model cannot be built or trained" in output

@@ -16,7 +16,6 @@ from three_walls.bridge.merged_config import MergedConfig, config_of_paths
 from three_walls.bridge.render_overrides import NEWEST_BRIDGE
 from three_walls.lib.expressions import Truth
 from three_walls.tables.bridge_releases import bridge_schema
-from three_walls.tables.hardware import find_gpu
 
 RUNNER = Path(__file__).with_name("bridge_runner.py")
 INSTALL = "pip install --no-deps megatron-bridge megatron-core, and torch, transformers, pillow, omegaconf, hydra-core"
@@ -71,7 +70,7 @@ def verify(written: WrittenOverrides, target: Target) -> tuple[list[str], bool]:
     if config is None:
         dump = result.get("dump") if result else None
         config = config_of_paths(dump) if dump else MergedConfig({})
-    platform = {**_describe_gpu(target.gpu_name), "world_size": target.world_size}
+    platform: dict[str, Any] = {"gpu_name": target.gpu_name, "world_size": target.world_size}
     config = replace(config, platform={name: value for name, value in platform.items() if value is not None})
     check = check_overrides(written.overrides, config, release, written.environment)
     lines = [_describe_target(target, release, check), *_describe_check(check)]
@@ -128,7 +127,7 @@ def _run_bridge(written: WrittenOverrides, target: Target) -> tuple[dict[str, An
         "dump": True,
     }
     request = {
-        **_describe_gpu(target.gpu_name),
+        "gpu_name": target.gpu_name,
         "world_size": target.world_size,
         "models": str(target.models.resolve()) if target.models is not None else None,
         "cases": [case],
@@ -137,13 +136,6 @@ def _run_bridge(written: WrittenOverrides, target: Target) -> tuple[dict[str, An
         return ask_bridge(target.python, request), ""
     except NoBridgeError as error:
         return None, str(error)
-
-
-def _describe_gpu(name: str | None) -> dict[str, Any]:
-    """The GPU and its compute capability, as far as known."""
-    model = find_gpu(name)
-    major, minor = divmod(int(model.sm.removeprefix("sm_")), 10) if model else (None, None)
-    return {"gpu_name": name, "gpu_major": major, "gpu_minor": minor}
 
 
 def _describe_target(target: Target, release: str, check: OverrideCheck) -> str:

@@ -74,10 +74,8 @@ def read_dump(text: str, source: str, shown_as: str) -> SourceSettings:
     data_parallel_size = as_size(config.get("comm_overlap.data_parallel_size"))
     if data_parallel_size:
         builder.sizes["data_parallel_size"] = ConfigValue(data_parallel_size, source)
-    if unknown := sorted(_find_unknown(root)):
-        more = f" and {len(unknown) - _SHOWN_NAMES} more" if len(unknown) > _SHOWN_NAMES else ""
-        listed = ", ".join(unknown[:_SHOWN_NAMES])
-        builder.warnings.append(f"keys that no known class has, and that are not read: {listed}{more}")
+    if note := describe_unknown(root):
+        builder.warnings.append(note)
     settings = builder.build("bridge", is_settled, warnings_begin=f"{shown_as}: ")
     if not all(isinstance(root.get(section), dict) for section in _WHOLE):
         return settings
@@ -113,8 +111,16 @@ def infer_release(paths: Collection[str]) -> tuple[str | None, str]:
     return None, "none of its keys belongs to one release"
 
 
+def describe_unknown(root: Mapping[str, Any]) -> str:
+    """The keys of a configuration that no known release has; empty where there are none."""
+    unknown = sorted(_find_unknown(root))
+    more = f" and {len(unknown) - _SHOWN_NAMES} more" if len(unknown) > _SHOWN_NAMES else ""
+    listed = ", ".join(unknown[:_SHOWN_NAMES])
+    return f"keys that no known class has, and that are not read: {listed}{more}" if unknown else ""
+
+
 def _find_unknown(root: Mapping[str, Any]) -> Iterator[str]:
-    """Sections and fields that no known release has. A section whose class differs from run to run may have any field."""
+    """Sections and fields of no known release; a section whose class differs from run to run may have any field."""
     known = {*_known_paths(), _INNER_MODEL}
     for section, entries in root.items():
         names = entries if isinstance(entries, dict) and section not in _OPEN_SECTIONS else ()
