@@ -94,6 +94,20 @@ def test_a_requirement_that_cannot_be_checked_is_to_be_confirmed() -> None:
     ]
 
 
+def test_a_requirement_of_certain_runs_counts_for_no_other() -> None:
+    on_h100 = rule(
+        "r",
+        requires=(
+            replace(requirement("look", confirm="look"), only_if=(HERE,)),
+            replace(requirement("off", OFF), only_if=(HERE,)),
+        ),
+    )
+    elsewhere = judge(on_h100, run(config__offload=True, gpu__family="A100"))
+    assert (elsewhere.outcome, elsewhere.confirm_first) == (Outcome.RECOMMENDED, ())
+    here = judge(on_h100, run(config__offload=True, gpu__family="H100"))
+    assert ([note.name for note in here.blocked_by], [note.name for note in here.confirm_first]) == (["off"], ["look"])
+
+
 def test_one_alternative_that_holds_is_enough() -> None:
     either = requirement("either", Junction("or", (OFF, HERE)))
     assert judge(rule("r", requires=(either,)), run(gpu__family="H100")).confirm_first == ()

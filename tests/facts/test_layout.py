@@ -42,6 +42,7 @@ def test_data_parallel_size_and_micro_batches_follow_from_the_sizes() -> None:
     facts = derive_layout(config(tensor_model_parallel_size=2, pipeline_model_parallel_size=4), H200)
     assert facts["data_parallel_size"] == (8, None)
     assert facts["num_microbatches"] == (32, None)
+    assert facts["ranks_per_host_count"] == (8, None)
 
 
 @pytest.mark.parametrize(("ep", "spans"), [(8, False), (16, True)])
