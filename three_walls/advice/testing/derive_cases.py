@@ -122,7 +122,8 @@ def _conditions_of(rule: Rule) -> Iterator[tuple[Condition, tuple[Condition, ...
         (rule.when, Outcome.NOT_NEEDED),
         (rule.unless, None),
         *((one.check, Outcome.BLOCKED if rule.edits and not one.fix else None) for one in rule.requires.values()),
-        *((part.only_if, None) for part in (*rule.requires.values(), *_edits_of(rule))),
+        *((one.only_if, None) for one in rule.requires.values()),
+        *((edit.only_if, None) for edit in _edits_of(rule)),
     ]
     for clauses, outcome in parts:
         for condition, siblings in _with_alternatives(Junction("and", clauses)):
