@@ -49,7 +49,7 @@ def test_large_copies_are_held_against_the_link_and_small_ones_are_not(tmp_path:
 
 
 def test_an_unknown_gpu_has_no_limits(tmp_path: Path) -> None:
-    report = capture_of(five_steps("NVIDIA H20"), tmp_path)
+    report = capture_of(five_steps("NVIDIA H20-3e"), tmp_path)
     assert report.copies[0].limit_bytes_per_s is None
     for name in ("peak_flops_per_s", "mfu_traced_fraction", "gemm_efficiency_fraction", "host_link_bytes_per_s"):
         assert report.facts.get(name).is_missing
