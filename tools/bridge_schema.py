@@ -4,8 +4,9 @@
     python tools/bridge_schema.py 0.6.2 0.19.0 megatron_bridge-0.6.2-*.whl megatron_core-0.19.0-*.whl
 
 Arguments: the Bridge release, the Megatron Core release it was made for, then wheels or directories that hold
-``megatron/``. Nothing is imported: fields, types and defaults come from the syntax tree, so no GPU, no torch and no
-particular Python is needed. The sections are those of ``ConfigContainer``.
+``megatron/``. Of a release with a schema of a later patch release, ``patches/`` gets what differs. Nothing is imported:
+fields, types and defaults come from the syntax tree, so no GPU, no torch and no particular Python is needed. The
+sections are those of ``ConfigContainer``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -41,9 +45,41 @@ REGISTERED = {"mixed_precision": "megatron.bridge.training.mixed_precision"}
 def main(arguments: list[str]) -> None:
     release, core, *roots = arguments
     text = "\n".join(write_schema(Sources(tuple(map(Path, roots))), release, core)) + "\n"
-    OUT.mkdir(exist_ok=True)
-    (OUT / f"{release}.yaml").write_text(text, encoding="utf-8")
-    sys.stdout.write(f"{OUT / release}.yaml: {len(text)} bytes\n")
+    path = OUT / f"{release}.yaml"
+    line = release.rpartition(".")[0]
+    later = [found for found in OUT.glob(f"{line}.*.yaml") if _patch_number(found.stem) > _patch_number(release)]
+    if later and release != "main":
+        path = OUT / "patches" / path.name
+        text = "\n".join(_write_differences(*(yaml.safe_load(found) for found in (text, later[0].read_text())))) + "\n"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{path}: {len(text)} bytes\n")
+
+
+def _patch_number(release: str) -> int:
+    return int(release.rpartition(".")[2])
+
+
+def _write_differences(schema: dict[str, Any], later: dict[str, Any]) -> Iterator[str]:
+    """Lines of the file of an earlier patch release; null where it lacks a field or a recipe."""
+    names = f"Megatron-Bridge {schema['bridge']} and Megatron Core {schema['core']}"
+    yield f"# Made by tools/bridge_schema.py from {names}: what differs from {later['bridge']}; do not edit."
+    yield from (f"{name}: {json.dumps(schema[name])}" for name in ("bridge", "core"))
+    assert schema["enums"] == later["enums"], "the enums differ: give the release a schema of its own"
+    compared = {"fields": (_by_path(schema), _by_path(later))}
+    compared["recipes"] = tuple(found["precision_recipes"] for found in (schema, later))
+    for title, (own, others) in compared.items():
+        changed = [name for name in sorted({*own, *others}) if own.get(name) != others.get(name)]
+        yield f"{title}:" + ("" if changed else " {}")
+        yield from (f"  {name}: {json.dumps(own.get(name))}" for name in changed)
+
+
+def _by_path(schema: dict[str, Any]) -> dict[str, Any]:
+    """Every section and field by its path."""
+    paths = {name: section["itself"] for name, section in schema["sections"].items()}
+    for name, section in schema["sections"].items():
+        paths |= {f"{name}.{field}": kind for field, kind in section["fields"].items()}
+    return paths
 
 
 def write_schema(sources: Sources, release: str, core: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from three_walls.cli.main import cli
 from three_walls.cli.verify import read_overrides, read_run_config
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError, UsageError
+from three_walls.tables.bridge_releases import check_release
 
 RUN_CONFIG = """
 model:
@@ -83,12 +84,29 @@ def test_a_config_that_shows_no_release_is_judged_by_the_newest(folder: Path) ->
     )
 
 
-def test_a_release_without_a_schema_is_judged_by_the_one_before_it(folder: Path) -> None:
-    code, output = run(folder, "model.moe_permute_fusion=true\n", "--bridge-version", "0.5.9")
-    assert code == 0
-    assert output.startswith(
-        "Overrides for run_config.yaml, Megatron-Bridge 0.5.9, checked against what is known of 0.5.1:"
-    )
+@pytest.mark.parametrize(
+    ("version", "problem"),
+    [
+        ("0.5.9", "no data of 0.5.9 is known; the nearest is 0.5.1"),
+        ("0.6.3", "no data of 0.6.3 is known; the nearest is 0.6.2"),
+        ("0.7.0", r"no data of 0.7.0 is known; the nearest is main \(a snapshot of \d{4}-\d\d-\d\d\)"),
+        ("newest", "found 'newest'"),
+    ],
+)
+def test_a_release_of_which_nothing_is_known_is_refused(version: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        check_release(version)
+
+
+def test_a_snapshot_is_named_with_its_date(folder: Path) -> None:
+    _, output = run(folder, "model.moe_permute_fusion=true\n", "--bridge-version", "main")
+    assert re.match(r"Overrides for run_config.yaml, Megatron-Bridge main \(a snapshot of [\d-]{10}\):", output)
+
+
+def test_patch_releases_that_differ_are_told_apart(folder: Path) -> None:
+    for version, code in (("0.4", 0), ("0.4.2", 0), ("0.4.1", 1), ("0.4.0", 1)):
+        assert run(folder, "model.moe_permute_fusion_into_hybridep=true\n", "--bridge-version", version)[0] == code
+        assert run(folder, "model.moe_hybridep_num_sms=null\n", "--bridge-version", version)[0] == code
 
 
 def test_a_config_that_states_too_little_to_compare_is_a_warning(folder: Path) -> None:

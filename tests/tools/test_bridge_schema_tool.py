@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from tests.paths import REPOSITORY
 from three_walls.lib.load_documents import load_table
 from three_walls.tables.bridge_releases import (
+    BridgePatch,
     BridgeSchema,
     FieldType,
     bridge_schema,
@@ -66,9 +67,14 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     import bridge_schema as tool
 
     monkeypatch.setattr(tool, "OUT", tmp_path / "out")
+    tool.main(["9.1.1", "9.0", str(tmp_path)])
+    config = tmp_path / "megatron" / "bridge" / "training" / "config.py"
+    config.write_text(
+        CONFIG.replace("limit: int = 2**4 * 3", "limit: int = 3").replace("small: float = 1e-6", "own: int = 1")
+    )
     tool.main(["9.1.0", "9.0", str(tmp_path)])
     sys.modules.pop("bridge_schema")
-    return tmp_path / "out" / "9.1.0.yaml"
+    return tmp_path / "out" / "9.1.1.yaml"
 
 
 def test_fields_types_values_and_defaults_are_read_without_importing(written: Path) -> None:
@@ -91,8 +97,20 @@ def test_fields_types_values_and_defaults_are_read_without_importing(written: Pa
 
 def test_enums_and_every_section_of_the_container_are_read(written: Path) -> None:
     schema = load_table(written, BridgeSchema)
-    assert (schema.release, schema.core, list(schema.sections)) == ("9.1.0", "9.0", ["train", "ft"])
+    assert (schema.release, schema.core, list(schema.sections)) == ("9.1.1", "9.0", ["train", "ft"])
     assert schema.enums["AttnBackend"].members == {"flash": 1, "auto": 5}
+
+
+def test_of_an_earlier_patch_release_only_what_differs_is_written(written: Path) -> None:
+    patch = load_table(written.parent / "patches" / "9.1.0.yaml", BridgePatch)
+    assert {path: kind and kind.default for path, kind in patch.fields.items()} == {
+        f"{section}.{name}": default
+        for section in ("ft", "train")
+        for name, default in (("limit", 3), ("own", 1), ("small", None))
+    }
+    earlier, later = (load_table(written, BridgeSchema), load_table(written, BridgeSchema).patched(patch))
+    assert (earlier.find("train.own"), earlier.find("train.small") is None) == (None, False)
+    assert (later.release, later.find("train.small"), later.find("train.own") is None) == ("9.1.0", None, False)
 
 
 def test_every_shipped_release_has_the_sections_that_edits_write() -> None:

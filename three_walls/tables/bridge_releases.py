@@ -1,6 +1,7 @@
 """Megatron-Bridge's releases: what their configurations may hold, and how to recognize them.
 
 * ``generated/bridge/<release>.yaml``: what a configuration may hold; made by ``tools/bridge_schema.py``;
+* ``generated/bridge/patches/``: how earlier patch releases differ from it; made by the same tool;
 * ``generated/bridge/type-mismatches/``: which values of the wrong type a release refuses; made by
   ``tools/bridge_type_mismatches.py``;
 * ``generated/bridge/recipe-overlaps/``: the comm_overlap section of every recipe; made by ``tools/recipe_overlaps.py``;
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from types import MappingProxyType
@@ -28,6 +29,7 @@ BRIDGE_DIR = GENERATED_DIR / "bridge"
 MAIN = "main"
 _KIND = re.compile(r"(list\[)?(bool|int|float|str|null|any|dict|dtype|callable|(enum|object):\w.*)\]?")
 _RELEASE = re.compile(r"v?(\d+)(?:\.(\d+))?")
+_PATCH = re.compile(r"v?(\d+\.\d+\.\d+)")
 _AFTER_EVERY_RELEASE = (0, 7)
 """The release that main counts as; raise it when the schema of main is updated."""
 
@@ -83,6 +85,23 @@ class BridgeSchema:
     precision_recipes: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     """What each named precision recipe sets of MixedPrecisionConfig; empty where the schema was made without them."""
 
+    def patched(self, patch: BridgePatch) -> BridgeSchema:
+        """The schema of an earlier patch release."""
+        sections = {name: replace(found, fields=dict(found.fields)) for name, found in self.sections.items()}
+        for path, kind in patch.fields.items():
+            name, _, field = path.partition(".")
+            if not field:
+                assert kind is not None  # patch releases have the same sections
+                sections[name] = replace(sections[name], itself=kind)
+            elif kind is None:
+                del sections[name].fields[field]
+            else:
+                sections[name].fields[field] = kind
+        recipes = {
+            name: values for name, values in (self.precision_recipes | patch.recipes).items() if values is not None
+        }
+        return replace(self, release=patch.bridge, core=patch.core, sections=sections, precision_recipes=recipes)
+
     def find(self, path: str) -> FieldType | None:
         """The type of ``section`` or ``section.field``; ``None`` where the release has no such field."""
         name, _, field = path.partition(".")
@@ -106,11 +125,23 @@ class BridgeSchema:
 
 
 @dataclass(frozen=True, slots=True)
+class BridgePatch:
+    """How an earlier patch release differs from the one that has a schema. None: it lacks the field, or the recipe."""
+
+    bridge: Text
+    core: Text
+    fields: Mapping[str, FieldType | None]
+    recipes: Mapping[str, Mapping[str, Value] | None]
+
+
+@dataclass(frozen=True, slots=True)
 class BridgeRelease(NamedRow):
     """Keys (or sections) that are new in a release, and keys that the next release no longer has."""
 
     came_with: Texts = ()
     last_with: Texts = ()
+    snapshot: Text = ""
+    """Of what is no release: the date of the commit that was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +215,7 @@ AcceptedValues = dict[Annotated[str, AfterValidator(_check_path)], AcceptedValue
 
 @cache
 def release_number(version: str) -> tuple[int, int]:
-    """(major, minor) of a version; patch releases change no key. ``main`` is newer than every release."""
+    """(major, minor) of a version: what constraints and keys name. ``main`` is newer than every release."""
     match = _RELEASE.match(version)
     return _AFTER_EVERY_RELEASE if match is None else (int(match[1]), int(match[2] or 0))
 
@@ -209,9 +240,19 @@ def nearest_release(version: str) -> str:
 
 
 @cache
+def patch_releases() -> tuple[str, ...]:
+    """Releases that are known by how they differ from a later patch release, oldest first."""
+    return tuple(sorted(path.stem for path in (BRIDGE_DIR / "patches").glob("*.yaml")))
+
+
+@cache
 def bridge_schema(version: str) -> BridgeSchema:
     """The schema that stands for ``version``."""
-    return load_table(BRIDGE_DIR / f"{nearest_release(version)}.yaml", BridgeSchema)
+    schema = load_table(BRIDGE_DIR / f"{nearest_release(version)}.yaml", BridgeSchema)
+    patch = _PATCH.match(version)
+    if patch is None or patch[1] not in patch_releases():
+        return schema
+    return schema.patched(load_table(BRIDGE_DIR / "patches" / f"{patch[1]}.yaml", BridgePatch))
 
 
 @cache
@@ -270,19 +311,32 @@ def accepted_values() -> Mapping[tuple[str, str], AcceptedValue]:
     return MappingProxyType({(path, kind): row for path, row in rows.items() for kind in row.kinds})
 
 
+def is_known_release(version: str) -> bool:
+    """Whether there are data of this very release."""
+    patch = _PATCH.match(version)
+    return version == MAIN or (patch is not None and patch[1] in (*known_releases(), *patch_releases()))
+
+
+def name_release(version: str) -> str:
+    """The release as shown: what is no release is named as the snapshot that it is."""
+    dates = {release.name: release.snapshot for release in bridge_releases()}
+    return f"{version} (a snapshot of {dates[version]})" if dates.get(version) else version
+
+
 def check_release(bridge_version: str | None) -> None:
-    """Raises UsageError unless ``bridge_version`` is None, ``main`` or a release that is known, but for its patch."""
+    """Raises UsageError unless ``bridge_version`` is None, ``main`` or a release, or a line of them, that is known."""
     if bridge_version is None:
         return
-    is_release = re.fullmatch(r"main|\d+\.\d+(\.\d+)?", bridge_version)
-    if is_release and release_number(bridge_version) in map(release_number, known_releases()):
+    is_line = re.fullmatch(r"\d+\.\d+", bridge_version) is not None
+    lines = map(release_number, set(known_releases()) - {MAIN})
+    if is_known_release(bridge_version) or (is_line and release_number(bridge_version) in lines):
         return
     problem = f"found {bridge_version!r}"
-    if is_release:
-        problem = f"no data of {bridge_version} is known; the nearest is {nearest_release(bridge_version)}"
-    raise UsageError(
-        f"--bridge-version: expected a release like {', '.join(known_releases()[:-1])}, or {MAIN}: {problem}"
-    )
+    if re.fullmatch(r"\d+\.\d+(\.\d+)?", bridge_version):
+        nearest = name_release(nearest_release(bridge_version))
+        problem = f"no data of {bridge_version} is known; the nearest is {nearest}"
+    releases = sorted((*patch_releases(), *(name for name in known_releases() if name != MAIN)))
+    raise UsageError(f"--bridge-version: expected one of {', '.join(releases)}, or {name_release(MAIN)}: {problem}")
 
 
 class FailureMode(StrEnum):

@@ -15,7 +15,7 @@ from three_walls.bridge.check_overrides import OverrideCheck, check_overrides
 from three_walls.bridge.merged_config import MergedConfig, config_of_paths
 from three_walls.bridge.render_overrides import NEWEST_BRIDGE
 from three_walls.lib.expressions import Truth
-from three_walls.tables.bridge_releases import bridge_schema
+from three_walls.tables.bridge_releases import bridge_schema, is_known_release, name_release
 
 RUNNER = Path(__file__).with_name("bridge_runner.py")
 INSTALL = "pip install --no-deps megatron-bridge megatron-core, and torch, transformers, pillow, omegaconf, hydra-core"
@@ -142,9 +142,9 @@ def _describe_target(target: Target, release: str, check: OverrideCheck) -> str:
     run = target.recipe or (target.config_file.name if target.config_file is not None else "")
     is_newest = not target.release and check.release == bridge_schema(NEWEST_BRIDGE).release
     remark = " (the newest known release)" if is_newest else ""
-    if check.release != release:
+    if not is_known_release(release):
         remark += f", checked against what is known of {check.release}"
-    return f"Overrides for {run}, Megatron-Bridge {release}{remark}:"
+    return f"Overrides for {run}, Megatron-Bridge {name_release(release)}{remark}:"
 
 
 def _describe_check(check: OverrideCheck) -> Iterator[str]:
