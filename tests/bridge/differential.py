@@ -1,10 +1,11 @@
 """Our checker against Megatron-Bridge on seeded sets of overrides: how many it catches, how many it refuses wrongly.
 
-    python -m tests.bridge.differential --bridge 0.6.2=<python>:<folder>[:<folder>] --seed 1 --cases 1000
+    python -m tests.bridge.differential --bridge 0.6.2=<python>:<folder>[:<folder>] --generator sessions --seed 1
 
 ``--bridge`` names a release, the interpreter that has Megatron-Bridge's dependencies, and folders to put on its path
-(``make test-bridge`` builds them). Each release runs in one process. ``--answers`` is a folder that keeps the answers
-of Megatron-Bridge, so that a second run asks the checker alone.
+(``make test-bridge`` builds them). Each release runs in one process. ``--answers`` is a folder that keeps
+the answers of Megatron-Bridge, so that a second run asks the checker alone. A base that Megatron-Bridge refuses without
+any override is out of the count.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import math
 import re
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.bridge.override_cases import OverrideCase, make_cases
+from tests.bridge.override_cases import Machine, OverrideCase, make_cases
 from tests.bridge.releases import Bridge, read_bridge
+from tests.bridge.session_cases import make_sessions
 from three_walls.bridge.check_overrides import OverrideCheck, check_overrides
-from three_walls.bridge.merged_config import MergedConfig, config_of_paths, config_of_sections
+from three_walls.bridge.merged_config import config_of_paths, config_of_sections
 from three_walls.lib.yaml import read_yaml
 
 HERE = Path(__file__).parent
@@ -53,14 +56,17 @@ RECIPES = {
     ),
 }
 """Recipes of MoE models, and a dense one with a userbuffers preset, with their GPUs, from this release on."""
+PREPARED = {"gpt3_175b": ("cfg.model.gradient_accumulation_fusion = True",)}
+"""By the model of a recipe: what it has on a machine with the kernels that it looks for."""
 NOT_LOADED = ("0.4.2",)
 """Releases that cannot load the configuration that they saved: 0.4.2 refuses to make train.exit_signal."""
-PLATFORM: dict[str, Any] = {
-    "transformer_engine": 2014,
-    "torch": 2015,
-    "gpu_major": 9,
-    "gpu_name": "NVIDIA H100 80GB HBM3",
+TORCH = 2015
+"""PyTorch's release, as constraints compare it: a newer one than any that they name."""
+GENERATORS: dict[str, Callable[[str, int, int, int], list[OverrideCase]]] = {
+    "settings": make_cases,
+    "sessions": make_sessions,
 }
+"""Who makes the cases of a release and a seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,31 +115,57 @@ class Agreement:
         return len(unknown) / len(self.outcomes)
 
 
-def compare(bridge: Bridge, seed: int, count: int, answers: Path | None = None) -> Agreement:
+def compare(bridge: Bridge, generator: str, seed: int, count: int, answers: Path | None = None) -> Agreement:
     """The outcomes of ``count`` cases of ``seed``; ``answers`` is a folder of what Bridge answered before."""
-    kept = answers / f"{bridge.release}-{seed}-{count}.json" if answers is not None else None
+    cases = GENERATORS[generator](bridge.release, seed, count, len(bases_of(bridge.release)))
+    kept = answers / f"{bridge.release}-{generator}-{seed}-{count}.json" if answers is not None else None
     if kept is not None and kept.is_file():
         answer = json.loads(kept.read_text(encoding="utf-8"))
+        assert answer["cases"] == _as_data(cases), f"{kept} holds the answers to other cases: delete it"
     else:
-        answer = ask(bridge, make_cases(bridge.release, seed, count, len(bases_of(bridge.release))))
+        answer = ask(bridge, cases)
         if kept is not None:
             kept.write_text(json.dumps(answer), encoding="utf-8")
-    return Agreement(bridge.release, tuple(_judge(bridge.release, answer)))
+    return Agreement(bridge.release, tuple(_judge(bridge.release, cases, answer)))
 
 
 def ask(bridge: Bridge, cases: Sequence[OverrideCase]) -> dict[str, Any]:
-    """What one process of Megatron-Bridge makes of the base configurations, as paths to values, and of the cases."""
+    """What one process of Megatron-Bridge makes of the bases, as paths to values, and of the cases.
+
+    Every base is made on the default machine. None for a case whose base alone is refused on the case's machine.
+    """
+    places = sorted({(case.base, case.machine) for case in cases}, key=str)
     with tempfile.TemporaryDirectory() as folder:
         bases = [_base_request(base, Path(folder)) for base in bases_of(bridge.release)]
-        asked = [{**bases[case.base], "overrides": list(case.overrides), "alone": False} for case in cases]
-        results = bridge.ask([*({**base, "dump": True} for base in bases), *asked])
-    for base, result in zip(bases, results, strict=False):
-        assert "dump" in result, f"{base}: {result['message']}"
+        dumped = [{**base, "dump": True} for base in bases]
+        alone = [{**bases[base], **_machine_request(machine)} for base, machine in places]
+        asked = [{**bases[case.base], **_case_request(case)} for case in cases]
+        results = bridge.ask([*dumped, *alone, *asked])
+    runs = {place: result["validated"] for place, result in zip(places, results[len(bases) :], strict=False)}
+    messages = [
+        ("" if result["validated"] else result["message"]) if runs[case.base, case.machine] else None
+        for case, result in zip(cases, results[len(bases) + len(places) :], strict=True)
+    ]
     return {
         "dumps": [result["dump"] for result in results[: len(bases)]],
-        "cases": [[case.kind, case.base, list(case.overrides)] for case in cases],
-        "messages": ["" if result["validated"] else result["message"] for result in results[len(bases) :]],
+        "cases": _as_data(cases),
+        "messages": messages,
     }
+
+
+def _machine_request(machine: Machine) -> dict[str, Any]:
+    major, minor = machine.capability
+    engine = machine.transformer_engine
+    return {"gpu_name": machine.gpu, "gpu_major": major, "gpu_minor": minor, "transformer_engine": engine}
+
+
+def _case_request(case: OverrideCase) -> dict[str, Any]:
+    overrides = {"overrides": list(case.overrides), "environment": dict(case.environment), "alone": False}
+    return {**overrides, **_machine_request(case.machine)}
+
+
+def _as_data(cases: Sequence[OverrideCase]) -> Any:
+    return json.loads(json.dumps([asdict(case) for case in cases]))
 
 
 @cache
@@ -145,8 +177,10 @@ def bases_of(release: str) -> tuple[tuple[str, int], ...]:
 
 
 def _gpus_of(path: Path) -> int:
-    model = _read_saved(path)["model"]
-    return max(8, int(model["tensor_model_parallel_size"]) * int(model["pipeline_model_parallel_size"]))
+    """GPUs with which each copy of the model has one micro-batch a step."""
+    model, train = (_read_saved(path)[section] for section in ("model", "train"))
+    copy = (model[f"{kind}_parallel_size"] for kind in ("tensor_model", "pipeline_model", "context"))
+    return math.prod(copy) * int(train["global_batch_size"]) // int(train["micro_batch_size"])
 
 
 @cache
@@ -158,31 +192,41 @@ def _read_saved(path: Path) -> dict[str, Any]:
 def _base_request(base: tuple[str, int], folder: Path) -> dict[str, Any]:
     name, gpus = base
     if not name.endswith(".xz"):
-        return {"recipe": name, "world_size": gpus}
+        return {"recipe": name, "world_size": gpus, "prepare": PREPARED.get(name.partition("_pretrain")[0], ())}
     copy = folder / f"{Path(name).parent.name}-{Path(name).stem}"
     copy.write_bytes(lzma.decompress(Path(name).read_bytes()))
     return {"config": str(copy), "world_size": gpus}
 
 
-def _judge(release: str, answer: dict[str, Any]) -> Iterator[Outcome]:
-    configurations = list(_configurations(release, answer["dumps"]))
+def _judge(release: str, cases: Sequence[OverrideCase], answer: dict[str, Any]) -> Iterator[Outcome]:
     names = [Path(name).name for name, _ in bases_of(release)]
-    for (kind, base, overrides), message in zip(answer["cases"], answer["messages"], strict=True):
-        check = check_overrides(overrides, configurations[base], release)
-        case = OverrideCase(kind, base, tuple(overrides))
-        yield Outcome(case, names[base], not message, message, check)
+    configurations = [
+        config_of_sections(_read_saved(Path(name))) if name.endswith(".xz") else config_of_paths(dump)
+        for (name, _), dump in zip(bases_of(release), answer["dumps"], strict=True)
+    ]
+    for case, message in zip(cases, answer["messages"], strict=True):
+        if message is not None:
+            platform = _platform(case.machine, bases_of(release)[case.base][1])
+            base = replace(configurations[case.base], environment_is_known=True, platform=platform)
+            check = check_overrides(case.overrides, base, release, case.environment)
+            yield Outcome(case, names[case.base], not message, message, check)
 
 
-def _configurations(release: str, dumps: Iterable[dict[str, Any]]) -> Iterator[MergedConfig]:
-    for (name, gpus), dump in zip(bases_of(release), dumps, strict=True):
-        config = config_of_sections(_read_saved(Path(name))) if name.endswith(".xz") else config_of_paths(dump)
-        yield replace(config, environment_is_known=True, platform={**PLATFORM, "world_size": gpus})
+def _platform(machine: Machine, gpus: int) -> dict[str, Any]:
+    major, minor = machine.transformer_engine.split(".")[:2]
+    return {
+        "transformer_engine": 1000 * int(major) + int(minor),
+        "torch": TORCH,
+        "gpu_major": machine.capability[0],
+        "gpu_name": machine.gpu,
+        "world_size": gpus,
+    }
 
 
-def describe(agreements: Sequence[Agreement], seed: int, shown: int = 0) -> str:
+def describe(agreements: Sequence[Agreement], title: str, shown: int = 0) -> str:
     """A table of all releases, and ``shown`` examples per message of what the checker gets wrong."""
     lines = [
-        f"seed {seed}",
+        title,
         f"{'release':8}{'cases':>7}{'refused':>9}{'caught':>8}{'%':>7}"
         f"{'accepted':>10}{'wrongly':>9}{'%':>7}{'unknown %':>11}",
     ]
@@ -216,7 +260,8 @@ def _describe_examples(agreement: Agreement, shown: int) -> Iterator[str]:
             yield f"{len(group):4} {message}"
             for outcome in sorted(group, key=lambda outcome: len(outcome.case.overrides))[:shown]:
                 answer = "" if outcome.check.is_accepted is not None else " [unknown]"
-                yield f"        {outcome.base}: {'  '.join(outcome.case.overrides)}{answer}"
+                variables = "".join(f"  {name}={value}" for name, value in outcome.case.environment.items())
+                yield f"        {outcome.base}: {'  '.join(outcome.case.overrides)}{variables}{answer}"
 
 
 def _shorten(outcome: Outcome) -> str:
@@ -232,13 +277,16 @@ def main(arguments: Sequence[str]) -> None:
     """Print the table of every ``--bridge``."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--bridge", action="append", type=read_bridge, required=True)
+    parser.add_argument("--generator", choices=sorted(GENERATORS), default="settings")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--answers", type=Path)
     parser.add_argument("--examples", type=int, default=0)
     options = parser.parse_args(arguments)
-    agreements = [compare(bridge, options.seed, options.cases, options.answers) for bridge in options.bridge]
-    sys.stdout.write(describe(agreements, options.seed, options.examples) + "\n")
+    agreements = [
+        compare(bridge, options.generator, options.seed, options.cases, options.answers) for bridge in options.bridge
+    ]
+    sys.stdout.write(describe(agreements, f"{options.generator}, seed {options.seed}", options.examples) + "\n")
 
 
 if __name__ == "__main__":

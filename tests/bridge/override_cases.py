@@ -7,8 +7,8 @@ those that a tuning run changes, with values that some releases take and others 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.bridge.override_categories import CATEGORIES, REMOVED, VALUES
@@ -588,12 +588,26 @@ PLAIN_SYNTAX = SYNTAX[:8]
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a case runs: the GPU, as its driver names it, and what it can do; the release of Transformer Engine."""
+
+    gpu: str
+    capability: tuple[int, int]
+    transformer_engine: str = "2.14.0"
+
+
+H100 = Machine("NVIDIA H100 80GB HBM3", (9, 0))
+
+
+@dataclass(frozen=True, slots=True)
 class OverrideCase:
     """Overrides of one base configuration: the ``base``'s number among those of the release."""
 
     kind: str
     base: int
     overrides: tuple[str, ...]
+    machine: Machine = H100
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_cases(release: str, seed: int, count: int, bases: int) -> list[OverrideCase]:

@@ -25,6 +25,10 @@ ACTIVATIONS_NAMED_SINCE = (0, 4)
 """The first release that reads the name of an activation function."""
 ACTIVATIONS = ("silu", "gelu", "relu", "quick_gelu", "fast_gelu", "squared_relu", "sigmoid", "identity")
 """The names that it reads."""
+DTYPES_NAMED_SINCE = (0, 4)
+"""The first release whose model reads the name of a dtype."""
+NAMED_DTYPES = ("model.params_dtype", "model.pipeline_dtype")
+"""The settings of which it reads it."""
 _JUDGED = ("train.train_iters", "train.train_samples", "comm_overlap.tp_comm_overlap_cfg")
 """Settings of which constraints know every use."""
 _WORDS_IN_ONE = ("model.cuda_graph_scope", "model.cuda_graph_modules")
@@ -55,6 +59,8 @@ class FieldValues:
         replaces_dtype = isinstance(value, str) and str(self.before.get(path)).startswith("torch.")
         if replaces_dtype and str(read_dtype(value)).startswith("torch."):
             return ""  # a name replaces a dtype
+        if self._reads_dtype(path, field) and str(read_dtype(value)).startswith("torch."):
+            return ""
         if path in _NAMED_MEMBERS and value in self.enum_members(field):
             return ""
         if not isinstance(value, tuple):
@@ -70,6 +76,12 @@ class FieldValues:
             if problem := self._check_allowed(path, field, element):
                 return problem
         return ""
+
+    def _reads_dtype(self, path: str, field: FieldType) -> bool:
+        """Whether the model, which gets the setting, reads a dtype by its name."""
+        copied = f"model.{path.removeprefix(f'{MIXED_PRECISION}.')}"
+        is_in_time = release_number(self.schema.release) >= DTYPES_NAMED_SINCE
+        return is_in_time and copied in NAMED_DTYPES and "dtype" in field.kinds
 
     def _check_allowed(self, path: str, field: FieldType, value: Any) -> str:
         """Text is compared with the values that the release names, else with those of ``tables/config-keys.yaml``."""

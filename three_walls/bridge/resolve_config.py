@@ -56,6 +56,10 @@ class Resolved(KnownSettings):
         self.problems: list[str] = []
         """Errors that values of a wrong kind raise on the way."""
 
+    def known_before(self, name: str) -> Any:
+        """What the configuration without the overrides has for a field of the model."""
+        return self._config.paths.get(f"model.{name}", self._config.values.get(name))
+
     def find(self, name: str) -> Any:
         """The value of a name in a constraint; ``Truth.UNKNOWN`` where it is not known."""
         values = self.values
@@ -290,9 +294,15 @@ def _migrate(state: Resolved, migrated: list[Any], implementation: Any) -> str:
 
 
 def _derive_modules_before_overlap(state: Resolved) -> None:
-    """Names in both lists as Bridge reads them for the checks of delayed weight gradients."""
+    """Names in both lists as Bridge reads them for the checks of delayed weight gradients.
+
+    Up to 0.4 it looks for members of the enum, and overrides give words.
+    """
     found: list[str] = []
-    for listed in (state.get("cuda_graph_scope"), state.optional("cuda_graph_modules", ())):
+    scope = state.get("cuda_graph_scope")
+    if state.release < (0, 5) and scope != state.known_before("cuda_graph_scope"):
+        scope = ()
+    for listed in (scope, state.optional("cuda_graph_modules", ())):
         if isinstance(listed, str):
             listed = tuple(listed.split(","))
         if isinstance(listed, tuple):

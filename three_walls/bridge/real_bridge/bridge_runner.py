@@ -6,7 +6,7 @@ It runs by its path in the interpreter that has Megatron-Bridge, which need not 
 ``stubs.install_stubs`` takes, and ``cases``, each with
 
 * ``recipe`` (a function's name) or ``config`` (path of a run_config.yaml); it is made once for all cases that share it,
-* ``overrides``, ``environment`` and ``world_size``,
+* ``overrides``, ``environment``, ``world_size``, and the machine where it is not the request's (``stubs.set_machine``),
 * ``prepare`` and ``python``: lines that edit ``cfg`` before and after the overrides,
 * ``show``: paths whose values to return; ``dump``: return every plain field of the configuration before the overrides;
 * ``alone``: where the overrides do not apply together, try each of them alone (left out: true).
@@ -63,6 +63,9 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(case: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    from stubs import set_machine
+
+    set_machine({**request, **case})
     before = dict(os.environ)
     os.environ.update(case.get("environment") or {})
     if world_size := case.get("world_size") or request.get("world_size"):

@@ -21,7 +21,7 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +80,9 @@ def install_stubs(request: dict[str, Any]) -> None:
     os.environ.setdefault("RANK", "0")
     _replace_optional_packages()
     if importlib.util.find_spec("transformer_engine") is None:
-        _replace_gpu(request)
-        _replace_transformer_engine(str(request.get("transformer_engine") or "2.12.0"))
+        _add_module("transformer_engine")
+        set_machine(request)  # imports below read the version
+        _replace_transformer_engine()
     add_bare_package("megatron.bridge.recipes")
     if request.get("models"):
         _read_models_from(Path(request["models"]))
@@ -111,9 +112,17 @@ def add_bare_package(name: str) -> None:
     setattr(parent_package, leaf, module)
 
 
-def _replace_gpu(request: dict[str, Any]) -> None:
+def set_machine(request: Mapping[str, Any]) -> None:
+    """Make this a machine with the GPU and the Transformer Engine of ``request``, unless it has a real one."""
+    import megatron.core.utils
     import torch
+    from packaging.version import Version
 
+    if not isinstance(sys.modules.get("transformer_engine"), _StubModule):
+        return
+    version = str(request.get("transformer_engine") or "2.12.0")
+    megatron.core.utils._te_version = Version(version)
+    sys.modules["transformer_engine"].__dict__["__version__"] = version
     major, minor = int(request.get("gpu_major") or 9), int(request.get("gpu_minor") or 0)
     name = request.get("gpu_name") or "NVIDIA H100 80GB HBM3"
     properties = types.SimpleNamespace(name=name, major=major, minor=minor, total_memory=80 << 30)
@@ -121,14 +130,10 @@ def _replace_gpu(request: dict[str, Any]) -> None:
     torch.cuda.get_device_capability = lambda *_, **__: (major, minor)
 
 
-def _replace_transformer_engine(version: str) -> None:
-    import megatron.core.utils
+def _replace_transformer_engine() -> None:
     import torch
-    from packaging.version import Version
 
-    megatron.core.utils._te_version = Version(version)
-    engine = _add_module("transformer_engine")
-    engine.__dict__["__version__"] = version
+    engine = sys.modules["transformer_engine"]
     for name in ("pytorch", "pytorch.ops", "pytorch.optimizers"):
         module = _add_module(f"transformer_engine.{name}")
         module.__dict__["__getattr__"] = lambda attribute: _make_class(attribute, torch.nn.Module)
@@ -183,8 +188,12 @@ def _read_models_from(folder: Path) -> None:
     AutoBridge.from_hf_pretrained = classmethod(from_folder)  # type: ignore[arg-type]
 
 
+class _StubModule(types.ModuleType):
+    """A module that stands for a missing one."""
+
+
 def _add_module(name: str) -> types.ModuleType:
-    module = types.ModuleType(name)
+    module = _StubModule(name)
     module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     module.__path__ = []
     sys.modules[name] = module
