@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from tests.paths import REPOSITORY
 from three_walls.bridge.real_bridge.verify_overrides import NoBridgeError, ask_bridge
 from three_walls.cli.main import cli
-from three_walls.cli.verify import read_overrides, read_run_config
+from three_walls.cli.verify import read_command, read_overrides, read_run_config
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.tables.bridge_releases import check_release
@@ -122,12 +123,93 @@ def test_a_config_that_states_too_little_to_compare_is_a_warning(folder: Path) -
 
 
 @pytest.mark.parametrize("options", [[], ["--recipe", "x", "--config", "y"]])
-def test_exactly_one_of_recipe_and_config_is_expected(options: list[str]) -> None:
-    message = (
-        f"found {'both' if options else 'neither'}: type three-walls verify overrides.txt --config run_config.yaml"
-    )
-    with pytest.raises(UsageError, match=message):
-        CliRunner().invoke(cli, ["verify", "overrides.txt", *options], catch_exceptions=False, standalone_mode=False)
+def test_exactly_one_of_recipe_and_config_is_expected(tmp_path: Path, options: list[str]) -> None:
+    path = tmp_path / "overrides.txt"
+    path.write_text("model.bf16=true\n")
+    found = "both" if options else "neither"
+    with pytest.raises(
+        UsageError, match=f"found {found}: type three-walls verify .*overrides.txt --config run_config.yaml"
+    ):
+        CliRunner().invoke(cli, ["verify", str(path), *options], catch_exceptions=False, standalone_mode=False)
+
+
+COMMAND = (
+    "NVTE_CPU_OFFLOAD_V1=1 torchrun --nnodes=2 --nproc-per-node 8 run_recipe.py --recipe qwen3_30b_a3b_pretrain_config "
+    "-tp 2 model.sequence_parallel=true '++comm_overlap.overlap_param_gather=true' ~profiling"
+)
+
+
+def test_a_command_is_read_with_its_variables_launcher_options_and_overrides(tmp_path: Path) -> None:
+    script = tmp_path / "launch.sh"
+    script.write_text("#!/bin/bash\nexport A=1\n" + COMMAND.replace(" -tp", " \\\n  -tp") + "\n")
+    for written, environment in ((read_command(shlex.split(COMMAND)), {}), (read_overrides(script), {"A": "1"})):
+        assert written.overrides == (
+            "model.sequence_parallel=true",
+            "++comm_overlap.overlap_param_gather=true",
+            "~profiling",
+        )
+        assert written.environment == {**environment, "NVTE_CPU_OFFLOAD_V1": "1"}
+        assert (written.recipe, written.world_size) == ("qwen3_30b_a3b_pretrain_config", 16)
+        assert written.settings.values["tensor_model_parallel_size"].value == 2
+
+
+def test_a_command_is_verified_by_itself() -> None:
+    words = [*shlex.split(COMMAND), "model.recompute_granularty=null"]
+    for arguments, code in ((words[:-2], 0), (words, 1)):
+        done = CliRunner().invoke(cli, ["verify", "--bridge-version", "0.4.2", "--", *arguments])
+        assert done.exit_code == code, done.output
+        assert done.output.startswith("Overrides for qwen3_30b_a3b_pretrain_config, Megatron-Bridge 0.4.2:")
+
+
+def test_a_whole_configuration_is_verified_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "run_config.yaml"
+    whole = lzma.decompress(
+        (REPOSITORY / "tests" / "bridge_runs" / "0.6.2" / "run_config.yaml.xz").read_bytes()
+    ).decode()
+    for text, code in ((whole, 0), (whole.replace("recompute_granularity: null", "recompute_granularity: some"), 1)):
+        path.write_text(text)
+        done = CliRunner().invoke(cli, ["verify", str(path), "--gpu", "NVIDIA H200", "--world-size", "4"])
+        assert done.exit_code == code, done.output
+
+
+def test_settings_in_another_yaml_file_are_overrides(folder: Path) -> None:
+    (folder / "edits.yaml").write_text("model: {recompute_granularity: null, moe_ffn: 3}\ntrain: {manual_gc: true}\n")
+    arguments = ["verify", str(folder / "edits.yaml"), "--config", str(folder / "run_config.yaml")]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 1
+    lines = done.output.splitlines()
+    assert [line.split(":")[0] for line in lines[1:4]] == [
+        "ok      model.recompute_granularity=null",
+        "FAILS   model.moe_ffn=3",
+        "ok      train.manual_gc=true",
+    ]
+
+
+def test_keys_of_no_known_release_are_named(folder: Path) -> None:
+    (folder / "run_config.yaml").write_text(RUN_CONFIG.replace("dist: {", "env_vars: {X: 1}\ndist: {lazy_innit: 1, "))
+    warnings = [line for line in run(folder, "model.bf16=true\n")[1].splitlines() if "no known release" in line]
+    assert [warning.partition(":")[0] for warning in warnings] == [
+        "WARNING no known release of Megatron-Bridge has dist.lazy_innit"
+    ]
+
+
+def test_the_machine_is_judged(folder: Path) -> None:
+    lines = "mixed_precision=bf16_with_nvfp4_mixed\n"
+    for version, code in (("2.8", 0), ("2.6.0", 1)):
+        assert run(folder, lines, "--transformer-engine", version, "--bridge-version", "0.6.2")[0] == code
+    with pytest.raises(UsageError, match=r"--transformer-engine: expected a release like 2.14, found 'new'"):
+        CliRunner().invoke(
+            cli, ["verify", "x", "--transformer-engine", "new"], catch_exceptions=False, standalone_mode=False
+        )
+
+
+def test_json_holds_what_the_lines_say(folder: Path) -> None:
+    code, output = run(folder, "model.overlap_moe_expert_parallel_comm=true\nmodel.x=1\n", "--json")
+    document = json.loads(output)
+    assert (code, document["valid"], document["accepted"], document["bridge"]) == (1, False, False, None)
+    assert [(row["state"], row["fails"]) for row in document["overrides"]] == [("ok", None), ("fails", "refused")]
+    assert "ep_overlap_excludes_full_recompute" in [row["name"] for row in document["broken"]]
+    assert document["warnings"][0].startswith("only ")
 
 
 _LINES = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40)), "model: {x: *a39}"]

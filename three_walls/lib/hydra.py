@@ -115,7 +115,7 @@ def read_override(word: str) -> list[Override]:
         value = _Parser(text, is_lenient=True).parse()
     except ValueError:
         value = text
-    settings = _flatten(override.path, text if isinstance(value, Sweep) else value)
+    settings = flatten(override.path, text if isinstance(value, Sweep) else value)
     return [replace(override, path=path, value=value) for path, value in settings]
 
 
@@ -143,7 +143,7 @@ def _write_scalar(value: Any) -> str:
     return f'"{escaped}"'
 
 
-def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """``p={a:1,b:{c:2}}`` is p.a=1 and p.b.c=2; anything else is one setting."""
     if not isinstance(value, dict):
         yield path, value
@@ -151,7 +151,7 @@ def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, None
     else:
         for name, inner in value.items():
-            yield from _flatten(f"{path}.{name}", inner)
+            yield from flatten(f"{path}.{name}", inner)
 
 
 def _split(text: str) -> tuple[Override, str | None]:

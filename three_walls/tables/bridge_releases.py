@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -87,20 +87,20 @@ class BridgeSchema:
 
     def patched(self, patch: BridgePatch) -> BridgeSchema:
         """The schema of an earlier patch release."""
-        sections = {name: replace(found, fields=dict(found.fields)) for name, found in self.sections.items()}
+        types = {name: found.itself for name, found in self.sections.items()}
+        fields = {name: dict(found.fields) for name, found in self.sections.items()}
         for path, kind in patch.fields.items():
             name, _, field = path.partition(".")
-            if not field:
-                assert kind is not None  # patch releases have the same sections
-                sections[name] = replace(sections[name], itself=kind)
-            elif kind is None:
-                del sections[name].fields[field]
+            if kind is None:
+                del fields[name][field]
+            elif field:
+                fields[name][field] = kind
             else:
-                sections[name].fields[field] = kind
-        recipes = {
-            name: values for name, values in (self.precision_recipes | patch.recipes).items() if values is not None
-        }
-        return replace(self, release=patch.bridge, core=patch.core, sections=sections, precision_recipes=recipes)
+                types[name] = kind
+        sections = {name: SchemaSection(types[name], fields[name]) for name in types}
+        recipes = {**self.precision_recipes, **patch.recipes}
+        kept = {name: values for name, values in recipes.items() if values is not None}
+        return replace(self, release=patch.bridge, core=patch.core, sections=sections, precision_recipes=kept)
 
     def find(self, path: str) -> FieldType | None:
         """The type of ``section`` or ``section.field``; ``None`` where the release has no such field."""
@@ -321,6 +321,37 @@ def name_release(version: str) -> str:
     """The release as shown: what is no release is named as the snapshot that it is."""
     dates = {release.name: release.snapshot for release in bridge_releases()}
     return f"{version} (a snapshot of {dates[version]})" if dates.get(version) else version
+
+
+_OWN_FIELDS = ("env_vars", "dataset", "peft", "tokenizer")
+"""Sections whose fields differ from run to run."""
+_SHOWN_PATHS = 6
+
+
+@cache
+def _every_path() -> frozenset[str]:
+    return frozenset(path for release in known_releases() for path in bridge_schema(release).paths())
+
+
+def list_unknown_paths(paths: Iterable[str]) -> tuple[str, ...]:
+    """Those of a configuration's ``section.field`` that no known release has, as far as they are the releases' own."""
+    return tuple(
+        path
+        for path in paths
+        if "." in path
+        and path not in _every_path()
+        and path.partition(".")[0] not in _OWN_FIELDS
+        and not path.endswith("._target_")
+    )
+
+
+def describe_unknown_paths(paths: Sequence[str]) -> str:
+    """A sentence about them, which names the first ones."""
+    more = f" and {len(paths) - _SHOWN_PATHS} more" if len(paths) > _SHOWN_PATHS else ""
+    return (
+        f"no known release of Megatron-Bridge has {', '.join(paths[:_SHOWN_PATHS])}{more}: not checked "
+        "(misspelt, of a newer release, or of the model's own class)"
+    )
 
 
 def check_release(bridge_version: str | None) -> None:
