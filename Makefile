@@ -122,6 +122,18 @@ test-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## our checker agains
 	THREE_WALLS_BRIDGES="$(BRIDGES)" $(BIN)/pytest -n 2 tests/bridge
 	THREE_WALLS_TORCH=$(CURDIR)/$(BRIDGE_VENV)/bin/python $(BIN)/pytest tests/benchmarks/test_dispatch_bandwidth.py
 
+.PHONY: add-bridge
+# The folders of a release that BRIDGE_RELEASES does not name yet; every new one needs the newer transformers.
+ADDED_PATH = $(if $(filter $(RELEASE),$(filter-out $(BRIDGE_NEWER),$(BRIDGE_RELEASES))),,$(BRIDGE_VENV)/transformers:)$(BRIDGE_VENV)/$(RELEASE)
+ASK_BRIDGE = PYTHONPATH=$(ADDED_PATH) $(BRIDGE_VENV)/bin/python
+add-bridge: $(VENV)/.installed $(BRIDGE_VENV)/.installed  ## write the tables of a Megatron-Bridge release: RELEASE=0.7.0 CORE=0.20.0
+	$(BRIDGE_VENV)/bin/python $(PIP_INSTALL) --no-deps --upgrade --target $(BRIDGE_VENV)/$(RELEASE) \
+		megatron-bridge==$(RELEASE) megatron-core==$(CORE)
+	$(BIN)/python tools/bridge_schema.py $(RELEASE) $(CORE) $(BRIDGE_VENV)/$(RELEASE)
+	test ! -e tables/generated/bridge/$(RELEASE).yaml || $(ASK_BRIDGE) tools/recipe_overlaps.py $(RELEASE)
+	test ! -e tables/generated/bridge/$(RELEASE).yaml || $(ASK_BRIDGE) tools/bridge_type_mismatches.py $(RELEASE)
+	git status --short tables/generated
+
 NSYS ?= nsys
 # nsys runs recipes with the python3 on PATH, which needs these packages; three-walls itself stays in its own environment.
 NSYS_VENV := .venvs/nsys

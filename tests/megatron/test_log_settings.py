@@ -141,6 +141,17 @@ def test_what_a_summary_leaves_out_has_cores_default_only_where_the_release_is_k
     assert not merge_sources(read_log_settings(TrainingLog(non_default_settings=SUMMARY))).knows("moe_router_topk")
 
 
+@pytest.mark.parametrize(
+    ("version", "nearest"),
+    [("0.4.0", ""), ("0.4.0+d728871", ""), ("0.6.3", "0.6.2"), ("0.7.0", "main (a snapshot of ")],
+)
+def test_a_release_of_which_nothing_is_known_is_said(version: str, nearest: str) -> None:
+    log = TrainingLog(non_default_settings=SUMMARY, versions=(("megatron_bridge", version),))
+    said = [warning for warning in read_log_settings(log)[0].warnings if "no data of Megatron-Bridge" in warning]
+    assert len(said) == bool(nearest)
+    assert all(f"what is known of {nearest}" in warning for warning in said)
+
+
 def test_a_torn_dump_is_a_warning_and_the_rest_counts() -> None:
     block, dump = read_log_settings(TrainingLog(argument_block=BLOCK, config_dump="model: {num_layers: [1,"))
     assert block.values["num_moe_experts"].value == 128

@@ -12,12 +12,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -325,6 +325,8 @@ def name_release(version: str) -> str:
 
 _OWN_FIELDS = ("env_vars", "dataset", "peft", "tokenizer")
 """Sections whose fields differ from run to run."""
+_OWN_MODELS = ("HybridModelProvider", "MambaModelProvider", "MambaProvider")
+"""Models with fields of their own, which the schemas do not have."""
 _SHOWN_PATHS = 6
 
 
@@ -333,23 +335,27 @@ def _every_path() -> frozenset[str]:
     return frozenset(path for release in known_releases() for path in bridge_schema(release).paths())
 
 
-def list_unknown_paths(paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of a configuration's ``section.field`` that no known release has, as far as they are the releases' own."""
+def list_unknown_paths(paths: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those ``section.field`` of a configuration that no known release has, as far as they are the releases' own."""
+    model = str(paths.get("model._target_", paths.get("model")))
+    own = (*_OWN_FIELDS, "model") if model.endswith(_OWN_MODELS) else _OWN_FIELDS
     return tuple(
         path
         for path in paths
         if "." in path
         and path not in _every_path()
-        and path.partition(".")[0] not in _OWN_FIELDS
+        and path.partition(".")[0] not in own
         and not path.endswith("._target_")
     )
 
 
 def describe_unknown_paths(paths: Sequence[str]) -> str:
-    """A sentence about them, which names the first ones."""
-    more = f" and {len(paths) - _SHOWN_PATHS} more" if len(paths) > _SHOWN_PATHS else ""
+    """A sentence about them, which names the first ones that can be names."""
+    shown = [path for path in paths if re.fullmatch(r"[\w.]{1,80}", path)][:_SHOWN_PATHS]
+    rest = len(paths) - len(shown)
+    more = [f"{rest} {'more' if shown else 'of the settings'}"] if rest else []
     return (
-        f"no known release of Megatron-Bridge has {', '.join(paths[:_SHOWN_PATHS])}{more}: not checked "
+        f"no known release of Megatron-Bridge has {', '.join([*shown, *more])}: not checked "
         "(misspelt, of a newer release, or of the model's own class)"
     )
 

@@ -25,7 +25,7 @@ from three_walls.megatron.settings.setting_sources import (
     SourceSettings,
 )
 from three_walls.megatron.settings.written_values import plain_value, read_word
-from three_walls.tables.bridge_releases import release_number
+from three_walls.tables.bridge_releases import is_known_release, name_release, nearest_release, release_number
 from three_walls.tables.config_keys import ConfigKey, config_keys, flags_of, keys_by_path
 
 BRIDGE_LIBRARY, CORE_LIBRARY = "megatron_bridge", "megatron_core"
@@ -61,6 +61,10 @@ def read_log_settings(log: TrainingLog, progress_gpus: int | None = None) -> lis
         sources = [replace(first, megatron_core_version=core), *others]
     if version is None:
         return sources
+    if sources and not is_known_release(version):
+        nearest = name_release(nearest_release(version))
+        note = f"log: no data of Megatron-Bridge {version} is known; what is known of {nearest} is used"
+        sources[0] = replace(sources[0], warnings=(*sources[0].warnings, note))
     return [
         replace(source, bridge_version=version, bridge_version_evidence="stated in the log")
         if source.dialect == "bridge"

@@ -21,7 +21,7 @@ from three_walls.megatron.settings.option_words import set_precision_recipe
 from three_walls.megatron.settings.run_config import ConfigValue
 from three_walls.megatron.settings.setting_sources import CONFIG_FILE, SettingsBuilder, SourceSettings
 from three_walls.megatron.settings.written_values import describe, plain_value
-from three_walls.tables.bridge_releases import bridge_releases, bridge_schema, known_releases
+from three_walls.tables.bridge_releases import bridge_releases, describe_unknown_paths, list_unknown_paths
 from three_walls.tables.config_keys import ConfigKey, config_keys
 
 _WHOLE = ("model", "train", "optimizer", "ddp")
@@ -77,6 +77,9 @@ def read_dump(text: str, source: str, shown_as: str) -> SourceSettings:
     if note := describe_unknown(root):
         builder.warnings.append(note)
     settings = builder.build("bridge", is_settled, warnings_begin=f"{shown_as}: ")
+    if unknown := list_unknown_paths(config):
+        warning = f"{shown_as}: {describe_unknown_paths(unknown)}"
+        settings = replace(settings, warnings=(*settings.warnings, warning))
     if not all(isinstance(root.get(section), dict) for section in _WHOLE):
         return settings
     version, evidence = infer_release({*root, *config})
