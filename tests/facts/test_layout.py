@@ -88,6 +88,24 @@ def test_an_nvlink_domain_holds_as_much_of_the_group_as_fits(ep: int, together: 
     assert facts["expert_group_ranks_count"] == (ep, None)
 
 
+@pytest.mark.parametrize(
+    ("tensor", "context", "per_node", "gpu", "fits"),
+    [
+        (8, 1, 8, "NVIDIA H200", (True, True)),
+        (16, 1, 8, "NVIDIA H200", (False, False)),
+        (2, 8, 8, "NVIDIA H200", (True, False)),  # each of the context-parallel ranks has a tensor-parallel group
+        (8, 1, 4, "NVIDIA H200", (False, False)),
+        (8, 2, 4, "NVIDIA GB200", (True, True)),  # a rack of many hosts
+    ],
+)
+def test_tensor_and_context_parallel_groups_fit_nvlink_or_not(
+    tensor: int, context: int, per_node: int, gpu: str, fits: tuple[bool, bool]
+) -> None:
+    sizes = {"tensor_model_parallel_size": tensor, "context_parallel_size": context}
+    facts = derive_layout(config(per_node=per_node, **sizes), find_gpu(gpu))
+    assert (facts["tp_within_nvlink_domain"][0], facts["cp_within_nvlink_domain"][0]) == fits
+
+
 @pytest.mark.parametrize(("experts", "splits"), [(64, True), (60, False)])
 def test_experts_split_evenly_over_their_group_or_not(experts: int, splits: bool) -> None:
     facts = derive_layout(config(num_moe_experts=experts, expert_tensor_parallel_size=2), H200)

@@ -148,6 +148,34 @@ def ep_ranks_per_nvlink_domain_count(run: RunView) -> Measurement[int]:
 
 
 @flag(
+    "whether tensor-parallel groups fit NVLink domains",
+    if_true="Each tensor-parallel group fits in one NVLink domain",
+    if_false="Tensor-parallel groups span several NVLink domains",
+)
+def tp_within_nvlink_domain(run: RunView) -> Measurement[bool]:
+    """Whether a tensor-parallel group fits into the GPUs of a host, or of a rack, that NVLink joins."""
+    return _fits_domain(run, run.layout.tensor)
+
+
+@flag(
+    "whether context-parallel groups fit NVLink domains",
+    if_true="Each context-parallel group fits in one NVLink domain",
+    if_false="Context-parallel groups span several NVLink domains",
+)
+def cp_within_nvlink_domain(run: RunView) -> Measurement[bool]:
+    """Whether a context-parallel group, of which each rank has a tensor-parallel group of its own, fits into the GPUs
+    of a host, or of a rack, that NVLink joins."""
+    tensor, context = run.layout.tensor, run.layout.context
+    return _fits_domain(run, tensor * context if tensor and context else None)
+
+
+@fact("count", "the number of ranks per NVLink domain")
+def nvlink_domain_ranks_count(run: RunView) -> Measurement[int]:
+    """Ranks of the run that one NVLink domain joins: those of a host, or of a rack."""
+    return _known_or_needs(gpus_of_domain(run), "LOCAL_WORLD_SIZE and a known GPU")
+
+
+@flag(
     "whether experts process a fixed row count",
     if_true="Experts process a fixed number of rows",
     if_false="The number of rows that experts process changes from step to step",
@@ -358,6 +386,22 @@ def gpu_memory_bytes(run: RunView) -> Measurement[int]:
 def gpu_memory_bytes_per_s(run: RunView) -> Measurement[int]:
     """Bandwidth of the memory of one GPU, from the hardware table."""
     return known_or_missing(run.gpu.memory_bytes_per_s if run.gpu else None, UNKNOWN_GPU)
+
+
+def gpus_of_domain(run: RunView) -> int | None:
+    """Ranks of the run that one NVLink domain joins: of a host, or of a rack; None where that is not known."""
+    domain, per_node = run.gpu.nvlink_domain_gpus if run.gpu else None, run.layout.ranks_per_node
+    return min(domain, per_node) if domain and per_node and domain <= LARGEST_SERVER_GPUS else domain
+
+
+def is_in_domain(run: RunView, group: int | None) -> bool | None:
+    """Whether ``group`` consecutive ranks are in one NVLink domain; None where that is not known."""
+    domain = gpus_of_domain(run)
+    return None if domain is None or group is None else group <= domain
+
+
+def _fits_domain(run: RunView, group: int | None) -> Measurement[bool]:
+    return _known_or_needs(is_in_domain(run, group), "the parallel sizes, LOCAL_WORLD_SIZE and a known GPU")
 
 
 def _needs(inputs: str) -> Measurement[Never]:

@@ -36,7 +36,7 @@ _ORDER = (
     "hardware_metrics",
     "network_metrics",
     "memory_estimate",
-    "half_tensor_parallel",
+    "other_layouts",
     "recorded_memory",
     "log_facts",
     "replayed_step",

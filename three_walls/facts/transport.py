@@ -16,7 +16,7 @@ from typing import Literal
 import polars as pl
 
 from three_walls.facts import fact_thresholds
-from three_walls.facts.run_layout import LARGEST_SERVER_GPUS
+from three_walls.facts.run_layout import is_in_domain
 from three_walls.lib.declare import artifact, fact, flag
 from three_walls.lib.load_documents import Text, load_table
 from three_walls.lib.measurement import Measurement, known, missing
@@ -25,7 +25,7 @@ from three_walls.lib.units import NS_PER_S
 from three_walls.step.operators import Operators
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import Arrivals
-from three_walls.step.step_view import RunView, StepView
+from three_walls.step.step_view import StepView
 
 NONE, UNKNOWN = "none", "unknown"
 
@@ -140,7 +140,7 @@ def nvlink_achieved_fraction(
         (dp_fastest_bytes_per_s.value, layout.world),
         (tp_fastest_bytes_per_s.value, layout.tensor),
     )
-    on_nvlink = [rate for rate, group in rates if rate is not None and _is_in_domain(run, group)]
+    on_nvlink = [rate for rate, group in rates if rate is not None and is_in_domain(run, group)]
     nvlink = run.gpu.nvlink_bytes_per_s_one_way if run.gpu else None
     if on_nvlink and nvlink:
         return known(max(on_nvlink) / nvlink)
@@ -185,7 +185,7 @@ def nccl_transport_disabled(
     to reach a quarter of its bandwidth."""
     network_fraction = None
     ep_rate, ep_link = ep_fastest_bytes_per_s.value, ep_link_bytes_per_s.value
-    if _is_in_domain(step.run, step.layout.expert_group) is False and ep_rate is not None and ep_link is not None:
+    if is_in_domain(step.run, step.layout.expert_group) is False and ep_rate is not None and ep_link is not None:
         network_fraction = ep_rate / ep_link
     reached = {"nvlink": nvlink_achieved_fraction.value, "network": network_fraction}
     is_used = {"nvlink": step.layout.ranks_per_node != 1, "network": step.layout.nodes != 1}
@@ -227,15 +227,6 @@ def _is_reordered(lists: Sequence[str]) -> bool:
         visible = [gpus[0] for gpus in entries]
     numbers = [int(gpu) for gpu in visible if gpu.strip().isdigit()]
     return len(numbers) == len(visible) and numbers != sorted(numbers)
-
-
-def _is_in_domain(run: RunView, group: int | None) -> bool | None:
-    """Whether ``group`` consecutive ranks are in one NVLink domain; None where that is not known."""
-    domain, per_node = run.gpu.nvlink_domain_gpus if run.gpu else None, run.layout.ranks_per_node
-    if domain is None or group is None:
-        return None
-    is_server = domain <= LARGEST_SERVER_GPUS
-    return group <= (min(domain, per_node) if is_server and per_node else domain)
 
 
 def _fastest_reduction(step: StepView, category: str, operators: Operators, arrivals: Arrivals) -> Measurement[float]:

@@ -122,18 +122,6 @@ def _why_not_counted(config: RunConfig) -> str | None:
     return None
 
 
-def count_dense_parameters(config: RunConfig) -> Measurement[int]:
-    """Parameters outside experts that a GPU of the pipeline stage with most of them holds."""
-    shape, layout = read_model_shape(config), read_layout(config).complete()
-    if shape.value is None or layout.value is None:
-        return missing(str(shape.missing_reason or layout.missing_reason))
-    stages = layout.value.layers_by_stage(config, shape.value.layers)
-    if stages is None:
-        return missing("the pipeline's stages hold unequal numbers of layers")
-    counts = (count_parameters(shape.value, layout.value, config, layers, stage) for stage, layers in enumerate(stages))
-    return known(max(dense for dense, _ in counts))
-
-
 def count_parameters(
     shape: ModelShape, layout: CompleteLayout, config: RunConfig, layers: Collection[int], stage: int
 ) -> tuple[int, int]:
