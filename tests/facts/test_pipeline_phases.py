@@ -76,6 +76,7 @@ def test_the_facts_stand_beside_what_an_even_schedule_leaves(tmp_path: Path) -> 
     facts = analyze(simulate_pipeline(2, 4).write(tmp_path)).facts
     assert facts.number("pipeline_bubble_ns") == 6 * MS
     assert facts.number("pipeline_bubble_fraction") == pytest.approx(6 / STEP_MS)
+    assert facts.number("pipeline_edges_exposed_ns") in (0.4 * MS, 0.2 * MS)  # what the first or last stage transfers
     assert facts.number("pipeline_bubble_expected_fraction") == pytest.approx(0.2)
 
 
@@ -136,6 +137,7 @@ def test_one_stage_alone_cannot_tell_waiting_from_transfer(tmp_path: Path) -> No
     ]
     assert all(phase.bubble_ns is None and phase.note for phase in report.pipeline_phases)
     assert report.facts.get("pipeline_bubble_ns").is_missing
+    assert report.facts.get("pipeline_edges_exposed_ns").is_missing
     assert report.facts.number("pipeline_bubble_expected_fraction") == pytest.approx(0.2)
 
 

@@ -114,6 +114,18 @@ def pipeline_bubble_ns(step: StepView, pipeline_phases: tuple[PipelinePhase, ...
 
 
 @duration(
+    "exposed pipeline transfer while it fills and drains", share="exposed transfer while the pipeline fills and drains"
+)
+def pipeline_edges_exposed_ns(step: StepView, pipeline_phases: tuple[PipelinePhase, ...]) -> Measurement[int]:
+    """Time per step in which pipeline exchanges are exposed before the first backward or after the last forward pass,
+    and do not wait for a neighbouring stage."""
+    edges = [each for each in pipeline_phases if each.rank == step.rank.rank and each.phase in (WARM_UP, COOL_DOWN)]
+    if not edges or any(each.bubble_ns is None for each in edges):
+        return missing("the passes do not show where the pipeline fills and drains, or there is none")
+    return known(sum(max(0, each.p2p_exposed_ns - (each.bubble_ns or 0)) for each in edges))
+
+
+@duration(
     "excess pipeline bubble time per step",
     share="the pipeline bubble beyond an even schedule",
 )
