@@ -29,6 +29,8 @@ MEASURED: dict[str, ConfigData] = {
     "host_blocked_fraction": 0.0,
     "optimizer_launch_starved_fraction": 0.0,
     "permute_fraction": 0.02,
+    "token_padding_ns": 0,
+    "token_padding_fraction": 0.0,
     "attention_unfused_ns": 0,
     "attention_unfused_fraction": 0.0,
     "recompute_ns": 0,

@@ -171,6 +171,8 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "attention_ns": 0,
         "optimizer_launch_starved_fraction": 0.0,
         "permute_fraction": 0.02,
+        "token_padding_ns": 0,
+        "token_padding_fraction": 0.0,
         "rope_fraction": 0.004,
         "loss_fraction": 0.005,
         "wgrad_accumulation_fraction": 0.005,

@@ -162,6 +162,12 @@ def gemm_ns(step: StepView) -> int:
     return step.owned_ns("gemm", "grouped_gemm")
 
 
+@duration("normalization time per step", share="normalization")
+def norm_ns(step: StepView) -> int:
+    """Time per step that layer and RMS normalization take."""
+    return step.owned_ns("norm")
+
+
 @duration("token permutation time per step", share="token permutation")
 def permute_ns(step: StepView) -> int:
     """Time per step that gathering, scattering and permuting tokens takes. Small lookups by the same kernels count
