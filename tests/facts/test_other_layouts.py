@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def total(world: int = 2, **values: ConfigData) -> int:
 
 
 def test_tensor_parallelism_is_halved_where_its_micro_batches_can_be_spread() -> None:
-    split = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+    split: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
     assert measure(**split)["half_tensor_parallel_size"] == (1, None)
     assert measure(**split, global_batch_size=3)["half_tensor_parallel_size"][0] is None
     assert measure(world=1)["half_tensor_parallel_size"][0] is None
@@ -55,7 +56,8 @@ def test_tensor_parallelism_is_halved_where_its_micro_batches_can_be_spread() ->
 def test_context_parallelism_and_stages_are_halved_where_their_micro_batches_can_be_spread() -> None:
     assert measure(context_parallel_size=2)["half_context_parallel_size"] == (1, None)
     assert measure(pipeline_model_parallel_size=2)["half_pipeline_parallel_size"] == (1, None)
-    for sizes in ({"context_parallel_size": 2}, {"pipeline_model_parallel_size": 2}):
+    halved: list[dict[str, Any]] = [{"context_parallel_size": 2}, {"pipeline_model_parallel_size": 2}]
+    for sizes in halved:
         facts = measure(**sizes, global_batch_size=3)
         assert facts["half_context_parallel_size"][0] is facts["half_pipeline_parallel_size"][0] is None
 
@@ -74,7 +76,7 @@ def test_the_peak_changes_by_what_the_estimates_differ_by() -> None:
     now, then = (total(tensor_model_parallel_size=size, sequence_parallel=size > 1) for size in (2, 1))
     facts = measure(tensor_model_parallel_size=2, sequence_parallel=True)
     expected = (PEAK_BYTES + then - now) / DEVICE_BYTES
-    assert facts["memory_peak_half_tensor_parallel_ratio"] == (pytest.approx(expected), None)
+    assert facts["memory_peak_half_tensor_parallel_ratio"][0] == pytest.approx(expected)
     assert measure(tensor_model_parallel_size=2, peak=NO_LOG)["memory_peak_half_tensor_parallel_ratio"][0] is None
 
 
@@ -87,7 +89,8 @@ def test_the_peak_changes_by_what_the_estimates_differ_by() -> None:
     ],
 )
 def test_half_of_any_size_leaves_more_on_a_rank(fact: str, setting: str) -> None:
-    ratio, reason = measure(**{setting: 2})[fact]
+    size: dict[str, Any] = {setting: 2}
+    ratio, reason = measure(**size)[fact]
     assert reason is None
     assert isinstance(ratio, float)
     assert ratio > PEAK_BYTES / DEVICE_BYTES
@@ -103,7 +106,7 @@ def test_half_of_any_size_leaves_more_on_a_rank(fact: str, setting: str) -> None
 )
 def test_half_the_ranks_send_fewer_copies(dispatcher: str, ranks: int, sent: float) -> None:
     facts = measure(world=4, expert_model_parallel_size=ranks, moe_token_dispatcher_type=dispatcher)
-    assert facts["half_expert_sent_fraction"] == (pytest.approx(sent), None)
+    assert facts["half_expert_sent_fraction"][0] == pytest.approx(sent)
 
 
 def test_what_an_unknown_dispatcher_sends_is_not_known() -> None:
@@ -111,12 +114,12 @@ def test_what_an_unknown_dispatcher_sends_is_not_known() -> None:
 
 
 def test_a_tensor_parallel_group_of_two_hosts_becomes_two_stages() -> None:
-    sizes = {"world": 4, "tensor_model_parallel_size": 4, "num_layers": 4, "num_attention_heads": 4}
-    facts = measure(per_node=2, **sizes)  # type: ignore[arg-type]
+    sizes: dict[str, Any] = {"world": 4, "tensor_model_parallel_size": 4, "num_layers": 4, "num_attention_heads": 4}
+    facts = measure(per_node=2, **sizes)
     assert facts["nvlink_tensor_parallel_size"] == (2, None)
     assert facts["nvlink_tensor_pipeline_size"] == (2, None)
-    assert measure(per_node=2, **{**sizes, "num_layers": 3})["nvlink_tensor_pipeline_size"][0] is None  # type: ignore[arg-type]
-    assert measure(per_node=2, **sizes, global_batch_size=1)["nvlink_tensor_pipeline_size"][0] is None  # type: ignore[arg-type]
+    assert measure(per_node=2, **{**sizes, "num_layers": 3})["nvlink_tensor_pipeline_size"][0] is None
+    assert measure(per_node=2, **sizes, global_batch_size=1)["nvlink_tensor_pipeline_size"][0] is None
 
 
 def test_experts_that_fit_on_one_host_need_no_stages() -> None:
@@ -128,8 +131,13 @@ def test_experts_that_fit_on_one_host_need_no_stages() -> None:
 def test_experts_that_do_not_fit_get_as_many_more_stages_as_hosts_shared_them() -> None:
     full = measure(world=4, per_node=2, peak=known(DEVICE_BYTES), expert_model_parallel_size=4)
     assert full["nvlink_expert_pipeline_size"] == (2, None)
-    many = {"num_moe_experts": 8, "expert_model_parallel_size": 8, "num_layers": 8, "global_batch_size": 8}
+    many: dict[str, Any] = {
+        "num_moe_experts": 8,
+        "expert_model_parallel_size": 8,
+        "num_layers": 8,
+        "global_batch_size": 8,
+    }
     assert measure(world=8, per_node=1, peak=NO_LOG, **many)["nvlink_expert_pipeline_size"] == (8, None)
-    uneven = many | {"num_layers": 6}
+    uneven: dict[str, Any] = many | {"num_layers": 6}
     assert measure(world=8, per_node=1, peak=NO_LOG, **uneven)["nvlink_expert_pipeline_size"][0] is None
     assert measure(world=3, per_node=2, expert_model_parallel_size=3)["nvlink_expert_pipeline_size"][0] is None
