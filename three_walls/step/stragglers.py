@@ -184,43 +184,36 @@ def _within_a_stage(arrivals: Arrivals, pipeline: Pipeline | None) -> Arrivals:
 def _list_late_ranks(arrivals: Arrivals, steps: Steps, kernel_spread: Mapping[int, float]) -> list[LateRank]:
     """Ranks that are late by more than the median of their peers.
 
-    By chance every rank arrives last now and then; only lateness beyond that has its cause in the rank. A rank that
-    waits longer than it is late waits for one that was not captured, unless its GPU is shared, where transfers crawl.
+    By chance every rank arrives last now and then; only lateness beyond that has its cause in the rank.
     """
     rows = _measure_lateness(arrivals, steps).rows()
     late_ranks = []
-    lateness, spreads = PeerMedians(late_ns for _, late_ns, *_ in rows), PeerMedians(kernel_spread.values())
-    for rank_index, late_ns, waited_ns, step_ns, count in rows:
+    lateness, spreads = PeerMedians(late_ns for _, late_ns, _, _ in rows), PeerMedians(kernel_spread.values())
+    for rank_index, late_ns, step_ns, count in rows:
         peers_ns = lateness.without(late_ns)
         if peers_ns is not None and late_ns - peers_ns >= attribution_thresholds.MINIMUM_LATE_FRACTION * step_ns:
             spread = kernel_spread.get(rank_index)
-            late = LateRank(rank_index, round(late_ns), round(peers_ns), count, spread, spreads.without(spread))
-            if waited_ns <= late_ns or late.gpu_suspicion is GpuSuspicion.SHARED_GPU:
-                late_ranks.append(late)
+            peers_spread = spreads.without(spread)
+            late_ranks.append(LateRank(rank_index, round(late_ns), round(peers_ns), count, spread, peers_spread))
     return late_ranks
 
 
 def _measure_lateness(arrivals: Arrivals, steps: Steps) -> pl.DataFrame:
-    """Per rank: rank_index, late_ns, waited_ns and step_ns (medians over its kept steps), steps (number of kept ones).
+    """Per rank: rank_index, late_ns (median over its kept steps), step_ns (median), steps (number of kept ones).
 
-    waited_ns: what the calls at which it came last of the captured members, but not of all that are known, take beyond
-    the fastest call of their class. So long it may have waited itself.
     A rank is late from the arrival of the second-to-last member to its own. Calls of several streams can wait for the
     same delay, so the lateness of a step is the union of these stretches.
     """
-    beyond_ns = DURATION - DURATION.min().over("class")
-    last_at = arrivals.with_columns(waited_ns=pl.when("complete").then(0).otherwise(beyond_ns)).filter(
-        pl.col("kept") & (pl.col("last") == pl.col("rank_index"))
+    delays = arrivals.filter(pl.col("kept") & (pl.col("last") == pl.col("rank_index"))).select(
+        *STEP, start_ns="second_ns", end_ns="latest_ns"
     )
-    delays = last_at.select(*STEP, start_ns="second_ns", end_ns="latest_ns")
-    waited = last_at.group_by(STEP).agg(pl.col("waited_ns").sum())
-    per_step = merge_overlapping(delays, STEP).group_by(STEP).agg(late_ns=DURATION.sum()).join(waited, on=STEP)
+    per_step = merge_overlapping(delays, STEP).group_by(STEP).agg(late_ns=DURATION.sum())
     return (
         steps.filter("kept")
         .with_columns(step_ns=DURATION)
         .join(per_step, on=STEP, how="left")
         .group_by("rank_index", maintain_order=True)
-        .agg(pl.col("late_ns", "waited_ns").fill_null(0).median(), pl.col("step_ns").median(), steps=pl.len())
+        .agg(pl.col("late_ns").fill_null(0).median(), pl.col("step_ns").median(), steps=pl.len())
         .sort("rank_index")
     )
 

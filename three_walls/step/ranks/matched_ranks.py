@@ -118,7 +118,7 @@ def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> Arrivals:
 
     A call is resolved where all members are on one clock and their times fit a single collective. Waiting and transfer
     are split by latest arrival if it is resolved, else by shortest participant. Of members of which some were not
-    captured, the last is known, too: the others waited for it at least.
+    captured, the last is known where it takes less time than the others waited for it: it waited for none.
     """
     calls = clock.add_common_times(matched.calls)
     arrival = pl.col("common_start_ns")
@@ -129,6 +129,7 @@ def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> Arrivals:
         first_end_ns=pl.col("common_end_ns").min(),
         end_spread_ns=pl.col("common_end_ns").max() - pl.col("common_end_ns").min(),
         shortest_ns=DURATION.min(),
+        last_took_ns=DURATION.get(arrival.fill_null(0).arg_max()),
         has_clock=arrival.is_not_null().all(),
     )
     # No member leaves a collective before the last has arrived. Where the class can run in several groups, calls of
@@ -139,7 +140,8 @@ def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> Arrivals:
     fits = overlaps & (pl.col("sure") | leave_together)
     compared = (pl.lit(clock.is_resolved) & pl.col("has_clock") & fits).fill_null(value=False)
     by_arrival = (pl.col("latest_ns") - arrival).clip(lower_bound=0)
-    is_distinct = pl.col("latest_ns") - pl.col("second_ns") > clock.error_ns
+    lead_ns = pl.col("latest_ns") - pl.col("second_ns")
+    is_last = (lead_ns > clock.error_ns) & (pl.col("complete") | (lead_ns > pl.col("last_took_ns")))
     return (
         calls.join(per_instance, on="instance", maintain_order="left")
         .with_columns(resolved=compared & pl.col("complete"))
@@ -147,10 +149,10 @@ def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> Arrivals:
             wait_ns=pl.when("resolved")
             .then(pl.min_horizontal(by_arrival, DURATION))
             .otherwise(DURATION - pl.col("shortest_ns")),
-            last=pl.when(compared & is_distinct).then("last"),
+            last=pl.when(compared & is_last).then("last"),
         )
         .with_columns(transfer_ns=DURATION - pl.col("wait_ns"))
-        .drop("first_end_ns", "end_spread_ns", "shortest_ns", "has_clock")
+        .drop("first_end_ns", "end_spread_ns", "shortest_ns", "last_took_ns", "has_clock")
     )
 
 
