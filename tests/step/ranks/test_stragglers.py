@@ -113,10 +113,9 @@ def test_the_late_rank_is_named_whichever_peer_is_missing(tmp_path: Path, left_o
     assert [straggler.rank for straggler in report.stragglers] == ([] if left_out == 2 else [2])
 
 
-@pytest.mark.parametrize("missing", [Behaviour(starved_ns=4 * MS), Behaviour(slow=2.5)])
-def test_a_rank_that_waits_for_a_later_missing_one_is_not_blamed(tmp_path: Path, missing: Behaviour) -> None:
+def test_a_rank_that_waits_for_a_later_missing_one_is_not_blamed(tmp_path: Path) -> None:
     ranks = [USUAL, Behaviour(slow=1.5), USUAL]
-    assert analyze(simulate([*ranks, missing]).write(tmp_path / "missing")[:3]).stragglers == ()
+    assert analyze(simulate([*ranks, Behaviour(slow=2.5)]).write(tmp_path / "missing")[:3]).stragglers == ()
     healthy = simulate([*ranks, USUAL]).write(tmp_path / "healthy")
     assert [straggler.rank for straggler in analyze(healthy[:3]).stragglers] == [1]
 
