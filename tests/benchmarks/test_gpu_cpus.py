@@ -97,7 +97,7 @@ def test_lists_of_cpus_are_read_as_they_are_written(text: str) -> None:
 WORKER = """
 import os, sys
 from pathlib import Path
-folder = Path(sys.argv[2])
+folder = Path(sys.argv[3])
 names = ("RANK", "NCCL_P2P_DISABLE", "CUDA_DEVICE_MAX_CONNECTIONS", "KEPT")
 (folder / "found").write_text(repr(([os.environ.get(name) for name in names], sorted(os.sched_getaffinity(0)))))
 """

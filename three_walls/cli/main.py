@@ -29,7 +29,7 @@ SUMMARIES = {
     "render": "Make any format again from REPORT, a report.json or its directory.",
     "rules": "List, show, check and test the rules; write a new one.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
-    "verify": "Check that OVERRIDES apply and that the run they make is valid.",
+    "verify": "Check that overrides apply and that the run they make is valid.",
     "whatif": "Predict the step of TRACES after changes, all taken together.",
 }
 """Command -> the first sentence of its help. A command is the function ``<name>_command`` in the module of its name,

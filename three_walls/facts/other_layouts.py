@@ -165,7 +165,7 @@ def memory_peak_half_expert_parallel_ratio(peak_with: PeakWith, half_expert_para
     return peak_with(expert_model_parallel_size=half_expert_parallel_size)
 
 
-@fact("ratio", "the peak with tensor parallelism inside NVLink over device memory")
+@fact("ratio", "NVLink-sized tensor groups' peak over device memory")
 def memory_peak_nvlink_tensor_ratio(
     peak_with: PeakWith, nvlink_tensor_parallel_size: int, nvlink_tensor_pipeline_size: int
 ) -> Measurement[float]:
@@ -177,7 +177,7 @@ def memory_peak_nvlink_tensor_ratio(
     )
 
 
-@fact("ratio", "the peak with expert groups inside NVLink over device memory")
+@fact("ratio", "NVLink-sized expert groups' peak over device memory")
 def memory_peak_nvlink_expert_ratio(
     run: RunView, peak_with: PeakWith, nvlink_expert_pipeline_size: int
 ) -> Measurement[float]:

@@ -162,7 +162,7 @@ def gemm_ns(step: StepView) -> int:
     return step.owned_ns("gemm", "grouped_gemm")
 
 
-@duration("normalization time per step", share="normalization")
+@duration("normalization time per step", share="time in normalization")
 def norm_ns(step: StepView) -> int:
     """Time per step that layer and RMS normalization take."""
     return step.owned_ns("norm")

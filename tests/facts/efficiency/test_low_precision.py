@@ -22,6 +22,10 @@ assert H200 is not None
 ROUND = replace(H200, memory_bytes_per_s=1000, bf16_dense_flops=30_000)
 
 
+NAMES = {1: "transformer_engine::detail::multi_padding_kernel", 2: "multi_unpadding_kernel<4>", 3: "padding_of_others"}
+KERNELS = pl.DataFrame(
+    {"kind": ["kernel"] * 3, "name_id": [1, 2, 3], "start_ns": [0, 10, 20], "end_ns": [3, 14, 90]},
+)
 UPDATE = pl.DataFrame({"part": ["optimizer", "loss"], "start_ns": [0, 20], "end_ns": [14, 90]})
 
 
@@ -31,7 +35,7 @@ def measure(
     reached: Measurement[FactValue] = missing("no GEMM ran") if efficiency is None else known(efficiency)
     run = run_view(config, gpu)
     given = {"labelled_step": update, "gemm_efficiency_fraction": reached}
-    found = views.measure(low_precision, run=run, step=step_view(run=run), **given)
+    found = views.measure(low_precision, run=run, step=step_view(KERNELS, run=run, names=NAMES), **given)
     return {name: reason if value is None else value for name, (value, reason) in found.items()}
 
 
@@ -86,3 +90,7 @@ def test_weights_of_the_first_and_the_last_layer_may_stay_as_they_are() -> None:
 
 def test_without_an_optimizer_no_casts_are_counted_against_it() -> None:
     assert "optimizer" in str(measure(toy(), update=UPDATE.clear())["weight_casts_ratio"])
+
+
+def test_padding_of_tokens_is_told_by_the_names_of_its_kernels() -> None:
+    assert measure(toy())["token_padding_ns"] == 3 + 4
