@@ -60,10 +60,9 @@ def test_two_slow_ranks_do_not_hide_each_other(tmp_path: Path) -> None:
 def test_a_slow_rank_does_not_represent_a_group_that_was_captured_in_part(tmp_path: Path) -> None:
     ranks = [USUAL, Behaviour(slow=1.5), USUAL, USUAL]
     report = analyze(simulate(ranks, world=8, group=8, layers=6).write(tmp_path / "slow"))
-    assert report.stragglers == ()
+    assert [straggler.rank for straggler in report.stragglers] == [1]
     assert report.budget_of.endswith("the median of 3 healthy ranks; rank 1 is slow")
-    (warning,) = [each.message for each in report.warnings if each.code == "slow-kernels"]
-    assert warning.startswith("Rank 1 takes 1.50 times as long as its peers for the same kernels")
+    assert "slow-kernels" not in {each.code for each in report.warnings}  # the verdict names it, with what it costs
     even = analyze(simulate([USUAL] * 4, world=8, group=8, layers=6).write(tmp_path / "even"))
     assert "slow-kernels" not in {each.code for each in even.warnings}
 
@@ -195,9 +194,8 @@ def test_only_ranks_of_the_slow_ranks_stage_are_its_peers(tmp_path: Path) -> Non
 def test_a_rank_that_shares_its_gpu_does_not_represent_a_group_that_was_captured_in_part(tmp_path: Path) -> None:
     run = simulate([Behaviour(shared=3.0), USUAL, USUAL], world=6, group=6, layers=6)
     report = analyze(run.write(tmp_path))
-    assert report.stragglers == ()
+    assert [straggler.likely_reason for straggler in report.stragglers] == ["shared_gpu"]
     assert report.budget_of.endswith("the median of 2 healthy ranks; rank 0 is slow")
-    assert "shared-gpu" in {warning.code for warning in report.warnings}
 
 
 def test_a_single_rank_on_a_shared_gpu_is_warned_of(tmp_path: Path) -> None:
@@ -206,3 +204,12 @@ def test_a_single_rank_on_a_shared_gpu_is_warned_of(tmp_path: Path) -> None:
     assert "capture its peers" in warning.message
     alone = simulate([Behaviour(slow=1.5)], world=4, group=4, layers=6).write(tmp_path / "alone")
     assert "shared-gpu" not in {each.code for each in analyze(alone).warnings}
+
+
+def test_a_rank_that_is_slow_by_less_than_its_calls_take_is_warned_of_by_its_kernels(tmp_path: Path) -> None:
+    """So little that a missing rank might be as late: its price is not known."""
+    ranks = [USUAL, Behaviour(slow=1.25), USUAL, USUAL]
+    report = analyze(simulate(ranks, world=8, group=8, layers=6).write(tmp_path))
+    assert report.stragglers == ()
+    (warning,) = [each.message for each in report.warnings if each.code == "slow-kernels"]
+    assert warning.startswith("Rank 1 takes 1.25 times as long as its peers for the same kernels")

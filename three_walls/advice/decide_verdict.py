@@ -104,7 +104,7 @@ def decide_verdict(
     base = (heal(culprit.ranks),) if healed_ns < now_ns else ()
     replayed = _replay(replace(replays, base=base), without_culprit(facts))
     if _holds_back(healed, replayed):
-        if base:  # one number everywhere: what the plan's first entry gains
+        if _is_shown(healed.saved_ns):  # one number everywhere: what the plan's first entry gains
             culprit = replace(culprit, cost_ns=healed.saved_ns, step_without_it_ns=healed_ns)
         verdict = _judge(facts, culprit, replayed)
     else:
