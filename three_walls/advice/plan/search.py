@@ -213,8 +213,10 @@ class Search:
 
     def _list_values(self, name: str) -> Iterator[Finding]:
         """The rule as judged now; then, while its own edits make it propose a further value that is known to be
-        allowed, with that one: twice the micro-batch, four times, ..."""
+        allowed, with that one: twice the micro-batch, four times, ... What only a person can confirm is asked of the
+        first value already."""
         rule, facts = self.rules[name], self.facts
+        checked = {key for key, requirement in rule.requires.items() if requirement.check}
         edits: dict[str, FactValue] = {}
         first: Finding | None = None
         while True:
@@ -223,7 +225,8 @@ class Search:
                 if not edits:
                     self.left_out[name] = reason
                 return
-            if edits and (finding.confirm_first or {fact_of(edit) for edit in finding.edits} != edits.keys()):
+            is_unknown = any(note.name in checked for note in finding.confirm_first)
+            if edits and (is_unknown or {fact_of(edit) for edit in finding.edits} != edits.keys()):
                 return
             first = first or finding
             yield replace(finding, reason=first.reason)
