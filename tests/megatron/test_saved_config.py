@@ -117,20 +117,6 @@ def test_an_object_in_place_of_a_value_is_left_out_with_a_warning() -> None:
     assert found.warnings == ("run_config.yaml: model.num_layers: expected a value, found an object; left out",)
 
 
-def test_keys_that_no_release_has_are_named_without_their_values() -> None:
-    found = read("model: {num_layers: 2, moe_permut_fusion: sesame, moe_permute_fusion: true}\ndpp: {x: 1}")
-    assert found.warnings == (
-        "run_config.yaml: keys that no known class has, and that are not read: dpp, dpp.x, model.moe_permut_fusion",
-    )
-    many = "\n".join(f"  field_{number}: 1" for number in range(9))
-    assert read(f"model:\n  num_layers: 2\n{many}").warnings[0].endswith("model.field_5 and 3 more")
-
-
-def test_keys_of_sections_that_may_hold_any_and_of_other_releases_are_not_named() -> None:
-    assert read("model: {num_layers: 2}\nenv_vars: {FOO: 1}\ndataset: {of_my_own: 1}").warnings == ()
-    assert read("model: {num_layers: 2, moe_use_legacy_grouped_gemm: false, moe_paged_stash: true}").warnings == ()
-
-
 def test_the_transformer_below_the_model_is_read() -> None:
     assert values("model: {transformer: {num_moe_experts: 128}, vocab_size: 9}")["num_moe_experts"] == 128
 

@@ -12,6 +12,7 @@ import re
 import polars as pl
 
 from three_walls.facts.run_layout import UNKNOWN_GPU
+from three_walls.layers.labels import LabelledOperations
 from three_walls.lib.declare import duration, fact
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.megatron.count_flops import STEP_PER_FORWARD, count_forward, projection_weights
@@ -24,6 +25,12 @@ from three_walls.tables.model_parts import OPTIMIZER
 
 BYTES_PER_VALUE = 2
 """Of bf16 and fp16."""
+UPDATED_WEIGHT_CAST_NS = 0.07
+"""Per weight on a Hopper GPU, by weights of three sizes (te-wide-fp8-current-scaling): 0.070, 0.070 and 0.074.
+
+Transformer Engine casts an optimizer's flat shard with a kernel that transposes tiles of 128 rows, of which one is
+filled (transformer_engine/pytorch/tensor/utils.py). Most threads idle, so it is as slow on memory of any bandwidth.
+"""
 _PADDING = re.compile("multi_(un)?padding_kernel")
 """Transformer Engine's kernels that pad the tokens of each expert, and take the padding away."""
 

@@ -15,7 +15,7 @@ from three_walls.report.markdown_report import render_markdown
 from three_walls.report.report import Report
 from three_walls.report.sections.verdict import describe_run
 from three_walls.report.sections.waits import ranks
-from three_walls.step.survey import survey_thresholds
+from three_walls.step.survey import rank_survey
 from three_walls.trace import read_inputs
 from three_walls.trace.run_request import RunRequest
 

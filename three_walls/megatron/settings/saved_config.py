@@ -8,7 +8,6 @@ schedule, which shows whether it has run.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +26,6 @@ from three_walls.tables.config_keys import ConfigKey, config_keys
 _WHOLE = ("model", "train", "optimizer", "ddp")
 """Sections that a whole configuration has. Only a whole one is evidence of a release."""
 _OBJECTS = {"comm_overlap": "CommOverlapConfig", "mixed_precision": "MixedPrecisionConfig"}
-_OPEN_SECTIONS = ("env_vars", "dataset", "peft", "tokenizer")
-_FIELD = re.compile(r"[a-z]\w{0,60}(\.[a-z]\w{0,60})?", re.ASCII | re.IGNORECASE)
-"""A section or a field; ``_target_`` and what names no field are left out."""
-_INNER_MODEL = "model.transformer"
-_SHOWN_NAMES = 6
-"""This many names of unknown keys are shown."""
 _SET_BY_VALIDATE = ("scheduler.wd_incr_steps", "scheduler.lr_decay_steps", "comm_overlap.data_parallel_size")
 CONFIG_NAME = "run_config.yaml"
 EXPECTED = f"Megatron-Bridge's configuration as YAML ({CONFIG_NAME})"
@@ -74,8 +67,6 @@ def read_dump(text: str, source: str, shown_as: str) -> SourceSettings:
     data_parallel_size = as_size(config.get("comm_overlap.data_parallel_size"))
     if data_parallel_size:
         builder.sizes["data_parallel_size"] = ConfigValue(data_parallel_size, source)
-    if note := describe_unknown(root):
-        builder.warnings.append(note)
     settings = builder.build("bridge", is_settled, warnings_begin=f"{shown_as}: ")
     if unknown := list_unknown_paths(config):
         warning = f"{shown_as}: {describe_unknown_paths(unknown)}"
@@ -114,25 +105,6 @@ def infer_release(paths: Collection[str]) -> tuple[str | None, str]:
     return None, "none of its keys belongs to one release"
 
 
-def describe_unknown(root: Mapping[str, Any]) -> str:
-    """The keys of a configuration that no known release has; empty where there are none."""
-    unknown = sorted(_find_unknown(root))
-    more = f" and {len(unknown) - _SHOWN_NAMES} more" if len(unknown) > _SHOWN_NAMES else ""
-    listed = ", ".join(unknown[:_SHOWN_NAMES])
-    return f"keys that no known class has, and that are not read: {listed}{more}" if unknown else ""
-
-
-def _find_unknown(root: Mapping[str, Any]) -> Iterator[str]:
-    """Sections and fields of no known release; a section whose class differs from run to run may have any field."""
-    known = {*_known_paths(), _INNER_MODEL}
-    for section, entries in root.items():
-        names = entries if isinstance(entries, dict) and section not in _OPEN_SECTIONS else ()
-        for path in (section, *(f"{section}.{name}" for name in names)):
-            is_plain = _FIELD.fullmatch(path) is not None and path not in known
-            if is_plain and not any(bridge_schema(release).find(path) for release in reversed(known_releases())):
-                yield path
-
-
 def _known_paths() -> Iterator[str]:
     for key in config_keys().keys.values():
         if key.bridge is not None:
@@ -145,7 +117,7 @@ def _by_path(root: Mapping[str, Any]) -> dict[str, Any]:
     for section, entries in root.items():
         if isinstance(entries, dict):
             by_path.update({f"{section}.{name}": value for name, value in entries.items()})
-    inner = by_path.get(_INNER_MODEL)
+    inner = by_path.get("model.transformer")
     if isinstance(inner, dict):
         for name, value in inner.items():
             by_path.setdefault(f"model.{name}", value)
