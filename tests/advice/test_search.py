@@ -86,7 +86,7 @@ def test_values_are_tried_as_far_as_the_requirements_hold() -> None:
     assert ("size 8",) not in predictor.asked_likely
 
 
-def test_a_further_value_that_only_a_reader_can_confirm_is_not_tried() -> None:
+def test_a_further_value_of_which_it_is_not_known_that_it_is_allowed_is_not_tried() -> None:
     def without_peak(settings: Mapping[str, FactValue]) -> Mapping[str, Fact]:
         known = facts_after(settings)
         unknown = Fact("memory_peak_larger_micro_batch_ratio", None, "ratio", missing_reason="no log")
@@ -95,6 +95,14 @@ def test_a_further_value_that_only_a_reader_can_confirm_is_not_tried() -> None:
     predictor = step_by_size(size2=700, size4=300)
     _, (step,) = plan_of([LARGER], predictor, run_of_one_sample(), changes_of_sizes(), facts_after=without_peak)
     assert step.edits[0].to == 2
+
+
+def test_what_only_a_person_can_confirm_is_asked_of_the_first_value_and_keeps_no_further_one() -> None:
+    asks = replace(LARGER, requires={**LARGER.requires, "asked": requirement("asked", confirm="a person agrees")})
+    predictor = step_by_size(size2=700, size4=300, size8=400)
+    _, (step,) = plan_of([asks], predictor, run_of_one_sample(), changes_of_sizes(), facts_after=facts_after)
+    assert step.edits[0].to == 4
+    assert [note.name for note in step.finding.confirm_first] == ["asked"]
 
 
 def test_a_value_that_stays_the_same_ends_the_search() -> None:
