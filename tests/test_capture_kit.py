@@ -69,7 +69,10 @@ WORKER = """
 import json, sys, time
 from pathlib import Path
 folder = Path(sys.argv[3])
-(folder / "ready").write_text("forks")
+def write(name, text):
+    (folder / "half").write_text(text)
+    (folder / "half").rename(folder / name)
+write("ready", "forks")
 number = 0
 while not (folder / "stop").exists():
     job_file = folder / f"job{number}.json"
@@ -86,7 +89,7 @@ while not (folder / "stop").exists():
         lines.append(f" elapsed time per iteration (ms): {ms}.0 |")
     fails = setting.get("fail") == "true"
     Path(job["log"]).write_text("ValueError: told to fail" if fails else "\\n".join(lines))
-    (folder / f"status{number}").write_text(str(int(fails)))
+    write(f"status{number}", str(int(fails)))
     number += 1
 """
 
@@ -150,6 +153,21 @@ def test_every_round_runs_every_edit_between_bases(kit_folder: kit.Path) -> None
 def test_the_edits_of_a_base_that_fails_do_not_run(kit_folder: kit.Path) -> None:
     runs = measure(kit_folder, "{overrides: [fail=true], edits: [{name: fast, overrides: [fast=true]}]}")
     assert runs == [(None, None)]
+
+
+def test_workers_that_cannot_fork_are_ended_too(kit_folder: kit.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (kit_folder / "worker.py").write_text(WORKER.replace('"forks"', '"once"'))
+    made: list[kit.Workers] = []
+
+    def record(*arguments: object) -> kit.Workers:
+        made.append(workers_of(*arguments))
+        return made[-1]
+
+    workers_of = kit.Workers
+    monkeypatch.setattr(kit, "Workers", record)
+    measure(kit_folder, "{overrides: [fail=true], edits: [{name: fast, overrides: [fast=true]}]}")
+    assert len(made) > 1
+    assert all(process.poll() is not None for workers in made for process in workers.processes)
 
 
 def test_an_edit_that_fails_ends_nothing(kit_folder: kit.Path) -> None:

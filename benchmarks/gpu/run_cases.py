@@ -184,6 +184,7 @@ class Workers:
                 process.wait(wait_s)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
 
     def _each(self) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
         return zip(self.folders, self.processes, strict=True)
@@ -202,6 +203,7 @@ class Supply:
 
     def __init__(self, case: Case, folder: Path, pins: Pins, ahead: int = 2) -> None:
         self._case, self._folder, self._pins, self._made = case, folder, pins, 0
+        self._taken: list[Workers] = []
         self._waiting: list[Workers] = [self._make()]
         self._ahead = 1 if self._waiting[0].can_fork else ahead
 
@@ -210,10 +212,11 @@ class Supply:
             return self._waiting[0]
         while len(self._waiting) <= self._ahead:
             self._waiting.append(self._make())
-        return self._waiting.pop(0)
+        self._taken.append(self._waiting.pop(0))
+        return self._taken[-1]
 
     def stop(self) -> None:
-        for workers in self._waiting:
+        for workers in self._taken + self._waiting:
             workers.stop()
 
     def _make(self) -> Workers:
