@@ -146,7 +146,7 @@ def ask(edit: Edit) -> dict[str, Any]:
     stated = (override.lstrip("+").split("=", 1) for override in edit.overrides)
     settings = [f"{path.split('.')[-1]}={value}" for path, value in stated]
     settings += [f"env_vars.{name}={value}" for name, value in edit.environment.items()]
-    return {"set": settings} if settings else {}
+    return {"set": list(dict.fromkeys(settings))} if settings else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from tests.paths import SAMPLES
 from three_walls.advice.format.load_rules import load_rules
 from three_walls.bridge.tuned_recipes import tuned_recipes
+from three_walls.capture.scrub.texts import is_public_variable
 from three_walls.facts.sheet import DEFINITIONS
+from three_walls.facts.transport import nccl_transport
 from three_walls.lib.resources import RULES_DIR
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.trace.launch_record import launch_environment, unquote
@@ -179,6 +181,14 @@ def test_what_the_rules_set_may_be_shown() -> None:
     ]
     assert edits
     assert [edit for edit in edits if not allowed_variables().shows(edit.key, str(edit.to))] == []
+
+
+def test_what_the_rules_set_or_nccl_is_kept_from_by_stays_in_a_scrubbed_capture() -> None:
+    rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
+    names = {edit.key for rule in rules for edit in rule.edits if edit.kind == "env"}
+    names |= {choice.variable for choice in (*nccl_transport().disabling, *nccl_transport().forcing)}
+    assert "NCCL_P2P_DISABLE" in names
+    assert [name for name in sorted(names) if not is_public_variable(name)] == []
 
 
 @given(st.sampled_from(sorted(REAL)), st.text(max_size=40))

@@ -227,9 +227,15 @@ def read_user_settings(words: Iterable[str]) -> SourceSettings:
     return settings.build(is_settled=True)
 
 
+def _key_of_field(name: str) -> ConfigKey | None:
+    """The key of a Bridge path that ends with ``name``, where all such paths hold one key."""
+    found = {key.name: key for path, key in keys_by_path().items() if path.rpartition(".")[2] == name}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
 def _set_user_value(override: Override, settings: SettingsBuilder) -> None:
     table = config_keys()
-    key = table.keys.get(override.path) or keys_by_path().get(override.path)
+    key = table.keys.get(override.path) or keys_by_path().get(override.path) or _key_of_field(override.path)
     if key is None:
         known = [*table.keys, *keys_by_path()]
         raise UsageError(
