@@ -312,9 +312,12 @@ def _release_of(paths: Mapping[str, Any]) -> str | None:
 
 
 def _places_of(key: ConfigKey, schema: BridgeSchema) -> Iterator[str]:
-    """Where the configuration holds a key, and where Bridge copies it to."""
+    """Where the configuration holds a key, and where Bridge copies it to. An older name of the same section stays unset:
+    Bridge lets it decide over the newer one, so an override of that would change nothing."""
     assert key.bridge is not None
-    yield from (*key.bridge.paths, *key.bridge.also_read, *key.bridge.in_force)
+    sections = {path.partition(".")[0] for path in key.bridge.paths}
+    copied_to = (path for path in key.bridge.also_read if path.partition(".")[0] not in sections)
+    yield from (*key.bridge.paths, *copied_to, *key.bridge.in_force)
     names = {path.rpartition(".")[2] for path in key.bridge.paths} or {key.name}
     for name in names:
         yield from schema.model_paths.get(name, ())

@@ -20,7 +20,9 @@ from three_walls.megatron.model_shape import ModelShape
 from three_walls.megatron.parallel_layout import CompleteLayout
 from three_walls.step.intervals import DURATION
 from three_walls.step.step_view import StepView
-from three_walls.tables.hardware import BF16
+from three_walls.tables.buckets import GEMM_CATEGORIES
+from three_walls.tables.hardware import BF16, FP8
+from three_walls.tables.kernel_names import precision_of_kernel
 from three_walls.tables.model_parts import OPTIMIZER
 
 BYTES_PER_VALUE = 2
@@ -40,6 +42,17 @@ def token_padding_ns(step: StepView) -> int:
     """Time per step that Transformer Engine's kernels take that pad the tokens of each expert for low precision."""
     padding = [number for number, name in step.trace.names.items() if _PADDING.search(name)]
     return int(step.kernels.filter(pl.col("name_id").is_in(padding)).select(DURATION).sum().item())
+
+
+@fact("ratio", "casts against GEMMs in FP8")
+def casts_to_fp8_gemms_ratio(step: StepView, quantize_ns: int) -> Measurement[float]:
+    """Time that casts to FP8, their scales and their transposes take, over the time of the GEMMs whose kernels have
+    factors in FP8."""
+    gemms = step.kernels.filter(pl.col("category").is_in(list(GEMM_CATEGORIES))).select("name_id", DURATION.alias("ns"))
+    names = gemms["name_id"].drop_nulls().unique()
+    in_fp8 = [number for number in names if precision_of_kernel(step.trace.names.get(number, ""), None) == FP8]
+    fp8_ns = int(gemms.filter(pl.col("name_id").is_in(in_fp8))["ns"].sum())
+    return known(quantize_ns / fp8_ns) if fp8_ns else missing("no GEMM of the step is known to run in FP8")
 
 
 @fact("fraction", "time to read the linear layers' inputs")

@@ -22,20 +22,36 @@ assert H200 is not None
 ROUND = replace(H200, memory_bytes_per_s=1000, bf16_dense_flops=30_000)
 
 
-NAMES = {1: "transformer_engine::detail::multi_padding_kernel", 2: "multi_unpadding_kernel<4>", 3: "padding_of_others"}
+NAMES = {
+    1: "transformer_engine::detail::multi_padding_kernel",
+    2: "multi_unpadding_kernel<4>",
+    3: "padding_of_others",
+    4: "nvjet_sm90_qqtst_128x128_128x6_1x2_h_bz_TNT",
+    5: "nvjet_sm90_tst_128x128_64x6_1x2_h_bz_TNT",
+}
 KERNELS = pl.DataFrame(
-    {"kind": ["kernel"] * 3, "name_id": [1, 2, 3], "start_ns": [0, 10, 20], "end_ns": [3, 14, 90]},
+    {
+        "kind": ["kernel"] * 5,
+        "category": ["quantize", "quantize", "elementwise", "gemm", "gemm"],
+        "name_id": [1, 2, 3, 4, 5],
+        "start_ns": [0, 10, 20, 100, 200],
+        "end_ns": [3, 14, 90, 120, 290],
+    },
 )
 UPDATE = pl.DataFrame({"part": ["optimizer", "loss"], "start_ns": [0, 20], "end_ns": [14, 90]})
 
 
 def measure(
-    config: RunConfig, gpu: GpuModel | None = ROUND, efficiency: float | None = 0.5, update: pl.DataFrame = UPDATE
+    config: RunConfig,
+    gpu: GpuModel | None = ROUND,
+    efficiency: float | None = 0.5,
+    update: pl.DataFrame = UPDATE,
+    kernels: pl.DataFrame = KERNELS,
 ) -> dict[str, FactValue]:
     reached: Measurement[FactValue] = missing("no GEMM ran") if efficiency is None else known(efficiency)
     run = run_view(config, gpu)
-    given = {"labelled_step": update, "gemm_efficiency_fraction": reached}
-    found = views.measure(low_precision, run=run, step=step_view(KERNELS, run=run, names=NAMES), **given)
+    given = {"labelled_step": update, "quantize_ns": known(14), "gemm_efficiency_fraction": reached}
+    found = views.measure(low_precision, run=run, step=step_view(kernels, run=run, names=NAMES), **given)
     return {name: reason if value is None else value for name, (value, reason) in found.items()}
 
 
@@ -94,3 +110,12 @@ def test_without_an_optimizer_no_casts_are_counted_against_it() -> None:
 
 def test_padding_of_tokens_is_told_by_the_names_of_its_kernels() -> None:
     assert measure(toy())["token_padding_ns"] == 3 + 4
+
+
+def test_casts_are_compared_with_the_gemms_that_run_in_fp8_alone() -> None:
+    assert measure(toy())["casts_to_fp8_gemms_ratio"] == 14 / 20
+
+
+def test_without_gemms_in_fp8_no_casts_are_compared() -> None:
+    in_bf16 = KERNELS.filter(pl.col("name_id") != 4)
+    assert "known to run in FP8" in str(measure(toy(), kernels=in_bf16)["casts_to_fp8_gemms_ratio"])
