@@ -151,11 +151,11 @@ def test_the_preset_backend_was_not_chosen(backend: str | None, source: str, rep
     assert derive_layout(run, H200)["flex_backend_is_chosen"] == (representative, None)
 
 
-@pytest.mark.parametrize(("padded", "stash", "static"), [(True, None, True), (False, True, True), (False, None, False)])
-def test_experts_have_static_shapes_when_padded_or_with_a_paged_stash(
-    padded: bool, stash: bool | None, static: bool
+@pytest.mark.parametrize(("padded", "budget", "static"), [(True, None, True), (False, 1.5, True), (False, None, False)])
+def test_experts_have_static_shapes_when_padded_or_with_a_budget_of_tokens(
+    padded: bool, budget: float | None, static: bool
 ) -> None:
-    known = {"moe_pad_expert_input_to_capacity": padded, "moe_paged_stash": stash}
+    known = {"moe_pad_expert_input_to_capacity": padded, "moe_expert_rank_capacity_factor": budget}
     run = RunConfig({key: ConfigValue(value, "test") for key, value in known.items()})
     assert derive_layout(run, H200)["expert_shapes_are_static"] == (static, None)
 

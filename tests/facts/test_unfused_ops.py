@@ -20,6 +20,7 @@ from three_walls.step.step_view import StepView
 STEP = (0, 1000)
 STARVED = mask_of(["launch_starved"], LABELS)
 CONFIG = toy()  # hidden 8, 4 heads of 2 channels in 2 groups, 4 experts, 2 of them per token
+UNLABELLED = pl.DataFrame({"pass": [None]})
 TURNED = "aten::mul, op_id = 1, sizes = [[16, 1, 4, 2], [16, 1, 1, 2]]"
 
 
@@ -34,10 +35,12 @@ def slices(*rows: tuple[int, int, int]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "active": pl.Int64}, orient="row")
 
 
-def measure_step(step: StepView, operators: Operators) -> dict[str, tuple[FactValue, str | None]]:
+def measure_step(
+    step: StepView, operators: Operators, labelled_step: pl.DataFrame = UNLABELLED
+) -> dict[str, tuple[FactValue, str | None]]:
     """Without a log, which would take a share of the launch-starved time."""
     log = {"launch_starved_ns": 1000, "launch_starved_recoverable_ns": 1000}
-    return views.measure(unfused_ops, step=step, run=step.run, operators=operators, **log)
+    return views.measure(unfused_ops, step=step, run=step.run, operators=operators, labelled_step=labelled_step, **log)
 
 
 def measure(
@@ -156,6 +159,8 @@ def test_a_barrier_is_the_sum_of_one_element_with_nothing_computing() -> None:
 
 def test_without_ranges_of_operators_nothing_is_known_rather_than_zero() -> None:
     found = measure(operations(("elementwise", 5, 100, 130)), ("training_step_3", 0, 10))
+    for name in ("activation_ns", "activation_fraction"):  # labels name it, not operators
+        assert "told apart" in str(found.pop(name))
     assert all("no ranges of PyTorch's operators" in str(reason) for reason in found.values())
 
 
@@ -240,3 +245,21 @@ def test_on_a_real_trace_the_parts_fit_into_the_pointwise_work_that_they_are_par
         facts.number("permute_ns") or 0
     )
     assert facts.number("rope_ns") == (parts["rope"] or 0) + (facts.number("rope_launch_starved_ns") or 0)
+
+
+def test_activations_are_the_pointwise_work_of_experts_and_mlps_that_has_no_other_name() -> None:
+    labelled = pl.DataFrame(
+        [
+            ("experts", "expert", "elementwise", None, 7),
+            ("router", "shared_expert", "elementwise", None, 11),
+            ("mlp", None, "elementwise", None, 13),
+            ("experts", "expert", "elementwise", "wgrad_accumulation", 100),
+            ("experts", "expert", "quantize", None, 100),
+            ("attention", None, "elementwise", None, 100),
+        ],
+        schema=["module", "part", "category", "operator", "end_ns"],
+        orient="row",
+    ).with_columns(pl.lit(0).alias("pass"), start_ns=pl.lit(0))
+    step = step_view(operations(), slices(), run_view(CONFIG), STEP)
+    assert measure_step(step, nest(), labelled)["activation_ns"] == (7 + 11 + 13, None)
+    assert "told apart" in str(measure_step(step, nest())["activation_ns"])

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from three_walls.tables.bridge_releases import bridge_releases, bridge_schema
+from three_walls.tables.bridge_releases import bridge_releases, bridge_schema, known_releases
+from three_walls.tables.config_keys import config_keys
 
 SCHEMAS = {"0.3": "0.3.1", "0.4": "0.4.2", "0.5": "0.5.1", "0.6": "0.6.2", "main": "main"}
 
@@ -31,3 +32,8 @@ def test_a_key_went_after_the_last_release_that_has_it(older: str, newer: str) -
 
 def test_every_release_has_a_schema() -> None:
     assert [release.name for release in bridge_releases()] == list(SCHEMAS)
+
+
+def test_the_key_lists_the_precision_recipes_of_all_releases() -> None:
+    recipes = {name for release in known_releases() for name in bridge_schema(release).precision_recipes}
+    assert {*config_keys().keys["mixed_precision"].values} == {"MixedPrecisionConfig", *recipes}

@@ -19,7 +19,12 @@ def plan_edits(edits: Iterable[Edit], facts: FactSheet) -> tuple[PlannedEdit, ..
     Raises ValueError if the ``only_if`` of two edits of a key hold at once.
     """
     resolved = (_resolve(edit, facts) for edit in _select_per_key(edits, facts))
-    return tuple(edit for edit in resolved if not is_set(fact_of(edit), edit.to, facts))
+    return tuple(edit for edit in resolved if _empties_unset(edit) or not is_set(fact_of(edit), edit.to, facts))
+
+
+def _empties_unset(edit: PlannedEdit) -> bool:
+    """Whether the edit asks for an empty list where none is set: code that takes its elements fails without one."""
+    return edit.to == () and edit.from_value is None and not edit.relative
 
 
 def settings_as_edits(settings: Mapping[str, ConfigData], facts: FactSheet) -> tuple[PlannedEdit, ...]:

@@ -181,10 +181,11 @@ def nvlink_domain_ranks_count(run: RunView) -> Measurement[int]:
     if_false="The number of rows that experts process changes from step to step",
 )
 def expert_shapes_are_static(run: RunView) -> Measurement[bool]:
-    """Whether experts work on a fixed number of rows: padded to their capacity, or with a paged stash."""
-    # A release without the paged stash does not state that setting.
+    """Whether experts work on a fixed number of rows: padded to their capacity, or with a budget of tokens per rank."""
+    # A release without the budget does not state that setting.
     config = run.config
-    if config.get("moe_pad_expert_input_to_capacity") is True or config.get("moe_paged_stash") is True:
+    has_budget = config.get("moe_expert_rank_capacity_factor") is not None
+    if config.get("moe_pad_expert_input_to_capacity") is True or has_budget:
         return known(True)
     if not config.knows("moe_pad_expert_input_to_capacity"):
         return unstated("moe_pad_expert_input_to_capacity")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from three_walls.facts.step_facts import HOST_LAUNCHES
+from three_walls.layers.labels import LabelledOperations
 from three_walls.layers.operator_sequences import FusedPart, is_operator
 from three_walls.layers.unfused_work import FOUND_IN_ORDER, UnfusedOperations, UnfusedWork
 from three_walls.lib.declare import artifact, duration, fact
@@ -18,7 +19,17 @@ from three_walls.step.ownership import LABELS
 from three_walls.step.step_tables import Slices
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
-from three_walls.tables.model_parts import BARRIER, BIAS_DROPOUT_ADD, LOSS, ROPE, ROUTER_TOPK, WGRAD_ACCUMULATION
+from three_walls.tables.model_parts import (
+    BARRIER,
+    BIAS_DROPOUT_ADD,
+    EXPERT,
+    LOSS,
+    MLP,
+    ROPE,
+    ROUTER_TOPK,
+    SHARED_EXPERT,
+    WGRAD_ACCUMULATION,
+)
 from three_walls.tables.nvtx_ranges import torch_operators
 
 _OPS = (ROPE, LOSS, WGRAD_ACCUMULATION, ROUTER_TOPK, BIAS_DROPOUT_ADD)
@@ -269,3 +280,18 @@ def _launch_starved_time(op: str, operations: UnfusedOperations, slices: Slices)
         )
     )
     return int(next_started.filter(pl.col("operator") == op)["ns"].sum())
+
+
+@duration("activation function time per step", share="activation functions")
+def activation_ns(labelled_step: LabelledOperations) -> Measurement[int]:
+    """Time per step that pointwise kernels take between the GEMMs of experts and dense MLPs: the activation function, its
+    gate, and the probabilities of the router that it is multiplied by.
+
+    Not the same as: Work that is named otherwise, such as the accumulation of weight gradients.
+    """
+    if labelled_step["pass"].null_count() == labelled_step.height:
+        return missing("the step's layers cannot be told apart")
+    is_pointwise = pl.col("category").cast(pl.String) == "elementwise"
+    is_between = pl.col("part").is_in([EXPERT, SHARED_EXPERT]) | (pl.col("module") == MLP)
+    found = labelled_step.filter(is_pointwise & is_between & pl.col("operator").is_null())
+    return known(int(found.select(DURATION).sum().item()))

@@ -18,7 +18,7 @@ from three_walls.megatron.settings.run_config import BUILDS_COMM_OVERLAP, Config
 from three_walls.megatron.settings.setting_sources import USER, SettingsBuilder, SourceSettings
 from three_walls.megatron.settings.written_values import read_overrides
 from three_walls.tables.bridge_releases import precision_settings
-from three_walls.tables.config_keys import ConfigKey, config_keys, is_allowed, keys_by_flag, keys_by_path
+from three_walls.tables.config_keys import ConfigKey, config_keys, form_of, is_allowed, keys_by_flag, keys_by_path
 from three_walls.tables.config_values import fit, takes_several_words
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.megatron_signs import megatron_signs
@@ -248,8 +248,7 @@ def _set_user_value(override: Override, settings: SettingsBuilder) -> None:
     except ValueError as error:
         raise UsageError(f"--set {key.name}: expected a value of type {key.type}, found {written}") from error
     if not is_allowed(key, value):
-        allowed = ", ".join(map(str, key.values))
-        raise UsageError(f"--set {key.name}: expected one of {allowed}, found {written}")
+        raise UsageError(f"--set {key.name}: expected {form_of(key)}, found {written}")
     settings.set(key.name, value)
     if key.name == "mixed_precision":
         set_precision_recipe(override.value, settings)
