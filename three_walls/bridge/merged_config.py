@@ -312,8 +312,11 @@ def _release_of(paths: Mapping[str, Any]) -> str | None:
 
 
 def _places_of(key: ConfigKey, schema: BridgeSchema) -> Iterator[str]:
-    """Where the configuration holds a key, and where Bridge copies it to. An older name of the same section stays unset:
-    Bridge lets it decide over the newer one, so an override of that would change nothing."""
+    """Where the configuration holds a key, and where Bridge copies it to.
+
+    An older name of the same section stays unset: Bridge lets it decide over the newer one, so that an override of that
+    would change nothing.
+    """
     assert key.bridge is not None
     sections = {path.partition(".")[0] for path in key.bridge.paths}
     copied_to = (path for path in key.bridge.also_read if path.partition(".")[0] not in sections)

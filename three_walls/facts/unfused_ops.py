@@ -284,8 +284,8 @@ def _launch_starved_time(op: str, operations: UnfusedOperations, slices: Slices)
 
 @duration("activation function time per step", share="activation functions")
 def activation_ns(labelled_step: LabelledOperations) -> Measurement[int]:
-    """Time per step that pointwise kernels take between the GEMMs of experts and dense MLPs: the activation function, its
-    gate, and the probabilities of the router that it is multiplied by.
+    """Time per step that pointwise kernels take between the GEMMs of experts and dense MLPs: the activation function,
+    its gate, and the probabilities of the router that it is multiplied by.
 
     Not the same as: Work that is named otherwise, such as the accumulation of weight gradients.
     """
