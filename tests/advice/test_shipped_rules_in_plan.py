@@ -188,6 +188,7 @@ def test_a_healthy_run_gets_an_empty_plan() -> None:
         "config.fp8_recipe": "blockwise",
         "config.fp4": None,
         "quantize_fraction": 0.02,
+        "gemm_fraction": 0.45,
         "casts_to_fp8_gemms_ratio": 0.2,
         "config.bias_activation_fusion": True,
         "config.bias_swiglu_fusion": None,

@@ -9,6 +9,8 @@ import pytest
 from tests.bridge.cases import CASES, RELEASE, BridgeCase, recipe_config
 from three_walls.bridge.check_overrides import check_overrides
 from three_walls.bridge.constraints import judge_constraints
+from three_walls.bridge.field_values import FieldValues
+from three_walls.tables.bridge_releases import FailureMode, bridge_schema, known_releases
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -124,3 +126,13 @@ def test_heads_that_query_groups_do_not_divide_fail_when_the_model_is_built(head
     assert check.is_accepted
     assert check.is_valid is accepts
     assert [note.name for note in check.broken] == ([] if accepts else ["heads_divide_over_query_groups"])
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_null_counts_as_off_where_constraints_judge_the_switch(release: str) -> None:
+    schema = bridge_schema(release)
+    values = FieldValues(schema, {})
+    for path, mode in (("mixed_precision.bf16", FailureMode.NOT_VALIDATED), ("model.num_layers", FailureMode.REFUSED)):
+        field = schema.find(path)
+        assert field is not None
+        assert values.find_failure_mode(path, field, None) is mode

@@ -110,6 +110,8 @@ class FieldValues:
         """How a value fails that ``path`` cannot hold: as measured of each release, or as upstream's code was read."""
         if self._is_switch(path, field) and value is not None and not isinstance(value, dict | Sweep):
             return FailureMode.NOT_VALIDATED  # it counts as on or off, and constraints judge which
+        if value is None and path.startswith(f"{MIXED_PRECISION}.") and set(field.kinds) <= {"bool", "null"}:
+            return FailureMode.NOT_VALIDATED  # the model gets it, where it counts as off, as constraints know
         kind = _mismatch_kind(field, value)
         if isinstance(value, float) and value.is_integer() and path.removeprefix("model.") in compared_names():
             return FailureMode.NOT_VALIDATED  # it counts as the whole number wherever it is compared
