@@ -153,14 +153,26 @@ def test_ranks_of_runs_of_other_sizes_are_refused(tmp_path: Path) -> None:
         analyze([first.write(tmp_path / "a.sqlite"), second.write(tmp_path / "b.sqlite")])
 
 
-@pytest.mark.parametrize(("seconds", "is_refused"), [(50, False), (70, True), (-70, True)])
-def test_captures_of_other_times_are_of_two_runs(tmp_path: Path, seconds: int, is_refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "seconds", "is_refused"),
+    [
+        (("a", "b"), 50, False),
+        (("a", "b"), 70, True),
+        (("a", "b"), -70, True),
+        (("a", "a"), 4, False),
+        (("a", "a"), 8, True),
+        (("a", "a"), -8, True),
+    ],
+)
+def test_captures_of_other_times_are_of_two_runs(
+    tmp_path: Path, hosts: tuple[str, str], seconds: int, is_refused: bool
+) -> None:
     begin_ns = 1_700_000_000_000_000_000
     traces = [
-        TraceBuilder(session_start_ns=start_ns).steps(4).write(tmp_path / f"{start_ns}.sqlite")
-        for start_ns in (begin_ns, begin_ns + seconds * 1_000_000_000)
+        TraceBuilder(session_start_ns=start_ns, host=host).steps(4).write(tmp_path / f"{start_ns}.sqlite")
+        for start_ns, host in zip((begin_ns, begin_ns + seconds * 1_000_000_000), hosts, strict=True)
     ]
-    with pytest.raises(InputError, match="70 s lie between them") if is_refused else nullcontext():
+    with pytest.raises(InputError, match=f"{abs(seconds)} s lie between them") if is_refused else nullcontext():
         analyze(traces)
 
 

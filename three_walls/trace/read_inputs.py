@@ -94,7 +94,10 @@ class Inputs:
 
 
 MOST_APART_NS = 60_000_000_000
-"""Between the captures of two ranks of one run: hosts have clocks that differ by seconds at most."""
+"""Between the captures of two ranks of one run on two hosts: their clocks differ by seconds at most."""
+MOST_APART_ON_HOST_NS = 5_000_000_000
+"""The same on one host. Ranks of one run are captured together: the windows of 57 overlap by 0.5 s or more. Two runs in
+a row lie further apart, because the second has to start: 8.6 s at least of 124 pairs within a minute of each other."""
 _PLACES = ("first", "second")
 _WORLD_SIZE = "WORLD_SIZE"
 
@@ -157,17 +160,19 @@ def refuse_other_runs(captures: Iterable[Capture], paths: Sequence[Path]) -> Non
     captured = [capture for capture in captures if capture.ranks]
     first, *others = captured
     for other in others:
-        if (apart_ns := _measure_time_between(first, other)) > MOST_APART_NS:
-            raise _of_two_runs(_name_apart(first, other, paths), f"{apart_ns / 1e9:,.0f} s lie between them")
+        hosts = {rank.host for rank in (*first.ranks, *other.ranks)}
+        most_apart_ns = MOST_APART_NS if len(hosts) > 1 or None in hosts else MOST_APART_ON_HOST_NS
+        if (apart_ns := _measure_time_between(first, other)) > most_apart_ns:
+            raise of_two_runs(_name_apart(first, other, paths), f"{apart_ns / 1e9:,.0f} s lie between them")
         for key, *values in _list_differences(first.launch, other.launch):
             stated = " and ".join(f"{show(value)} in the {place}" for value, place in zip(values, _PLACES, strict=True))
-            raise _of_two_runs(_name_apart(first, other, paths), f"{key} is {stated}")
+            raise of_two_runs(_name_apart(first, other, paths), f"{key} is {stated}")
     captures_of: dict[int, Capture] = {}
     for capture in captured:
         for number in {rank.rank for rank in capture.ranks if rank.rank_source != "order"}:
             if number in captures_of:
                 names = _name_apart(captures_of[number], capture, paths)
-                raise _of_two_runs(names, f"both are of rank {number}")
+                raise of_two_runs(names, f"both are of rank {number}")
             captures_of[number] = capture
 
 
@@ -205,7 +210,8 @@ def _name_apart(first: Capture, other: Capture, paths: Sequence[Path]) -> str:
     return f"{first_path.name} and {other_path.name}"
 
 
-def _of_two_runs(names: str, difference: str) -> InputError:
+def of_two_runs(names: str, difference: str) -> InputError:
+    """The refusal of captures with ``names`` (of two files), which ``difference`` shows to be of two runs."""
     return InputError(
         f"{names}: expected captures of one run, found those of two ({difference}); give those of one, or compare "
         "both: three-walls compare BEFORE AFTER"

@@ -8,6 +8,7 @@ the list of what is worked out, in order:
 - ``match_calls.py``: calls matched by their order; ``pipeline_pairs.py``: pipeline exchanges matched by the schedule.
 - ``align_clocks.py``: the clocks of the ranks aligned.
 - ``end_time_matching.py``: calls that order could not match, matched by when they end.
+- ``one_run.py``: ranks of two runs refused, by what their steps hold.
 - ``measure_arrivals``, here: the part of each call that is waiting for peers.
 
 A call transfers data from the moment its last member arrives (the start of its kernel there) to its end; until then the
@@ -34,6 +35,7 @@ from three_walls.step.ranks.align_clocks import CommonClock, align_clocks, list_
 from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.step.ranks.end_time_matching import match_by_end_time
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS, MatchedCalls, RankOutline, match_calls, outline_ranks
+from three_walls.step.ranks.one_run import refuse_other_work
 from three_walls.step.ranks.pipeline_pairs import pair_by_order, pair_by_time
 from three_walls.step.ranks.rank_groups import Pipeline, captures_everyone, find_members, find_pipeline, list_groups
 from three_walls.step.step_tables import Arrivals, ClassSplits, StepKeys, Steps
@@ -75,6 +77,8 @@ def match_ranks(
 
     In the finished timeline steps that ran at the same time have the same number on all ranks, and steps that began
     before the profiler of the last rank had started are not kept.
+
+    Raises InputError where the ranks cannot be of one run.
     """
     outline = outline or outline_ranks(timeline.operations)
     ranks = tuple(rank for trace in traces for rank in trace.ranks)
@@ -110,6 +114,8 @@ def match_ranks(
         warnings=skew.warnings,
     )
     read = steps if outline.unread is None else steps.join(numbered.steps, on=STEP, how="semi", maintain_order="left")
+    has_stages = (config.size("pipeline_model_parallel_size") or 1) > 1
+    refuse_other_work(timeline.operations, read, timeline.sources, ranks, has_stages=has_stages)
     return numbered.with_steps(read), matched_ranks
 
 
