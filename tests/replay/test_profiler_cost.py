@@ -10,11 +10,20 @@ import polars as pl
 import pytest
 
 from tests.replay.built_steps import US, Step
-from three_walls.replay.predictor import LogSteps, StepReplay, fit_profiler_cost, settle_waits, without_profiler
+from tests.replay.small_graphs import GraphBuilder
+from three_walls.replay.predictor import (
+    LogSteps,
+    ProfilerCost,
+    StepReplay,
+    fit_profiler_cost,
+    settle_waits,
+    without_profiler,
+)
 from three_walls.replay.profiler_cost import measure_profiler_cost, profiler_costs
-from three_walls.replay.step_graph import StepGraph
+from three_walls.replay.step_graph import StepGraph, replay
+from three_walls.replay.transformation import Action, Selection, Transformation
 from three_walls.step.operators import RANGE_TIMES
-from three_walls.tables.prediction_intervals import prediction_intervals
+from three_walls.tables.prediction_intervals import Levels, prediction_intervals
 
 
 def added_us(graph: StepGraph, *ranges: tuple[float, float, str]) -> list[float]:
@@ -126,13 +135,26 @@ def test_without_a_log_the_step_of_a_host_bound_run_is_known_to_a_tenth_times_wh
     assert (logged.step_ns.low_ns, logged.step_ns.high_ns) == (US, US)
 
 
-def test_waiting_for_ranks_that_were_not_captured_shrinks_with_the_step(
-    tmp_path: Path,
-) -> None:
+def test_waiting_for_ranks_that_were_not_captured_shrinks_with_the_profiler(tmp_path: Path) -> None:
     graph = launches(tmp_path, 2)
     waiting = replace(graph.work, wait_ns=np.array([0, 8 * US]))
-    before_ns = 2 * int(graph.measured_ns[0])
-    assert settle_waits(graph, waiting, before_ns, 0.0).duration_ns.tolist() == [10 * US, 10 * US]
-    shrunk = settle_waits(graph, waiting, before_ns, 1.0)
+    shrunk = settle_waits(graph, waiting, 2 * int(graph.measured_ns[0]))
     assert shrunk.duration_ns[0] == 10 * US
     assert 2 * US < shrunk.duration_ns[1] < 7 * US
+
+
+def test_an_edit_leaves_the_waiting_for_ranks_that_were_not_captured_and_at_best_shortens_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("three_walls.replay.predictor.find_steady", lambda graph, work, *_: (work, replay(graph, work)))
+    step = GraphBuilder()
+    step.operation(step.call(10 * US, 5 * US), 400 * US)
+    step.operation(step.call(10 * US, 5 * US), 600 * US, category="ep_all_to_all")
+    graph = step.build()
+    waiting = replace(graph, wait_ns=np.array([0, 500 * US]))
+    replayed = StepReplay(waiting, np.zeros(len(graph.host_segment_ns)), 0, 0.0, ProfilerCost(0.0, 0.0, 0.0))
+    halved = Transformation(Action.SCALE, Selection(categories=("gemm",)), time=Levels(0.5, 0.5, 0.5))
+    after = replayed.predict((halved,))
+    now_ns = replayed.step_ns.likely_ns
+    assert now_ns - after.high_ns == now_ns - after.likely_ns == 200 * US
+    assert 300 * US < now_ns - after.low_ns < 400 * US

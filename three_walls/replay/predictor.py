@@ -204,14 +204,9 @@ class StepReplay:
                 return find_steady(self.graph, *self._unprofiled[cost])
             return find_paced(self.graph, self._unprofiled[cost][0], self.loader)
         work = transform(self.graph, self._unprofiled[cost][0], changes, level)
-        if work.wait_ns.any():
+        if level is Level.HIGH and work.wait_ns.any():
             before_ns = self._step_after((), Level.LIKELY, cost) - self.tail_ns - self.pauses.ns
-            shrinking = {
-                Level.LOW: replay_thresholds.LEAST_SHRINKING_WAIT_FRACTION,
-                Level.LIKELY: replay_thresholds.LIKELY_SHRINKING_WAIT_FRACTION,
-                Level.HIGH: replay_thresholds.MOST_SHRINKING_WAIT_FRACTION,
-            }
-            work = settle_waits(self.graph, work, before_ns, shrinking[level])
+            work = settle_waits(self.graph, work, before_ns)
         return find_steady(self.graph, work) if self.loader is None else find_paced(self.graph, work, self.loader)
 
 
@@ -229,19 +224,20 @@ def without_profiler(graph: StepGraph, added_ns: Float64Array, cost: float, load
         captured_ns = captured_ns - loader.wait_ns
     unprofiled_ns = np.rint(np.maximum(captured_ns * least_fraction, captured_ns - added_ns * cost))
     host_segment_ns = np.minimum(captured_ns, unprofiled_ns).astype(np.int64)
-    return settle_waits(graph, replace(graph.work, host_segment_ns=host_segment_ns), int(graph.measured_ns.max()), 1.0)
+    return settle_waits(graph, replace(graph.work, host_segment_ns=host_segment_ns), int(graph.measured_ns.max()))
 
 
-def settle_waits(graph: StepGraph, work: Work, before_ns: int, share: float) -> Work:
+def settle_waits(graph: StepGraph, work: Work, before_ns: int) -> Work:
     """``work`` in which waiting for ranks that were not captured shrinks with the step, from ``before_ns`` on.
 
-    What delays a rank delays those that were not captured too: the profiler on all of them, and an edit is made on
-    all. How much of the waiting comes from that is not known: ``share`` of it shrinks, the rest stays.
+    The profiler delays those ranks too. An edit is made on all of them: what it saves before a call it saves on each,
+    so the last one arrives earlier by as much, and the others wait as long as before. At best it also shortens what
+    makes that rank late.
     """
     transfer_ns, captured_ns = work.duration_ns - work.wait_ns, work.wait_ns
-    for _ in range(replay_thresholds.WAIT_REPLAYS if share and captured_ns.any() else 0):
+    for _ in range(replay_thresholds.WAIT_REPLAYS if captured_ns.any() else 0):
         shrunk = min(1.0, replay(graph, work).longest_ns / max(1, before_ns))
-        wait_ns = np.rint(captured_ns * (1 - share * (1 - shrunk))).astype(np.int64)
+        wait_ns = np.rint(captured_ns * shrunk).astype(np.int64)
         work = replace(work, duration_ns=transfer_ns + wait_ns, wait_ns=wait_ns)
     return work
 

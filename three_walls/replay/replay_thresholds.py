@@ -72,13 +72,6 @@ do while the thread waited. The last one counts."""
 WAIT_REPLAYS = 2
 """Replays in which the waiting for ranks that were not captured follows the step: each shrinks with the other. A third
 replay changes less than a percent."""
-LEAST_SHRINKING_WAIT_FRACTION = 0.0
-"""Of the waiting for ranks that were not captured: what shrinks with the step, where an edit gains least. Nothing shows
-how much of it the edit's own delay caused on the other ranks, so all of it may stay."""
-LIKELY_SHRINKING_WAIT_FRACTION = 0.5
-"""The likely part: half of it, because nothing shows which end is nearer."""
-MOST_SHRINKING_WAIT_FRACTION = 1.0
-"""The part where an edit gains most. All ranks get the edit, so all of it may shrink."""
 PROFILER_COSTS_COUNT = 9
 """Costs of the profiler, from 0 to twice the largest, for which the step is replayed, to find the one that meets the
 log's step. Between two of them it is read off a straight line, which is off by less than runs differ."""
