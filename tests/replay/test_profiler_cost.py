@@ -143,18 +143,19 @@ def test_waiting_for_ranks_that_were_not_captured_shrinks_with_the_profiler(tmp_
     assert 2 * US < shrunk.duration_ns[1] < 7 * US
 
 
-def test_an_edit_leaves_the_waiting_for_ranks_that_were_not_captured_and_at_best_shortens_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("host", "waited_less"), [(1.0, False), (0.5, True)])
+def test_an_edit_shortens_the_waiting_for_ranks_that_were_not_captured_by_what_it_saves_their_hosts(
+    monkeypatch: pytest.MonkeyPatch, host: float, waited_less: bool
 ) -> None:
     monkeypatch.setattr("three_walls.replay.predictor.find_steady", lambda graph, work, *_: (work, replay(graph, work)))
     step = GraphBuilder()
     step.operation(step.call(10 * US, 5 * US), 400 * US)
     step.operation(step.call(10 * US, 5 * US), 600 * US, category="ep_all_to_all")
-    graph = step.build()
-    waiting = replace(graph, wait_ns=np.array([0, 500 * US]))
-    replayed = StepReplay(waiting, np.zeros(len(graph.host_segment_ns)), 0, 0.0, ProfilerCost(0.0, 0.0, 0.0))
-    halved = Transformation(Action.SCALE, Selection(categories=("gemm",)), time=Levels(0.5, 0.5, 0.5))
-    after = replayed.predict((halved,))
-    now_ns = replayed.step_ns.likely_ns
-    assert now_ns - after.high_ns == now_ns - after.likely_ns == 200 * US
-    assert 300 * US < now_ns - after.low_ns < 400 * US
+    waiting = replace(step.build(), wait_ns=np.array([0, 500 * US]))
+    replayed = StepReplay(waiting, np.zeros(len(waiting.host_segment_ns)), 0, 0.0, ProfilerCost(0.0, 0.0, 0.0))
+    change = Transformation(Action.SCALE, time=Levels(0.5, 0.5, 0.5), host=Levels(host, host, host))
+    after = replayed.predict((replace(change, select=Selection(categories=("gemm",))),))
+    low, likely, high = (replayed.step_ns.likely_ns - ns for ns in (after.high_ns, after.likely_ns, after.low_ns))
+    assert 200 * US <= low < 220 * US
+    assert (likely - low > 10 * US) is waited_less
+    assert high - likely == pytest.approx(likely - low, abs=US)

@@ -33,6 +33,13 @@ from three_walls.tables.buckets import BUCKETS
 from three_walls.tables.prediction_intervals import Levels, prediction_intervals
 from three_walls.trace.schemas import Float64Array, Int64Array
 
+_SHRINKING_WAIT = {
+    Level.LOW: 0.0,
+    Level.LIKELY: replay_thresholds.LIKELY_SHRINKING_WAIT_FRACTION,
+    Level.HIGH: 1.0,
+}
+"""Of the waiting for ranks that were not captured: what shrinks with the work of the hosts. All or none of it may."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProfilerCost:
@@ -204,9 +211,8 @@ class StepReplay:
                 return find_steady(self.graph, *self._unprofiled[cost])
             return find_paced(self.graph, self._unprofiled[cost][0], self.loader)
         work = transform(self.graph, self._unprofiled[cost][0], changes, level)
-        if level is Level.HIGH and work.wait_ns.any():
-            before_ns = self._step_after((), Level.LIKELY, cost) - self.tail_ns - self.pauses.ns
-            work = settle_waits(self.graph, work, before_ns)
+        host_ns = int(self._unprofiled[cost][0].host_segment_ns.sum())
+        work = _shorten_waits(work, host_ns, _SHRINKING_WAIT[level])
         return find_steady(self.graph, work) if self.loader is None else find_paced(self.graph, work, self.loader)
 
 
@@ -230,9 +236,7 @@ def without_profiler(graph: StepGraph, added_ns: Float64Array, cost: float, load
 def settle_waits(graph: StepGraph, work: Work, before_ns: int) -> Work:
     """``work`` in which waiting for ranks that were not captured shrinks with the step, from ``before_ns`` on.
 
-    The profiler delays those ranks too. An edit is made on all of them: what it saves before a call it saves on each,
-    so the last one arrives earlier by as much, and the others wait as long as before. At best it also shortens what
-    makes that rank late.
+    The profiler delays those ranks too.
     """
     transfer_ns, captured_ns = work.duration_ns - work.wait_ns, work.wait_ns
     for _ in range(replay_thresholds.WAIT_REPLAYS if captured_ns.any() else 0):
@@ -240,6 +244,18 @@ def settle_waits(graph: StepGraph, work: Work, before_ns: int) -> Work:
         wait_ns = np.rint(captured_ns * shrunk).astype(np.int64)
         work = replace(work, duration_ns=transfer_ns + wait_ns, wait_ns=wait_ns)
     return work
+
+
+def _shorten_waits(work: Work, before_ns: int, share: float) -> Work:
+    """``work`` after an edit, with less waiting for ranks that were not captured where its hosts have less to do.
+
+    An edit is made on all ranks. What it saves on the device before a call it saves on each, so the others wait for the
+    last one as long as before. What hosts differ by grows with what they do, ``before_ns`` in all before the edit:
+    ``share`` of the waiting comes from that.
+    """
+    left = min(1.0, int(work.host_segment_ns.sum()) / max(1, before_ns))
+    wait_ns = np.rint(work.wait_ns * (1 - share * (1 - left))).astype(np.int64)
+    return replace(work, duration_ns=work.duration_ns - work.wait_ns + wait_ns, wait_ns=wait_ns)
 
 
 def fit_profiler_cost(
