@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ STEPS = 4
 MIDDLE = 2 * (LAYERS // 2)
 """A launch in the middle of a step."""
 FIRST, UPDATE = 0, 2 * LAYERS
+NORM = "rmsnorm_fwd_kernel"
 
 
 class Program:
@@ -34,11 +35,16 @@ class Program:
         self.builder = TraceBuilder().launched_as(MEGATRON)
 
     def run(
-        self, folder: Path, pauses_ns: Mapping[tuple[int, int], int], inside: str = "", os_calls: Mapping[str, int] = {}
+        self,
+        folder: Path,
+        pauses_ns: Mapping[tuple[int, int], int],
+        inside: str = "",
+        os_calls: Mapping[str, int] = {},
+        norms: Collection[int] = (),
     ) -> LiveReport:
         """``pauses_ns``: by step and launch; ``inside``: what the host is in meanwhile: a call, or a range.
 
-        ``os_calls``: how long it is in functions of the operating system.
+        ``os_calls``: how long it is in functions of the operating system. ``norms``: launches of another kernel.
         """
         at = MS
         for step in range(STEPS):
@@ -52,6 +58,7 @@ class Program:
                     self.builder.os_call(name, at + 2 * MS, at + 2 * MS + ns)
                 at += 2 * MS + pause_ns
                 name = ADAM if launch == UPDATE else (GEMM, POINTWISE)[launch % 2]
+                name = NORM if launch in norms else name
                 self.builder.kernel(name, at + 5_000, at + MS, launched=at)
         return analyze(self.builder.write(folder / f"{sum(pauses_ns.values())}.sqlite"))
 
@@ -79,6 +86,15 @@ def test_a_gap_that_is_as_long_in_every_layer_is_no_pause(tmp_path: Path) -> Non
     assert count(Program().run(tmp_path, even)) == 0
     uneven = Program().run(tmp_path, even | {(2, MIDDLE): 60 * MS})
     assert count(uneven) == 1
+
+
+@pytest.mark.parametrize(("launches", "are_found"), [((10,), False), ((10, 20, 30), True)])
+def test_pauses_of_every_step_count_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launches: tuple[int, ...], are_found: bool
+) -> None:
+    monkeypatch.setattr("three_walls.step.attribution_thresholds.MINIMUM_REGULAR_PAUSE_FRACTION", 0.2)
+    pauses = {(step, launch): 8 * MS for step in range(STEPS) for launch in launches}
+    assert bool(count(Program().run(tmp_path, pauses, norms=launches))) is are_found
 
 
 @pytest.mark.parametrize("launch", [FIRST, MIDDLE, UPDATE])

@@ -101,8 +101,8 @@ four runs 6 to 14 percent of them are beyond three, the usual bound, and 1 to 2 
 MINIMUM_PAUSE_RATIO = 2
 """Of the median gap of a place, likewise: of few gaps the deviation may be 0."""
 MINIMUM_REGULAR_PAUSE_FRACTION = 0.05
-"""Of the step: a shorter gap is no pause where the place has the like in every step. Optimizers in Python take up to 4
-percent without a CUDA call in real steps, and 2.4 without a range."""
+"""Of the step: shorter gaps of a place are together no pause where it has the like in every step. Optimizers in Python
+take up to 4 percent without a CUDA call in real steps, and 2.4 without a range."""
 MOST_LONG_GAPS = 256
 """Gaps that are looked into, the longest first. Most hold a synchronizing call, which takes milliseconds to see; for
 the others ranges are read from the trace."""

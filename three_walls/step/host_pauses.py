@@ -163,16 +163,18 @@ def _find_usual(ns: int, same_place: _Gaps, gap: Mapping[str, int]) -> int | Non
     step_ns = gap["step_ns"]
     if ns < max(attribution_thresholds.MINIMUM_PAUSE_NS, attribution_thresholds.MINIMUM_PAUSE_FRACTION * step_ns):
         return None
-    median = pl.col("gap_ns").median()
+    gap_ns = pl.col("gap_ns")
     of_ranks = same_place.group_by("rank_index").agg(
-        usual_ns=median, deviation_ns=(pl.col("gap_ns") - median).abs().median()
+        usual_ns=gap_ns.median(), deviation_ns=(gap_ns - gap_ns.median()).abs().median()
     )
     for usual_ns, deviation_ns in of_ranks.select("usual_ns", "deviation_ns").sort("usual_ns").head(1).iter_rows():
         most_ns = usual_ns + attribution_thresholds.MINIMUM_PAUSE_DEVIATIONS * deviation_ns
         if ns > max(most_ns, attribution_thresholds.MINIMUM_PAUSE_RATIO * usual_ns):
             return int(usual_ns)
     beyond_ns = attribution_thresholds.MINIMUM_PAUSE_RATIO * gap["most_ns"]  # of few launches all are far apart
-    least_ns = max(attribution_thresholds.MINIMUM_REGULAR_PAUSE_FRACTION * step_ns, beyond_ns)
+    is_like = (pl.col("rank_index") == gap["rank_index"]) & (pl.col("step") == gap["step"]) & (2 * gap_ns >= ns)
+    in_step = 1 + same_place.filter(is_like).height  # a pause in each layer is short, and all of them are long
+    least_ns = max(attribution_thresholds.MINIMUM_REGULAR_PAUSE_FRACTION * step_ns / in_step, beyond_ns)
     return int(gap["common_ns"]) if ns >= least_ns else None
 
 
