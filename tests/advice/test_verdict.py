@@ -62,6 +62,14 @@ def test_transfer_that_is_a_lower_bound_decides_nothing_that_it_could_overturn()
     assert known.sub_wall is SubWall.HOST
 
 
+@pytest.mark.parametrize(("spread", "captured", "is_named"), [(1.9, 1, True), (1.1, 1, False), (1.9, 2, False)])
+def test_a_rank_alone_on_a_shared_gpu_is_named_in_place_of_a_wall(spread: float, captured: int, is_named: bool) -> None:
+    spreads: dict[str, ConfigData] = {"kernel_spread_ratio": spread, "kernel_spread_rank": 2}
+    verdict = judged(**spreads, ranks_captured_count=captured, compute_recoverable_ns=300 * MS)
+    assert verdict.abstained is is_named
+    assert ("The GPU of rank 2, the only one captured, is slow by itself" in verdict.reason) is is_named
+
+
 def test_both_halves_of_the_third_wall_count_together() -> None:
     verdict = judged(
         communication_recoverable_ns=200 * MS, compute_recoverable_ns=140 * MS, host_recoverable_ns=110 * MS

@@ -23,6 +23,7 @@ from three_walls.advice.wording import list_labels
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize, in_ms, in_percent
 from three_walls.replay.transformation import Predictor
+from three_walls.step import attribution_thresholds
 from three_walls.step.step_rows import Straggler
 from three_walls.tables.buckets import SubWall, Wall
 
@@ -243,6 +244,15 @@ def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mappi
     if unclassified is not None and unclassified >= verdict_thresholds.MAXIMUM_UNCLASSIFIED_FRACTION:
         return (
             f"{in_percent(unclassified)} of the step is in kernels that no pattern matches, so it belongs to no wall."
+        )
+    spread = facts.number("kernel_spread_ratio")
+    is_alone = facts.number("ranks_captured_count") == 1  # with healthy peers one of these is judged
+    if is_alone and spread is not None and spread >= attribution_thresholds.MINIMUM_SHARED_GPU_SPREAD_RATIO:
+        return (
+            f"The GPU of rank {facts.number('kernel_spread_rank'):.0f}, the only one captured, is slow by itself: "
+            f"kernels that repeat take {spread:.2f} times their fastest call on average, and 1.0 to 1.1 times on a GPU "
+            "that runs nothing else. Another process is likely on it (look at nvidia-smi), and a wall of this step "
+            "would be that process's. Capture its peers, or the rank again on a free GPU."
         )
     if facts.get("data_loader_sets_pace").value is True:
         share = in_percent(facts.number("data_loader_wait_fraction") or 0)

@@ -7,7 +7,7 @@ import polars as pl
 from three_walls.facts import fact_thresholds
 from three_walls.lib.declare import duration, flag
 from three_walls.lib.measurement import Measurement, known, missing
-from three_walls.step.operators import ASKS_FOR_BATCH, read_named_ranges
+from three_walls.step.operators import read_named_ranges, take_batch_requests
 from three_walls.step.step_view import StepView
 
 
@@ -17,8 +17,7 @@ def data_loader_wait_ns(step: StepView) -> Measurement[int]:
 
     Not the same as: Idle time of the GPU: what was launched before may run meanwhile.
     """
-    ranges = read_named_ranges(step.trace, step.rank.process, step.operations)
-    asked = ranges.filter(pl.col("name").str.starts_with(ASKS_FOR_BATCH))
+    asked = take_batch_requests(read_named_ranges(step.trace, step.rank.process, step.operations))
     if asked.is_empty():
         return missing("no range shows when the data loader is asked for a batch (capture with emit_nvtx)")
     start, end = (pl.col(name).clip(*step.window) for name in ("start_ns", "end_ns"))

@@ -17,7 +17,7 @@ import polars as pl
 from three_walls.facts import fact_thresholds
 from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, StepGraph, Times, Work, find_steady
-from three_walls.step.operators import ASKS_FOR_BATCH
+from three_walls.step.operators import take_batch_requests
 from three_walls.step.step_tables import NamedRanges
 from three_walls.trace.schemas import Int64Array
 
@@ -41,7 +41,7 @@ def find_loader_waits(graph: StepGraph, ranges: Sequence[NamedRanges]) -> Loader
     period_ns = 0
     calls = graph.calls.with_row_index("call")
     for place, of_rank in enumerate(ranges):
-        asked = of_rank.filter(pl.col("name").str.starts_with(ASKS_FOR_BATCH), pl.col("end_ns").is_not_null())
+        asked = take_batch_requests(of_rank)
         waits = np.zeros_like(wait_ns)
         for (thread,), of_thread in calls.filter(pl.col("rank") == place).group_by("thread"):
             own = asked.filter(pl.col("thread") == thread)

@@ -105,6 +105,11 @@ def read_operators(trace: Trace, process: int, operations: Operations) -> Operat
     return nest_operators(trace.ranges.clear()) if step is None else step.operators
 
 
+def take_batch_requests(ranges: NamedRanges) -> NamedRanges:
+    """Those of ``ranges`` in which a thread asks PyTorch's data loader for its next batch, and gets it."""
+    return ranges.filter(pl.col("name").str.starts_with(ASKS_FOR_BATCH), pl.col("end_ns").is_not_null())
+
+
 def read_named_ranges(trace: Trace, process: int, operations: Operations) -> NamedRanges:
     """The ranges of ``process`` that are open while ``operations`` are launched or run.
 
