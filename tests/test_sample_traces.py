@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from io import StringIO
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from rich.console import Console
 
 from tests.analyzed_samples import analyze_sample
 from tests.paths import MEASURED_BASES, SAMPLES
 from three_walls import analyze
 from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.text import format_ms, format_ms_range
 from three_walls.replay.predictor import StepReplay
+from three_walls.report.check_report import find_other_steps, find_wrong_sums
+from three_walls.report.formats import format_gain_bounds
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json, report_schema
 from three_walls.report.markdown_report import render_markdown
 from three_walls.report.report import LiveReport, Report
 from three_walls.report.sections.steps import find_step_base
+from three_walls.report.terminal_report import print_report
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 from tools.generate_sample_report import OUT, SAMPLE
 
@@ -251,6 +257,28 @@ def test_the_warnings_and_ranks_are_there(name: str) -> None:
     assert set(expected(name, "warnings")) <= {warning.code for warning in report.warnings}
     if expected(name, "ranks"):
         assert [rank.rank for rank in report.ranks] == expected(name, "ranks")
+
+
+def test_numbers_of_the_report_do_not_contradict_each_other(name: str) -> None:
+    report = report_of(name)
+    assert [*find_wrong_sums(report)] == []
+    assert [*find_other_steps(report)] == []
+
+
+def test_every_format_shows_the_same_steps_and_gains(name: str) -> None:
+    report, base = report_of(name), find_step_base(report_of(name))
+    if base is None:
+        pytest.skip("without a step")
+    console = Console(file=StringIO(), width=200)
+    print_report(report, console, is_full=True)
+    texts = {
+        "page": re.sub("<[^>]*>", "", render_html(report)),
+        "ticket": render_markdown(report),
+        "terminal": console.file.getvalue(),  # type: ignore[attr-defined]
+    }
+    ends = [format_ms_range(step.step_after_ns.low, step.step_after_ns.high) for step in report.plan[-1:]]
+    for number in (format_ms(base.now_ns), *ends, *(format_gain_bounds(step.gain_ns) for step in report.plan)):
+        assert [form for form, text in texts.items() if number not in text] == [], number
 
 
 def test_every_budget_sums_to_its_step_and_exposure_to_busy(name: str) -> None:

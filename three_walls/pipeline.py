@@ -29,6 +29,7 @@ from three_walls.advice.format.load_rules import RuleBase, check_rules_directory
 from three_walls.advice.judge_warnings import judge_warnings
 from three_walls.advice.plan.locate import name_places
 from three_walls.advice.plan.make_plan import choose_first_trial, make_plan
+from three_walls.advice.reconcile import reconcile
 from three_walls.advice.unknown_settings import warn_of_unknown_settings
 from three_walls.bridge.check_overrides import find_problems
 from three_walls.bridge.nearest_recipe import find_nearest_recipe
@@ -59,6 +60,7 @@ from three_walls.lib.errors import InputError
 from three_walls.lib.load_documents import load_table
 from three_walls.lib.version import VERSION
 from three_walls.replay.replay_steps import critical_path, predictor, synchronizations
+from three_walls.report.check_report import check_report
 from three_walls.report.report import Diagnosis, LiveReport
 from three_walls.step import step_view
 from three_walls.step.attribute_steps import AttributedRun, attribute
@@ -145,6 +147,7 @@ def analyze_run(request: RunRequest, allowed: Collection[str] = (), progress: Pr
     diagnosis = _diagnose(rule_base, run, replayed, request.bridge_version, allowed)
     progress("listing kernels, host work and the timeline")
     report, names = _build_report(run, diagnosis, replayed), request.kernel_names
+    check_report(report)
     return report if names is None else replace(report, kernel_names=describe_names(names))
 
 
@@ -287,6 +290,7 @@ def _diagnose(
         *warn_of_unknown_settings(config, findings, facts, leaves_config=inputs.leaves_config),
         *judge_warnings(rule_base.warnings, facts, stragglers),
     )
+    verdict, plan = reconcile(verdict, plan)
     first = choose_first_trial(plan, facts, predictor)
     return Diagnosis(verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
 

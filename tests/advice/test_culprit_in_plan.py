@@ -53,7 +53,7 @@ def test_without_replays_the_rank_to_fix_is_entry_0_alone_and_gains_at_most_what
 def test_a_rank_whose_delay_no_replay_shows_keeps_what_it_costs_in_the_traces() -> None:
     _, plan = plan_of([LATE_RANK], saving(900, heal=1), sheet_of(SLOW_RANK))
     assert [(step.order, step.gain_ns.high) for step in plan] == [(0, 400 * MS)]
-    assert plan[0].step_after_ns == Bounds(600 * MS, 1000 * MS)
+    assert plan[0].step_after_ns == Bounds(500 * MS, 900 * MS)  # of the step that nobody profiles, as all gains
 
 
 def test_the_first_trial_is_to_fix_the_rank() -> None:

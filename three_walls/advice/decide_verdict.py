@@ -17,6 +17,7 @@ from three_walls.advice.counterfactuals import (
 )
 from three_walls.advice.judge import lacking_signs
 from three_walls.advice.plan.replays import Replays
+from three_walls.advice.upper_bound import minimum_gain_ns
 from three_walls.advice.verdict_rows import Counterfactual, Culprit, Verdict
 from three_walls.advice.without_culprit import CULPRIT_COST, without_culprit
 from three_walls.advice.wording import list_labels
@@ -93,20 +94,23 @@ def decide_verdict(
     culprit = _find_culprit(facts, stragglers)
     replays = Replays.of(predictor, (), facts)
     if replays is None:
-        verdict = _judge(facts, culprit, None)
+        now_ns = _whole(facts, "unprofiled_step_ns") or _whole(facts, "step_ns") or 0
+        verdict = _judge(facts, culprit and _fit(culprit, now_ns), None)
         return replace(verdict, no_replay_reason=predictor.missing_reason if predictor else "")
     now_ns = replays.step().likely_ns
     if culprit is None or replays.predictor.explain(heal(culprit.ranks)):
         replayed = _replay(replays, without_culprit(facts) if culprit else facts)
-        verdict = _judge(facts, culprit, replayed)
+        verdict = _judge(facts, culprit and _fit(culprit, now_ns), replayed)
         return replace(verdict, replayed_step_ns=now_ns, counterfactuals=replayed.without)
     healed_ns = replays.likely_ns((heal(culprit.ranks),))
     healed = Counterfactual((STRAGGLER,), healed_ns, now_ns - healed_ns)
     base = (heal(culprit.ranks),) if healed_ns < now_ns else ()
     replayed = _replay(replace(replays, base=base), without_culprit(facts))
     if _holds_back(healed, replayed):
-        if _is_shown(healed.saved_ns):  # one number everywhere: what the plan's first entry gains
+        if healed.saved_ns >= minimum_gain_ns(now_ns):  # one number everywhere: what the plan's first entry gains
             culprit = replace(culprit, cost_ns=healed.saved_ns, step_without_it_ns=healed_ns)
+        else:
+            culprit = _fit(culprit, now_ns)
         verdict = _judge(facts, culprit, replayed)
     else:
         replayed = _replay(replays, facts)
@@ -114,6 +118,12 @@ def decide_verdict(
         remark = f" {_describe_late_rank(culprit, healed, now_ns)}"
         verdict = replace(verdict, reason=verdict.reason + remark)
     return replace(verdict, replayed_step_ns=now_ns, counterfactuals=(healed, *replayed.without))
+
+
+def _fit(culprit: Culprit, now_ns: int) -> Culprit:
+    """``culprit`` with what it costs at most of the step that all gains are of."""
+    cost_ns = min(culprit.cost_ns, now_ns)
+    return replace(culprit, cost_ns=cost_ns, step_without_it_ns=now_ns - cost_ns)
 
 
 def _replay(replays: Replays, facts: FactSheet) -> _Replayed:

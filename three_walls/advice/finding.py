@@ -143,7 +143,8 @@ class PlanStep:
     gain_ns: Gain
     """Gain on the step that the earlier entries leave; the finding's own is on the step as traced."""
     step_after_ns: Bounds
-    """Step after this entry and all before it: ``low`` if every gain is at its high end, ``high`` at its low end.
+    """Step after this entry and all before it: the step now less the sum of the high ends of their gains, and less that
+    of the low ends.
 
     Of the unprofiled step, where a log or a replay gives it, else of the traced one.
     """
@@ -164,6 +165,8 @@ class PlanStep:
     be applied alone."""
     differing_edits: tuple[PlannedEdit, ...] = ()
     """Edits in ``overrides`` that ``edits`` lacks or makes to another value: there the entry builds on earlier ones."""
+    beyond_wall: str = ""
+    """Why it may gain more than the replayed step without its wall does; empty where it may not."""
     seen_in: tuple[str, ...] = ()
     """Buckets and causes of gaps that hold the time it gains from; ``timeline.longest`` has their longest stretches.
     Empty where no stretch shows it."""

@@ -17,9 +17,11 @@ class Culprit:
     cause: str
     """``slow_compute``, ``launch_starved``, ``host_blocked`` or ``unknown``."""
     cost_ns: int
-    """Time per step that the representative rank loses to it."""
+    """Time per step that the representative rank loses to it: what the plan's entry 0 gains, at most where no replay
+    shows it."""
     step_without_it_ns: int
-    """The representative step less ``cost_ns``: a lower bound, because other delays may hide behind this one."""
+    """The step that the plan's gains are of less ``cost_ns``: a lower bound, because other delays may hide behind this
+    one."""
     likely_reason: str = ""
     """``shared_gpu``, ``lower_clocks`` or empty, as in ``Straggler``."""
     evidence: str = ""
@@ -80,5 +82,7 @@ class Verdict:
     """The step in a replay without the profiler (the log's, where one was given); null where replays are withheld."""
     counterfactuals: tuple[Counterfactual, ...] = ()
     """The walls decide by these where the step was replayed: the wall is the one whose removal saves most."""
+    plan_remark: str = ""
+    """Why the plan begins at another wall, or gains more than the largest wall; else empty."""
     no_replay_reason: str = ""
     """Why nothing was replayed, so that walls are measured times and there is no plan; else empty."""

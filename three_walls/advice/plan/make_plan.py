@@ -20,7 +20,7 @@ from three_walls.advice.finding import EXECUTION_ONLY, Bounds, Finding, FirstTri
 from three_walls.advice.format.rule import Rule
 from three_walls.advice.judge import drop_small, judge_all, judge_safely
 from three_walls.advice.plan.replays import Replays
-from three_walls.advice.plan.search import Search
+from three_walls.advice.plan.search import Search, shorten
 from three_walls.advice.upper_bound import is_small, minimum_gain_ns
 from three_walls.advice.without_culprit import CULPRIT_COST, CULPRIT_RULE, without_culprit
 from three_walls.lib.fact import FactSheet
@@ -52,7 +52,7 @@ def make_plan(
     replays = Replays.of(run.predictor, run.effects, facts, run.intervals)
     first: tuple[PlanStep, ...] = ()
     if culprit_rule and culprit and culprit.outcome is Outcome.FOUND:
-        first = (_fix_first(culprit, facts, step_ns),)
+        first = (_fix_first(culprit, facts, replays),)
         if replays:
             replays, first = _heal(replays, culprit_rule, facts, first[0])
     if replays is None:
@@ -78,6 +78,7 @@ def make_plan(
         minimum_ns=minimum_ns,
         may_enter=lambda finding: finding.applicability in applicabilities,
         wall=decide_verdict(traced).wall,
+        start_ns=first[0].step_after_ns if first else Bounds(replayed_ns, replayed_ns),
         validate=run.validate,
         facts_after=run.facts_after,
     )
@@ -121,15 +122,17 @@ def _predict_alone(finding: Finding, rule: Rule, facts: FactSheet, replays: Repl
     )
 
 
-def _fix_first(culprit: Finding, facts: FactSheet, step_without_ns: float) -> PlanStep:
+def _fix_first(culprit: Finding, facts: FactSheet, replays: Replays | None) -> PlanStep:
     """Entry 0: the rank to fix before anything is tuned. It has no edits, and gains at most what the rank costs."""
+    now_ns = replays.step().likely_ns if replays else facts.number("unprofiled_step_ns") or facts.number("step_ns") or 0
+    cost_ns = min(facts.number(CULPRIT_COST) or 0, now_ns)
     return PlanStep(
         order=0,
         rule=culprit.rule,
         finding=culprit,
         edits=(),
-        gain_ns=replace(culprit.gain_ns, high=round(facts.number(CULPRIT_COST) or 0)),
-        step_after_ns=Bounds(round(step_without_ns), round(facts.number("step_ns") or 0)),
+        gain_ns=replace(culprit.gain_ns, high=round(cost_ns)),
+        step_after_ns=Bounds(round(now_ns - cost_ns), round(now_ns)),
     )
 
 
@@ -145,7 +148,8 @@ def _heal(replays: Replays, rule: Rule, facts: FactSheet, entry: PlanStep) -> tu
     gain = replays.describe_gain(rule.gain, healed, (before, after))
     if is_small(gain, minimum_gain_ns(before.likely_ns)):
         return replays, (entry,)
-    step = replace(entry, gain_ns=gain, step_after_ns=replays.bound(after), step_after_likely_ns=after.likely_ns)
+    bounds = shorten(Bounds(before.likely_ns, before.likely_ns), replays.find_gain(before, after))
+    step = replace(entry, gain_ns=gain, step_after_ns=bounds, step_after_likely_ns=after.likely_ns)
     return replace(replays, base=healed), (step,)
 
 

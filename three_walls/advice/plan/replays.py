@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from three_walls.advice.compare_settings import Settings, SettingsDifference, compare_settings, fill_known
-from three_walls.advice.finding import FREES_MEMORY, REPLAYED, Bounds, Gain
+from three_walls.advice.finding import FREES_MEMORY, REPLAYED, Gain
 from three_walls.advice.format.effect import Effect
 from three_walls.advice.format.rule import GainModel, Rule
 from three_walls.advice.widening import Widening
@@ -74,10 +74,18 @@ class Replays:
         known = self.answers.get(changes)
         return known.likely_ns if known else self.predictor.predict_likely_ns(changes)
 
-    def bound(self, after: Prediction, effects: Sequence[str] = ()) -> Bounds:
-        """The range of a step that :meth:`step` predicts, as it is printed. ``effects``: ids of all that change it."""
-        wide = after if self.widening is None else self.widening.widen_step(after, effects)
-        return Bounds(wide.low_ns, wide.high_ns)
+    def find_gain(self, before: Prediction, after: Prediction, effects: Sequence[str] = ()) -> Levels:
+        """What leads from one step of :meth:`step` to another, as it is printed. ``effects``: ids of what does.
+
+        Both hold the uncertainty of earlier edits, so the ends are compared with each other.
+        """
+        likely_ns = before.likely_ns - after.likely_ns
+        ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
+        gain = Levels(min(ends), likely_ns, max(ends))
+        if self.widening is None:
+            return gain
+        low_ns, high_ns = self.widening.widen(gain, max(1, before.likely_ns), effects)
+        return Levels(low_ns, likely_ns, high_ns)
 
     def describe_gain(
         self,
@@ -88,27 +96,23 @@ class Replays:
     ) -> Gain:
         """The first of the ``steps`` less the second, at the ends of all parameters.
 
-        ``changes``: those that the edits add; ``effects``: ids of theirs. Both steps hold the uncertainty of earlier
-        edits, so the ends are compared with each other. An end where the edit costs time is negative. Edits that free
-        memory gain no time: the share of the step that they cost is predicted.
+        ``changes``: those that the edits add; ``effects``: ids of theirs. An end where the edit costs time is negative.
+        Edits that free memory gain no time: the share of the step that they cost is predicted.
         """
         before, after = steps
         if model.frees_memory:
             cost = max(0.0, after.likely_ns / before.likely_ns - 1) if before.likely_ns else 0.0
             return Gain(None, None, None, FREES_MEMORY, f"The cost is by replay. {model.explanation}", cost)
-        likely_ns = before.likely_ns - after.likely_ns
-        ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
-        low_ns, high_ns = min(ends), max(ends)
+        gain = self.find_gain(before, after, effects)
         reasons = [
             f"{capitalize(part.reason.rstrip('.'))}{f' ({part.source})' if part.source else ''}." for part in changes
         ]
         if self.widening is not None:
-            low_ns, high_ns = self.widening.widen(Levels(low_ns, likely_ns, high_ns), max(1, before.likely_ns), effects)
             reasons.append(self.widening.describe(effects))
         return Gain(
-            low=low_ns,
-            likely=likely_ns,
-            high=high_ns,
+            low=round(gain.low),
+            likely=round(gain.likely),
+            high=round(gain.high),
             basis=REPLAYED,
             explanation=f"By replaying the step without the profiler. {' '.join(dict.fromkeys(reasons))}",
         )

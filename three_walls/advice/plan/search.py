@@ -22,7 +22,7 @@ from three_walls.advice import verdict_thresholds
 from three_walls.advice.answer_what_if import FactsAfter, Validate
 from three_walls.advice.compare_settings import Settings
 from three_walls.advice.edits import fact_of
-from three_walls.advice.finding import REPLAYED, Finding, Gain, Outcome, PlannedEdit, PlanNote, PlanStep
+from three_walls.advice.finding import REPLAYED, Bounds, Finding, Gain, Outcome, PlannedEdit, PlanNote, PlanStep
 from three_walls.advice.format.conditions import evaluate, evaluate_all, same
 from three_walls.advice.format.rule import FactTarget, Rule
 from three_walls.advice.judge import failing_requirements, is_threshold, judge_safely
@@ -34,6 +34,7 @@ from three_walls.lib.fact import FactSheet, FactValue
 from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import Action, Selection
 from three_walls.tables.buckets import Wall
+from three_walls.tables.prediction_intervals import Levels
 
 FITTING_PRESSURES = ("allocator_retries", "near_limit", "fragmented")
 """Values of the fact ``memory_pressure`` of a run that fits into memory, if barely: to free some is no
@@ -82,6 +83,8 @@ class Search:
     minimum_ns: float
     may_enter: Callable[[Finding], bool]
     wall: Wall | None
+    start_ns: Bounds
+    """The step before the first entry."""
     validate: Validate = lambda _: ()
     facts_after: FactsAfter = lambda _: {}
     steps: list[PlanStep] = field(default_factory=list)
@@ -376,6 +379,7 @@ class Search:
         new = tuple(change for change in candidate.changes if change not in self.changes)
         alone = self.findings[finding.rule].gain_ns
         gain = self.replays.describe_gain(rule.gain, new, (before, after), candidate.effects)
+        ends = self.replays.find_gain(before, after, candidate.effects)
         assert gain.likely in (None, before.likely_ns - after.likely_ns)  # so the gains sum to what the plan saves
         self.steps.append(
             PlanStep(
@@ -384,7 +388,7 @@ class Search:
                 finding=replace(finding, gain_ns=alone if alone.basis == REPLAYED else gain),
                 edits=finding.edits,
                 gain_ns=gain,
-                step_after_ns=self.replays.bound(after, (*self.effects, *candidate.effects)),
+                step_after_ns=shorten(self.steps[-1].step_after_ns if self.steps else self.start_ns, ends),
                 unlocked_by=", ".join(self.unlocked_by.get(finding.rule, ())),
                 step_after_likely_ns=after.likely_ns,
                 with_rule=candidate.with_rule,
@@ -426,6 +430,11 @@ class Search:
         is_priced = rule in self.last_gain or finding.gain_ns.basis == REPLAYED
         reason = self.left_out.get(rule, finding.reason)
         return replace(finding, outcome=Outcome.ALTERNATIVE if is_priced else Outcome.RECOMMENDED, reason=reason)
+
+
+def shorten(step_ns: Bounds, gain_ns: Levels) -> Bounds:
+    """The step after a gain: at its high end from the lowest step, and at its low end from the highest."""
+    return Bounds(max(0, round(step_ns.low - gain_ns.high)), round(step_ns.high - gain_ns.low))
 
 
 def _contradiction(earlier: Iterable[PlannedEdit], later: Iterable[PlannedEdit]) -> str:

@@ -248,6 +248,8 @@ def _name_first(report: Report) -> tuple[Block, ...]:
 def _describe_entry(report: Report, step: PlanStep) -> Card:
     finding, gain = step.finding, step.gain_ns
     blocks: list[Block] = [Note(finding.reason)]
+    if step.beyond_wall:
+        blocks.append(Note(step.beyond_wall, role="muted"))
     if not step.edits and finding.advice:
         blocks.append(Note(finding.advice, "What to look at:"))
     if step.needs:

@@ -340,6 +340,8 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
     yield Note(finding.reason)
     if loss := describe_loss(gain):
         yield Note(f"It {loss}: measure the step before and after.")
+    if step.beyond_wall:
+        yield Note(step.beyond_wall, role="muted")
     if step.with_rule:
         yield Note(f"It makes the edits of {step.with_rule}, too, which gain too little alone.", "Together:")
     if finding.why_it_matters:

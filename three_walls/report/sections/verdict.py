@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from three_walls.advice.finding import Outcome
@@ -48,6 +49,8 @@ def verdict(report: Report) -> Section:
     eyebrow = "No wall is named" if result.abstained else "What holds this run back"
     role = "abstained" if result.wall is None or result.abstained else result.wall.value
     text, notes, remark = result.reason, describe_log_and_progress(report.log) if report.log else (), ""
+    if result.plan_remark:
+        notes = (result.plan_remark, *notes)
     if result.culprit is not None:
         remark = f"{title}. {result.reason}"
         text, notes = _describe_culprit(report, result.culprit), (remark, *notes)
@@ -164,7 +167,8 @@ def _list_limits(report: Report) -> tuple[Inline, ...]:
     """The warnings, and what was not captured, as links."""
     pieces: list[Inline] = []
     if report.warnings:
-        names = ", ".join(dict.fromkeys(warning.code.replace("-", " ") for warning in report.warnings))
+        counts = Counter(warning.code.replace("-", " ") for warning in report.warnings)
+        names = ", ".join(f"{number} {name}" if number > 1 else name for name, number in counts.items())
         pieces.append(Text(f"{count_of(len(report.warnings), 'warning')} ({names})", link="warnings"))
     undecided = sum(finding.outcome is Outcome.UNKNOWN for finding in report.findings)
     if undecided:
@@ -177,13 +181,12 @@ def _describe_culprit(report: Report, culprit: Culprit) -> str:
     cost_ns, step_ns = culprit.cost_ns, culprit.cost_ns + culprit.step_without_it_ns
     first = report.plan[0] if report.plan else None
     is_replayed = first is not None and first.order == 0 and first.gain_ns.likely is not None
-    about = "about " if is_replayed else ""
     share = format_share(cost_ns / step_ns if step_ns else None)
     evidence = f"{capitalize(culprit.evidence)}." if culprit.evidence else ""
     costs = "It costs" if len(culprit.ranks) == 1 else "They cost"
     return (
-        f"{costs} the others {about}{format_ms(cost_ns)} of the {format_ms(step_ns)} step ({share}; "
-        f"{format_name(culprit.cause)}). {evidence}".strip()
+        f"{costs} the others {'about' if is_replayed else 'up to'} {format_ms(cost_ns)} of the {format_ms(step_ns)} "
+        f"step ({share}; {format_name(culprit.cause)}). {evidence}".strip()
     )
 
 
@@ -226,7 +229,9 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
         yield Metric(f"Without the delay of {result.culprit.named}", without)
     if result.wall is not None and not result.abstained:
         removed = find_counterfactual(report, result.wall, result.sub_wall)
-        if removed is None:
+        if removed is not None and result.margin_fraction is None:
+            pass  # a step of compute, in which no wall holds much
+        elif removed is None:
             recoverable_ns = recoverable_of(report, result.wall, None)
             fraction = format_share(share_of_judged_step(report, recoverable_ns))
             yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} {judged_step(report)}")

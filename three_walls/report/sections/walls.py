@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from three_walls.advice.reconcile import find_without
 from three_walls.advice.verdict_rows import Counterfactual
 from three_walls.facts.fact_rows import CriticalPathRow
 from three_walls.lib.text import UNKNOWN, capitalize, format_count, format_ms, format_share
@@ -23,6 +25,14 @@ _FACTS = {
 }
 """Wall and half, in the order of the table -> the fact that is its upper bound; empty for the sum of the halves."""
 _BOTH_HALVES = "The sum of the two halves, which share no time."
+_REPLAYS = {
+    (Wall.MEMORY, None): "Nothing is computed again, and nothing is copied to the host.",
+    (Wall.COMMUNICATION, None): "Communication takes no time.",
+    (Wall.COMPUTE_HOST, None): "Both halves at once.",
+    (Wall.COMPUTE_HOST, SubWall.COMPUTE): "GEMMs reach the peak that can be reached; no unfused attention.",
+    (Wall.COMPUTE_HOST, SubWall.HOST): "The host takes no time: every kernel is launched at once.",
+}
+"""What a replay leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,40 +48,46 @@ class WallRow:
 
 
 def walls(report: Report) -> Section:
-    """Upper bounds of the three walls, in Megatron Core's order, and of the two halves of the third."""
+    """What removing each of the three walls saves, in Megatron Core's order, and of the two halves of the third.
+
+    By replay, as the verdict and the plan are; upper bounds in the traced step only where it was not replayed.
+    """
+    result = report.verdict
+    is_replayed = bool(result.counterfactuals)
     columns = (
         Column("Wall", ROW, _name),
-        Column("Up to", "recoverable_ns", format_ms),
+        Column("Shorter by" if is_replayed else "Up to", "recoverable_ns", format_ms),
         Column(capitalize(judged_step(report)), "fraction", format_share),
         Column("", ROW, _draw, width="shape", in_terminal=False),
         Column("", "mark", lambda mark: Text(mark, "badge" if mark == "runner-up" else "badge strong") if mark else ""),
         Column("What it is", "meaning", role="muted", width="wide", in_terminal=False),
     )
     rows = tuple(_read(report, wall, sub_wall) for wall, sub_wall in _FACTS)
-    title = f"Upper bounds in the traced step ({format_ms(report.verdict.step_ns)})" if report.verdict.step_ns else ""
+    title = f"Upper bounds in the traced step ({format_ms(result.step_ns)})" if result.step_ns else ""
+    if is_replayed:
+        title = f"The step without each wall (replayed without the profiler, {format_ms(result.replayed_step_ns)} now)"
     blocks: list[Note | Table] = [Table("walls", columns, rows, title, emphasis=lambda row: row.mark == "the wall")]
-    if report.verdict.counterfactuals:
-        blocks.append(_tabulate_counterfactuals(report))
-        blocks += [Note(each.note, role="muted") for each in report.verdict.counterfactuals if each.note]
-    if report.verdict.no_replay_reason:
-        blocks.append(Note(f"The step was not replayed: {report.verdict.no_replay_reason}.", role="muted"))
-    if report.verdict.margin_fraction is not None:
-        margin = format_share(report.verdict.margin_fraction)
+    others = [each for each in result.counterfactuals if len(each.without) > 1 or each.without == ("straggler",)]
+    if others:
+        blocks.append(_tabulate_counterfactuals(report, others))
+    blocks += [Note(each.note, role="muted") for each in result.counterfactuals if each.note]
+    if result.no_replay_reason:
+        blocks.append(Note(f"The step was not replayed: {result.no_replay_reason}.", role="muted"))
+    if result.margin_fraction is not None:
+        margin = format_share(result.margin_fraction)
         blocks.append(Note(f"The wall leads the runner-up by {margin} {judged_step(report)}.", role="muted"))
     return Section(
         "walls",
         "The three walls",
         tuple(blocks),
-        lead="The most that removing each wall could save. The plan states how much of it its edits may save."
-        + (" The verdict is by the replays." if report.verdict.counterfactuals else ""),
+        lead="The most that removing each wall could save. The plan states how much of it its edits may save.",
         link="Walls",
     )
 
 
 def find_counterfactual(report: Report, wall: Wall, sub_wall: SubWall | None) -> Counterfactual | None:
     """The replayed step without a wall; None where nothing was replayed."""
-    name = wall.value if sub_wall is None else f"{wall.value}.{sub_wall.value}"
-    return next((each for each in report.verdict.counterfactuals if each.without == (name,)), None)
+    return find_without(report.verdict, wall.value if sub_wall is None else f"{wall.value}.{sub_wall.value}")
 
 
 _REMOVED = {
@@ -83,8 +99,8 @@ _REMOVED = {
 }
 
 
-def _tabulate_counterfactuals(report: Report) -> Table:
-    """The replayed step without each wall, and without two of them at once."""
+def _tabulate_counterfactuals(report: Report, rows: Sequence[Counterfactual]) -> Table:
+    """The replayed step without two walls at once, and without the delay of a slow rank."""
     now_ns = report.verdict.replayed_step_ns or 0
     columns = (
         Column("Without", lambda row: " and ".join(_REMOVED[name] for name in row.without)),
@@ -92,27 +108,41 @@ def _tabulate_counterfactuals(report: Report) -> Table:
         Column("Shorter by", "saved_ns", format_ms),
         Column("Of the step", lambda row: row.saved_ns / now_ns if now_ns else None, format_share),
     )
-    rows = report.verdict.counterfactuals
-    lead = f"Replays of the step without what the profiler added ({format_ms(report.verdict.replayed_step_ns)} now)."
-    return Table("without_walls", columns, rows, "The step without each wall", lead, is_compact=True)
+    return Table("without_walls", columns, rows, "The step without more", is_compact=True)
 
 
 def judged_step(report: Report) -> str:
     """The step that shares of walls are of: ``of the step``, or ``of the step without the delay of rank 2``."""
     culprit = report.verdict.culprit
-    return "of the step" if culprit is None else f"of the step without the delay of {culprit.named}"
+    if culprit is None or _find_judged_ns(report) == report.verdict.replayed_step_ns:
+        return "of the step"
+    return f"of the step without the delay of {culprit.named}"
+
+
+def _find_judged_ns(report: Report) -> int | None:
+    """The length of that step: replayed as the walls are, else traced."""
+    result = report.verdict
+    for each in result.counterfactuals:
+        if each.without != ("straggler",):
+            return each.step_ns + each.saved_ns
+    return result.step_ns and result.step_ns - (result.culprit.cost_ns if result.culprit else 0)
 
 
 def share_of_judged_step(report: Report, value_ns: int | None) -> float | None:
     """``value_ns`` over that step; None when either is not known."""
-    culprit = report.verdict.culprit
-    if culprit is None or value_ns is None:
-        return report.fraction_of_step(value_ns)
-    return value_ns / culprit.step_without_it_ns
+    judged_ns = _find_judged_ns(report)
+    return value_ns / judged_ns if value_ns is not None and judged_ns else None
 
 
 def recoverable_of(report: Report, wall: Wall, sub_wall: SubWall | None) -> int | None:
-    """Upper bound of what removing a wall saves, in ns; of the third wall the sum of its halves."""
+    """What removing a wall saves, in ns: by replay, else its upper bound; of the third wall of both halves."""
+    if report.verdict.counterfactuals:
+        names = [f"{wall.value}.{half.value}" for half in SubWall] if sub_wall is None else [f"{wall.value}.{sub_wall}"]
+        names = names if wall is Wall.COMPUTE_HOST else [wall.value]
+        saved = {frozenset(each.without): each.saved_ns for each in report.verdict.counterfactuals}
+        # Of two halves of which one saves nothing, both together were not replayed.
+        alone = [max(0, saved.get(frozenset({name}), 0)) for name in names]
+        return saved.get(frozenset(names), max(alone))
     known = report.verdict.recoverable_ns
     if wall is Wall.COMPUTE_HOST and sub_wall is None:
         compute_ns, host_ns = (known.get(f"{wall.value}.{half.value}") for half in SubWall)
@@ -131,6 +161,8 @@ def _read(report: Report, wall: Wall, sub_wall: SubWall | None) -> WallRow:
         mark = "runner-up"
     recoverable_ns = recoverable_of(report, wall, sub_wall)
     meaning = _BOTH_HALVES if definition is None else definition.meaning
+    if report.verdict.counterfactuals:
+        meaning = _REPLAYS[wall, sub_wall]
     return WallRow(wall, sub_wall, recoverable_ns, share_of_judged_step(report, recoverable_ns), meaning, mark)
 
 

@@ -1,0 +1,77 @@
+"""What the verdict and the plan say of each other: sentences for where their numbers would seem to disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from three_walls.advice.counterfactuals import COMMUNICATION, COMPUTE, HOST, MEMORY
+from three_walls.advice.finding import PlanStep
+from three_walls.advice.verdict_rows import Counterfactual, Verdict
+from three_walls.lib.text import in_ms
+from three_walls.tables.buckets import SubWall, Wall
+
+_NAMES = {MEMORY: "the use of memory", COMMUNICATION: "communication", COMPUTE: "compute", HOST: "the host"}
+_KEPT = {
+    MEMORY: "which only leaves out recompute and copies: what the memory buys shortens other work",
+    COMMUNICATION: "which keeps compute and the host as they are",
+    COMPUTE: "which keeps every kernel but unfused attention and its launch, and only brings GEMMs to their peak",
+    HOST: "which keeps every kernel as long as it is",
+}
+"""Wall -> why an edit against it may save more than the replay without it."""
+
+
+def reconcile(verdict: Verdict, plan: Sequence[PlanStep]) -> tuple[Verdict, tuple[PlanStep, ...]]:
+    """``verdict`` with a remark on the plan, and ``plan`` with why an entry may gain more than its wall."""
+    explained = tuple(replace(step, beyond_wall=_explain_more(verdict, step)) for step in plan)
+    remarks = (*_explain_first(verdict, plan), *_explain_total(verdict, plan))
+    return replace(verdict, plan_remark=" ".join(remarks)), explained
+
+
+def _explain_more(verdict: Verdict, step: PlanStep) -> str:
+    name = _name(step.finding.wall, step.finding.sub_wall)
+    without, gain = find_without(verdict, name), step.gain_ns
+    if without is None or step.order == 0 or gain.high is None or gain.high <= max(0, without.saved_ns):
+        return ""
+    saved = f"the {in_ms(max(0, without.saved_ns))} of the replay without {_NAMES[name]}"
+    if gain.likely is not None and gain.likely > without.saved_ns:
+        return f"It gains more than {saved}, {_KEPT[name]}."
+    return f"Its high end is above {saved}: measured gains have exceeded replayed ones by so much."
+
+
+def _explain_first(verdict: Verdict, plan: Sequence[PlanStep]) -> Iterator[str]:
+    """Why the plan begins with an edit against another wall."""
+    first = next((step for step in plan if step.order), None)
+    if first is None or verdict.wall is None or verdict.abstained:
+        return
+    named, taken = _name(verdict.wall, verdict.sub_wall), _name(first.finding.wall, first.finding.sub_wall)
+    if named == taken:
+        return
+    against = [step for step in plan if step.order and _name(step.finding.wall, step.finding.sub_wall) == named]
+    entry = f"Entry {first.order} changes {_NAMES[taken]}, not {_NAMES[named]}"
+    if not against:
+        yield f"{entry}: no edit that does is worth an entry."
+    elif first.gain_ns.likely is None:
+        yield f"{entry}: it makes room for entry {against[0].order}, which does."
+    else:
+        yield f"{entry}: it gains more than entry {against[0].order}, the first that does."
+
+
+def _explain_total(verdict: Verdict, plan: Sequence[PlanStep]) -> Iterator[str]:
+    """Why the plan gains more than any wall."""
+    saved_ns = [each.saved_ns for each in verdict.counterfactuals if len(each.without) == 1]
+    gained_ns = sum(step.gain_ns.likely or 0 for step in plan if step.order)
+    if saved_ns and gained_ns > max(saved_ns):
+        yield (
+            f"The plan's entries gain {in_ms(gained_ns)} together, more than the removal of any one wall: they shorten "
+            "several, and take whole kernels out."
+        )
+
+
+def find_without(verdict: Verdict, *walls: str) -> Counterfactual | None:
+    """The replayed step without ``walls``; None where it was not replayed."""
+    return next((each for each in verdict.counterfactuals if each.without == walls), None)
+
+
+def _name(wall: Wall, sub_wall: SubWall | None) -> str:
+    return wall.value if sub_wall is None else f"{wall.value}.{sub_wall.value}"

@@ -1,0 +1,106 @@
+"""What must hold between the numbers of a report, whoever adds them up.
+
+The sums are asserted where a report is made. That its first screen speaks of one step is tested on real captures.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from three_walls.advice.finding import FREES_MEMORY, Bounds, PlanStep
+from three_walls.lib.text import format_ms
+from three_walls.report.report import Report
+from three_walls.report.section import Hero, Section, plain_text
+from three_walls.report.sections.steps import StepBase, find_step_base
+from three_walls.report.sections.verdict import verdict
+from three_walls.report.sections.walls import find_counterfactual
+
+_STEP = re.compile(r"(\w+) ([\d.,]+) ms (?:unprofiled )?step\b|\b(of) ([\d.,]+) ms without the profiler")
+"""A length of the step in a sentence, with the word before it."""
+
+
+def check_report(report: Report) -> None:
+    """Raises AssertionError where numbers of ``report`` contradict each other."""
+    problems = [*find_wrong_sums(report)]
+    if problems:
+        raise AssertionError(f"the report contradicts itself: {'; '.join(problems)}")
+
+
+def find_wrong_sums(report: Report) -> Iterator[str]:
+    """The entries of the plan lead from the step now to the step after all of them, and no wall is exceeded unsaid."""
+    base = find_step_base(report)
+    if base is None:
+        return
+    before, likely_ns = Bounds(base.now_ns, base.now_ns), base.now_ns
+    for step in report.plan:
+        yield from _check_sums(step, before, likely_ns)
+        before = step.step_after_ns
+        likely_ns = likely_ns if step.step_after_likely_ns is None else step.step_after_likely_ns
+        wall = find_counterfactual(report, step.finding.wall, step.finding.sub_wall)
+        if (
+            step.order
+            and wall
+            and step.gain_ns.high is not None
+            and step.gain_ns.high > wall.saved_ns
+            and not step.beyond_wall
+        ):
+            yield f"entry {step.order} ({step.rule}) gains more than its wall without a word why"
+    yield from _check_culprit(report, base)
+    first = next((step for step in report.plan if step.order), None)
+    result = report.verdict
+    if first is None or result.wall is None or result.abstained or result.plan_remark:
+        return
+    if (first.finding.wall, first.finding.sub_wall) != (result.wall, result.sub_wall):
+        yield f"entry {first.order} ({first.rule}) is of another wall than the verdict without a word why"
+
+
+def _check_sums(step: PlanStep, before: Bounds, likely_ns: int) -> Iterator[str]:
+    gain, after = step.gain_ns, step.step_after_ns
+    if gain.basis == FREES_MEMORY or gain.high is None:
+        return
+    expected = Bounds(max(0, before.low - gain.high), before.high - (gain.low or 0))
+    if after != expected:
+        yield f"the step after entry {step.order} ({step.rule}) is {after}, and its gain leads to {expected}"
+    if gain.likely is not None and step.step_after_likely_ns != likely_ns - gain.likely:
+        yield f"the likely step after entry {step.order} ({step.rule}) is not the step before less its gain"
+
+
+def _check_culprit(report: Report, base: StepBase) -> Iterator[str]:
+    """The rank to fix first costs what the first entry gains, of the step that everything else is of."""
+    culprit, first = report.verdict.culprit, report.plan[0] if report.plan else None
+    if culprit is None:
+        return
+    sum_ns = culprit.cost_ns + culprit.step_without_it_ns
+    if sum_ns != base.now_ns:
+        yield f"the step of {culprit.named} is {sum_ns}, the report's {base.now_ns}"
+    if first and first.order == 0 and culprit.cost_ns != (first.gain_ns.likely or first.gain_ns.high):
+        yield f"{culprit.named} costs {culprit.cost_ns}, and to fix it gains {first.gain_ns}"
+
+
+def find_other_steps(report: Report) -> Iterator[str]:
+    """Lengths of a step on the first screen that are neither the step now nor named as traced."""
+    base = find_step_base(report)
+    if base is None:
+        return
+    hero = find_hero(verdict(report))
+    culprit = report.verdict.culprit
+    steps_ns = (base.now_ns, *((culprit.step_without_it_ns,) if culprit else ()))  # which is judged, and named so
+    for text in (hero.text, *hero.notes, hero.remark):
+        for found in _STEP.finditer(text):
+            word, length = found[1] or found[3], found[2] or found[4]
+            ns = float(length.replace(",", "")) * 1e6
+            if word != "traced" and not any(math.isclose(ns, step_ns, rel_tol=0.01) for step_ns in steps_ns):
+                yield f"{found[0]!r} beside a step of {format_ms(base.now_ns)}"
+    warnings = next((plain_text(piece) for piece in hero.limits if "warning" in plain_text(piece)), "")
+    if warnings:
+        names = warnings.partition("(")[2].rstrip(")").split(", ")
+        named = sum(int(name.split()[0]) if name.split()[0].isdecimal() else 1 for name in names)
+        if named != int(warnings.split()[0]):
+            yield f"{warnings}: {named} are named"
+
+
+def find_hero(section: Section) -> Hero:
+    """The head of the report."""
+    return next(block for block in section.blocks if isinstance(block, Hero))
