@@ -29,7 +29,7 @@ from three_walls.advice.format.load_rules import RuleBase, check_rules_directory
 from three_walls.advice.judge_warnings import judge_warnings
 from three_walls.advice.plan.locate import name_places
 from three_walls.advice.plan.make_plan import choose_first_trial, make_plan
-from three_walls.advice.reconcile import reconcile
+from three_walls.advice.reconcile import measure_noise_ns, reconcile
 from three_walls.advice.unknown_settings import warn_of_unknown_settings
 from three_walls.bridge.check_overrides import find_problems
 from three_walls.bridge.nearest_recipe import find_nearest_recipe
@@ -290,7 +290,7 @@ def _diagnose(
         *warn_of_unknown_settings(config, findings, facts, leaves_config=inputs.leaves_config),
         *judge_warnings(rule_base.warnings, facts, stragglers),
     )
-    verdict, plan = reconcile(verdict, plan)
+    verdict, plan = reconcile(verdict, plan, measure_noise_ns(facts, run.artifacts.pull(step_summary)))
     first = choose_first_trial(plan, facts, predictor)
     return Diagnosis(verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
 

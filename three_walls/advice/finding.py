@@ -117,6 +117,8 @@ class Finding:
     for other rules, and where the configuration is not known to ask for it."""
     cause: str = ""
     """Why it does not happen, as far as trace and environment name a cause."""
+    instead_of: str = ""
+    """Id of the rule of the plan's entry that keeps it out: if that cannot be applied, this may be; else empty."""
     near: str = ""
     """What misses its threshold by little, where a rule is not needed or blocked for this reason alone; else empty."""
 
@@ -165,6 +167,8 @@ class PlanStep:
     be applied alone."""
     differing_edits: tuple[PlannedEdit, ...] = ()
     """Edits in ``overrides`` that ``edits`` lacks or makes to another value: there the entry builds on earlier ones."""
+    is_below_noise: bool = False
+    """Whether its likely gain is less than the steps of the run differ by: alone it cannot be measured."""
     beyond_wall: str = ""
     """Why it may gain more than the replayed step without its wall does; empty where it may not."""
     seen_in: tuple[str, ...] = ()

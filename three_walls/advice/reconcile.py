@@ -8,7 +8,9 @@ from dataclasses import replace
 from three_walls.advice.counterfactuals import COMMUNICATION, COMPUTE, HOST, MEMORY
 from three_walls.advice.finding import PlanStep
 from three_walls.advice.verdict_rows import Counterfactual, Verdict
+from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import in_ms
+from three_walls.step.step_rows import StepSummary
 from three_walls.tables.buckets import SubWall, Wall
 
 _NAMES = {MEMORY: "the use of memory", COMMUNICATION: "communication", COMPUTE: "compute", HOST: "the host"}
@@ -21,11 +23,28 @@ _KEPT = {
 """Wall -> why an edit against it may save more than the replay without it."""
 
 
-def reconcile(verdict: Verdict, plan: Sequence[PlanStep]) -> tuple[Verdict, tuple[PlanStep, ...]]:
-    """``verdict`` with a remark on the plan, and ``plan`` with why an entry may gain more than its wall."""
-    explained = tuple(replace(step, beyond_wall=_explain_more(verdict, step)) for step in plan)
+def reconcile(verdict: Verdict, plan: Sequence[PlanStep], noise_ns: float = 0) -> tuple[Verdict, tuple[PlanStep, ...]]:
+    """``verdict`` with a remark on the plan, and ``plan`` with why an entry may gain more than its wall.
+
+    ``noise_ns``: by how much the steps of the run differ. Entries that gain less are marked.
+    """
+    explained = tuple(
+        replace(
+            step,
+            beyond_wall=_explain_more(verdict, step),
+            is_below_noise=step.gain_ns.likely is not None and step.gain_ns.likely < noise_ns,
+        )
+        for step in plan
+    )
     remarks = (*_explain_first(verdict, plan), *_explain_total(verdict, plan))
     return replace(verdict, plan_remark=" ".join(remarks)), explained
+
+
+def measure_noise_ns(facts: FactSheet, step: StepSummary) -> float:
+    """How far a step of the run is from its median: half of the middle half of the log's steps, else of all traced."""
+    ends = [facts.number(f"unprofiled_step_{end}_quartile_ns") for end in ("lower", "upper")]
+    low, high = ends if None not in ends else (step.min_ns, step.max_ns)
+    return 0 if low is None or high is None else (high - low) / 2
 
 
 def _explain_more(verdict: Verdict, step: PlanStep) -> str:

@@ -17,6 +17,7 @@ from three_walls.lib.text import in_ms, in_percent, plural
 from three_walls.step import timeline_thresholds
 from three_walls.step.find_steps import TRAINING_STEP_TEXT
 from three_walls.tables.shareable import cut_sentence
+from three_walls.trace.beside import find_beside
 from three_walls.trace.capabilities import YES
 from three_walls.trace.input_file import InputFile
 
@@ -76,6 +77,8 @@ class Examination:
     """Megatron-Bridge overrides to launch that command with."""
     megatron_lm: tuple[str, ...]
     """Megatron-LM flags to launch that command with."""
+    beside: tuple[str, ...] = ()
+    """Names of the log and the saved configuration beside the exports, which ``analyze`` reads too."""
 
 
 def examine(paths: Sequence[Path]) -> Examination:
@@ -88,6 +91,7 @@ def examine(paths: Sequence[Path]) -> Examination:
     checks = tuple(_check(capability, captures) for capability in capabilities.values())
     missing = [capabilities[check.name] for check in checks if check.answer is Answer.NO]
     can_be_recorded = any(capability.nsys or capability.settings for capability in missing)
+    beside = find_beside(paths)
     memory = any("--cuda-memory-usage=true" in capability.nsys for capability in missing)
     return Examination(
         inputs=tuple(trace.input for trace in captures.traces),
@@ -96,6 +100,7 @@ def examine(paths: Sequence[Path]) -> Examination:
         recapture=" ".join([*profiler_words("torchrun", memory), _PROGRAM]) if can_be_recorded else None,
         bridge=_spell(missing, captures, BRIDGE),
         megatron_lm=_spell(missing, captures, MEGATRON_LM),
+        beside=tuple(path.name for path in (*beside.logs, *([beside.config] if beside.config else []))),
     )
 
 

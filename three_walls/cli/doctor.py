@@ -45,7 +45,9 @@ def doctor_command(traces: tuple[Path, ...], as_json: bool) -> None:
 
 def format_examination(examination: Examination) -> str:
     """Every check with its answer and, where something is missing, how to record it; then one command for all of it."""
-    lines = [f"What this capture can support (reports: {len(examination.inputs)}, ranks: {examination.ranks})", ""]
+    beside = f", beside them: {', '.join(examination.beside)}" if examination.beside else ""
+    of = f"(reports: {len(examination.inputs)}, ranks: {examination.ranks}{beside})"
+    lines = [f"What this capture can support {of}", ""]
     for check in examination.checks:
         lines += _describe(check)
     lines.append("")

@@ -100,6 +100,10 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
     ),
 }
 _OF_EVERY_RUN = ("logs", "config", "step_range", "kernel_names")
+_BESIDE = (
+    click.option("--no-log", is_flag=True, help="Leave out the log that lies in a directory of TRACES."),
+    click.option("--no-config", is_flag=True, help="Leave out the run_config.yaml that lies in a directory of TRACES."),
+)
 
 
 def run_options(*names: str) -> Callable[[Command], Command]:
@@ -111,13 +115,17 @@ def run_options(*names: str) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         @wraps(command)
-        def run(traces: tuple[Path, ...], **values: Any) -> None:
+        def run(traces: tuple[Path, ...], no_log: bool, no_config: bool, **values: Any) -> None:
             choose_threads(traces)
             given = {name: values.pop(name) for name in options}
             workers = Workers(given.pop("jobs", None) or Workers.per_core().jobs, given.pop("scheduler", None))
-            command(RunRequest(traces, workers=workers, **given), **values)
+            from three_walls.trace.beside import add_beside  # it reads logs, which not every command does
 
-        added: list[Callable[[Command], Command]] = [traces_argument, *map(_OPTIONS.__getitem__, options), nsys_option]
+            request = RunRequest(traces, workers=workers, **given)
+            command(add_beside(request, with_log=not no_log, with_config=not no_config), **values)
+
+        added = [traces_argument, *map(_OPTIONS.__getitem__, options[:2]), *_BESIDE]
+        added += [*map(_OPTIONS.__getitem__, options[2:]), nsys_option]
         decorated: Command = run
         for add in reversed(added):  # click lists the last one first
             decorated = add(decorated)

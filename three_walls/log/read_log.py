@@ -235,8 +235,12 @@ def find_logs(paths: Sequence[Path]) -> dict[Path, bool]:
 
 def is_log(path: Path) -> bool:
     """Whether ``path`` is a file with the name of a log, plain or compressed."""
-    plain = path.with_suffix("") if path.suffix in _COMPRESSED_SUFFIXES else path
-    return plain.suffix in LOG_SUFFIXES and path.is_file()
+    return plain_log_name(path).endswith(LOG_SUFFIXES) and path.is_file()
+
+
+def plain_log_name(path: Path) -> str:
+    """The name of a log without the suffix of its compression."""
+    return path.stem if path.suffix in _COMPRESSED_SUFFIXES else path.name
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:

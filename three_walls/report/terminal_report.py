@@ -180,6 +180,8 @@ def _show_block(block: Block, screen: _Screen, columns: int) -> Iterator[Rendera
 
 
 def _show_hero(hero: Hero) -> Iterator[RenderableType]:
+    if hero.run:
+        yield _plain(hero.run, "dim")
     if hero.role == "abstained":
         yield _plain("ABSTAINED: no wall is named", "bold yellow")
     else:

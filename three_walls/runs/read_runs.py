@@ -37,6 +37,7 @@ from three_walls.runs.compared_run import Run
 from three_walls.runs.judge_history import TriedWith, judge_history
 from three_walls.step.step_rows import StepSummary
 from three_walls.step.step_view import NO_STEP
+from three_walls.trace.beside import find_beside
 from three_walls.trace.read_inputs import Progress, jobs_of_run
 from three_walls.trace.run_request import RunRequest, Workers
 from three_walls.trace.trace_files import holds_traces, plain_name
@@ -121,12 +122,13 @@ def _name_of(path: Path) -> str:
 
 def _complete(given: GivenRun) -> GivenRun:
     """``given``, a directory, with the log and the configuration that lie in it, unless others were named."""
-    logs, config = given.logs, given.config
-    if not logs and holds_traces(given.path):
-        logs = tuple(sorted(filter(_is_log, given.path.iterdir())))
-    if config is None and (given.path / CONFIG_NAME).is_file():
+    found = find_beside([given.path])
+    if found.unclear and not given.logs:
+        raise UsageError(f"{given.path}: {found.unclear.replace('--log,', ',log=FILE,')}")
+    config = given.config or found.config
+    if config is None and (given.path / CONFIG_NAME).is_file():  # of logs alone
         config = given.path / CONFIG_NAME
-    return replace(given, logs=logs, config=config)
+    return replace(given, logs=given.logs or found.logs, config=config)
 
 
 def _is_log(path: Path) -> bool:

@@ -135,7 +135,8 @@ def read_inputs(
         ReportWarning("report-not-exported", f"{report.name}: no nsys is on PATH to export this report; {reason}.")
         for report, reason in find_unread(paths)
     )
-    warnings = (*(warn_of_unreadable(path, reason) for path, reason in unreadable), *unread)
+    unclear = (ReportWarning("logs-beside", request.unclear_logs),) if request.unclear_logs else ()
+    warnings = (*(warn_of_unreadable(path, reason) for path, reason in unreadable), *unread, *unclear)
     folders = {path if path.is_dir() else path.parent for path in paths}
     return Inputs(
         traces=tuple(traces),

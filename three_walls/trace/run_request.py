@@ -39,6 +39,8 @@ class RunRequest:
     """Training logs, or directories of them."""
     config: Path | None = None
     """A saved configuration (``run_config.yaml``)."""
+    unclear_logs: str = ""
+    """Why logs beside the traces were not taken for those of this run; empty where none lie there, or one was."""
     settings: tuple[str, ...] = ()
     """``key=value`` each; they take precedence over every other source."""
     memory_snapshot: Path | None = None

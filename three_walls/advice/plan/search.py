@@ -101,6 +101,8 @@ class Search:
     """For each rule whose edits the launcher refuses: why."""
     refused_settings: list[Settings] = field(default_factory=list)
     """Of pairs and further values that it refuses: their rules may do without."""
+    kept_out_by: dict[str, str] = field(default_factory=dict)
+    """For each rule that could be applied before an entry and not after it: the rule of that entry."""
     part_of: dict[str, str] = field(default_factory=dict)
     """For each rule whose edits entered with those of another one: that one."""
     last_gain: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -227,6 +229,8 @@ class Search:
             if reason := self._reason_against(rule, finding):
                 if not edits:
                     self.left_out[name] = reason
+                    if self.steps and self.findings[name].outcome is Outcome.RECOMMENDED:
+                        self.kept_out_by.setdefault(name, self.steps[-1].rule)
                 return
             is_unknown = any(note.name in checked for note in finding.confirm_first)
             if edits and (is_unknown or {fact_of(edit) for edit in finding.edits} != edits.keys()):
@@ -428,8 +432,9 @@ class Search:
             small = describe_small(finding.gain_ns, self.minimum_ns)
             return replace(finding, outcome=Outcome.NOT_NEEDED, reason=small)
         is_priced = rule in self.last_gain or finding.gain_ns.basis == REPLAYED
-        reason = self.left_out.get(rule, finding.reason)
-        return replace(finding, outcome=Outcome.ALTERNATIVE if is_priced else Outcome.RECOMMENDED, reason=reason)
+        reason, other = self.left_out.get(rule, finding.reason), self.kept_out_by.get(rule, "")
+        outcome = Outcome.ALTERNATIVE if is_priced else Outcome.RECOMMENDED
+        return replace(finding, outcome=outcome, reason=reason, instead_of=other)
 
 
 def shorten(step_ns: Bounds, gain_ns: Levels) -> Bounds:

@@ -34,6 +34,7 @@ from three_walls.report.section import (
 )
 from three_walls.report.sections.budget import bar_column, order_buckets, title_budget
 from three_walls.report.sections.plan import (
+    BELOW_NOISE,
     CONFIRM_TITLE,
     describe_expectation,
     explain_empty,
@@ -41,7 +42,7 @@ from three_walls.report.sections.plan import (
     order_forms,
 )
 from three_walls.report.sections.steps import find_step_base, step_after
-from three_walls.report.sections.verdict import verdict
+from three_walls.report.sections.verdict import NO_SETTING, list_weighty, verdict
 from three_walls.step.step_rows import BudgetRow
 
 MOST_BUDGET_ROWS = 10
@@ -51,9 +52,8 @@ MOST_PLAN_LINES = 12
 LEAST_OVERRIDES = 3
 """Entries whose first override is shown before more entries or warnings are."""
 MOST_WARNINGS = 3
-_MOST_NOTES = 2
-_LONGEST_REASON, _LONGEST_NOTE = 290, 190
-"""Characters of the verdict's reason, and of any other text on the terminal: three lines, and two."""
+_LONGEST_NOTE = 190
+"""Characters of a warning on the terminal: two lines."""
 _LONGEST_ADVICE = 75
 
 _REMARKS = frozenset(
@@ -81,8 +81,7 @@ _REMARKS = frozenset(
 def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Section, ...]:
     """The sections for a terminal: verdict, warnings, budget, and a plan of at most ``plan_lines`` lines."""
     hero = _find_hero(report)
-    notes = tuple(keep_sentences(note, _LONGEST_NOTE) for note in hero.notes[:_MOST_NOTES])
-    hero = replace(hero, text=keep_sentences(hero.text, _LONGEST_REASON), notes=notes)
+    hero = replace(hero, notes=(hero.remark,) if hero.remark else ())
     limiting, hidden = _split_warnings(report, most_warnings)
     warned = tuple(f"{keep_sentences(warning.message, _LONGEST_NOTE)} ({warning.code})" for warning in limiting)
     blocks: tuple[Block, ...] = (Items(warned, role="list"),) if warned else ()
@@ -169,7 +168,8 @@ def _lead(report: Report) -> str:
     after = format_ms_range(low_ns, high_ns)
     if likely_ns is not None:
         after = f"{format_ms_estimate(likely_ns, high_ns)} ({after})"
-    return f"{format_ms(base.now_ns)} now ({base.note}), {after} with all entries. Apply them in order."
+    small = f" *: {BELOW_NOISE}." if any(step.is_below_noise for step in report.plan) else ""
+    return f"{format_ms(base.now_ns)} now ({base.note}), {after} with all entries. Apply them in order.{small}"
 
 
 def _tabulate_unpriced(report: Report, lines: int) -> tuple[Block, ...]:
@@ -190,13 +190,18 @@ def _tabulate_plan(report: Report, lines: int) -> tuple[Block, ...]:
     spare = lines - len(shown) - (len(shown) < len(report.plan))
     rows: list[tuple[str, str, str]] = []
     for step in shown:
-        rows.append((f"{step.order}.", format_gain(step.gain_ns), step.finding.title))
+        mark = " *" if step.is_below_noise else ""
+        rows.append((f"{step.order}.", format_gain(step.gain_ns), f"{step.finding.title}{mark}"))
         override = _name_override(report, step) if spare > 0 else ""
         if override:
             rows.append(("", "", override))
             spare -= 1
     if left := len(report.plan) - len(shown):
         rows.append(("", "", f"{left} more {plural(left, 'entry', 'entries')}: --full"))
+    rows += [
+        ("", format_gain(finding.gain_ns), f"{finding.title} ({NO_SETTING})")
+        for finding in list_weighty(report)[: max(1, spare)]
+    ]
     columns = (Column("", itemgetter(0)), Column("Gain", itemgetter(1)), Column("Change", itemgetter(2)))
     return (Table("plan", columns, rows, terminal_rows=len(rows), has_head=False, emphasis=itemgetter(0)),)
 

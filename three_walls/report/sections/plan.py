@@ -71,6 +71,8 @@ from three_walls.report.sections.timeline import format_clock, link_of, name_cau
 
 SHOWN_PLACES = 3
 CONFIRM_TITLE = "Before you apply it"
+BELOW_NOISE = "too small to measure alone: apply it together with others"
+IF_NOT = "If it cannot be applied:"
 
 
 def plan(report: Report) -> Section:
@@ -179,6 +181,8 @@ def describe_top_edit(report: Report, step: PlanStep) -> TopEdit:
         forms = {form: title for form, title, _ in list_forms(step.overrides)}
         main = next((form for form in order_forms(report) if form in forms and form != "env"), "")
         copies = [(_SHORT_NAMES[form], f"entry-{step.order}-{form}") for form in (main, "env") if form in forms]
+    if step.is_below_noise and not note:
+        note = BELOW_NOISE
     return TopEdit(str(step.order), step.finding.title, anchor_of(step), gain_text, note, tuple(copies))
 
 
@@ -353,6 +357,12 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
     elif finding.advice:
         yield Note(finding.advice, "What to look at:")
     yield from _offer_overrides(report, step)
+    if step.is_below_noise:
+        yield Note(f"{BELOW_NOISE[0].upper()}{BELOW_NOISE[1:]}, and compare the steps before and after all of them.")
+    others = [other for other in report.findings if other.instead_of == step.rule]
+    for other in sorted(others, key=lambda other: (-(other.gain_ns.likely or 0), other.rule)):
+        gain = describe_gain(other.gain_ns)
+        yield Note((Text(other.title, link=f"rule-{slug(other.rule)}"), f"({other.rule}; {gain})."), IF_NOT)
     if finding.confirm_first:
         yield list_confirmations(finding.confirm_first)
     if finding.side_effects:

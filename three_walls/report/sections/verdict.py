@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from three_walls.advice.finding import Outcome
+from three_walls.advice.finding import Finding, Outcome
 from three_walls.advice.verdict_rows import Culprit
+from three_walls.advice.without_culprit import CULPRIT_RULE
 from three_walls.lib.text import (
     UNKNOWN,
     capitalize,
@@ -16,9 +17,12 @@ from three_walls.lib.text import (
     format_ms_range,
     format_name,
     format_share,
+    join_words,
+    keep_sentences,
     plural,
 )
-from three_walls.report.charts import GROUP_COLOURS
+from three_walls.megatron.settings.setting_sources import CONFIG_FILE
+from three_walls.report.charts import GROUP_COLOURS, WAIT_COLOUR
 from three_walls.report.formats import format_gain, format_wall
 from three_walls.report.overrides_file import slug
 from three_walls.report.report import Report
@@ -32,6 +36,11 @@ from three_walls.tables.buckets import BUCKET_TITLES, Group, SubWall, Wall
 
 MOST_EDITS = 3
 """So many entries of the plan are in the head."""
+LONGEST_REASON, LONGEST_REMARK = 290, 190
+"""Characters: three lines of a terminal, and two. The section on the walls has the whole reason."""
+MOST_WEIGHTY = 2
+"""So many findings that outweigh them."""
+NO_SETTING = "no setting does it: see the finding"
 _MANY_EXPERT_KERNELS = 0.2
 """Of all kernels."""
 
@@ -48,12 +57,11 @@ def verdict(report: Report) -> Section:
     title = name_bound(report)
     eyebrow = "No wall is named" if result.abstained else "What holds this run back"
     role = "abstained" if result.wall is None or result.abstained else result.wall.value
-    text, notes, remark = result.reason, describe_log_and_progress(report.log) if report.log else (), ""
-    if result.plan_remark:
-        notes = (result.plan_remark, *notes)
+    text, remark = keep_sentences(result.reason, LONGEST_REASON), keep_sentences(result.plan_remark, LONGEST_REMARK)
+    log = describe_log_and_progress(report.log) if report.log else ()
     if result.culprit is not None:
-        remark = f"{title}. {result.reason}"
-        text, notes = _describe_culprit(report, result.culprit), (remark, *notes)
+        remark = f"Without its delay: {title[:1].lower()}{title[1:]}."
+        text = keep_sentences(_describe_culprit(report, result.culprit), LONGEST_REASON)
         eyebrow, role = "The rank that holds this run back", "culprit"
         named, is_alone = result.culprit.named, len(result.culprit.ranks) == 1
         state = _CULPRIT_TITLES.get(result.culprit.cause, ("is late", "are late"))[0 if is_alone else 1]
@@ -62,6 +70,10 @@ def verdict(report: Report) -> Section:
     edits, edits_title = _list_without_plan(report), "No edit is recommended. What to do instead"
     if report.plan:
         edits = tuple(describe_top_edit(report, step) for step in report.plan[:MOST_EDITS])
+        edits += tuple(
+            TopEdit("", finding.title, f"rule-{slug(finding.rule)}", format_gain(finding.gain_ns), NO_SETTING)
+            for finding in list_weighty(report)
+        )
         edits_title = "What to change first"
     elif list_unpriced(report):
         edits_title = "There is no plan. What may help"
@@ -71,7 +83,7 @@ def verdict(report: Report) -> Section:
         text=text,
         run=describe_run(report),
         remark=remark,
-        notes=notes,
+        notes=(*([remark] if remark else []), *log),
         metrics=tuple(_list_metrics(report)),
         shares=tuple(_sum_groups(report)),
         shares_of=f"the traced step ({format_ms(result.step_ns)})",
@@ -89,7 +101,7 @@ _LAUNCHERS = {"megatron_lm": "Megatron-LM", "bridge": "Megatron-Bridge", "megatr
 
 
 def describe_run(report: Report) -> str:
-    """``rank0.sqlite and 3 more; 4 ranks of NVIDIA H200; Megatron-Bridge 0.6.2``."""
+    """``rank0.sqlite and 3 more; 4 ranks of NVIDIA H200; Megatron-Bridge 0.6.2; with train.log``."""
     parts = []
     if report.inputs:
         more = f" and {format_count(len(report.inputs) - 1)} more" if len(report.inputs) > 1 else ""
@@ -101,6 +113,11 @@ def describe_run(report: Report) -> str:
     if launcher:
         release = report.config.bridge_version if launcher == "Megatron-Bridge" else ""
         parts.append(f"{launcher} {release}".strip() if release else launcher)
+    read = list(report.log.files) if report.log else []
+    if any(value.is_stated_by(CONFIG_FILE) for value in report.config.values.values()):
+        read.append("its saved configuration")
+    if read:
+        parts.append(f"with {join_words(read)}")
     return "; ".join(parts)
 
 
@@ -147,6 +164,19 @@ def _are_experts_one_by_one(report: Report) -> bool:
         return False
     calls = sum(part.calls for part in sum_parts(report.moe_layers) if part.part == "expert_gemm")
     return calls >= _MANY_EXPERT_KERNELS * (report.facts.number("kernel_count") or float("inf"))
+
+
+def list_weighty(report: Report) -> list[Finding]:
+    """Findings that no setting fixes and that cost more than one of the first entries of the plan gains."""
+    least_ns = min((step.gain_ns.likely or 0 for step in report.plan[:MOST_EDITS]), default=0)
+    found = [
+        finding
+        for finding in report.findings
+        if finding.outcome is Outcome.FOUND
+        and (finding.gain_ns.likely or 0) > least_ns
+        and finding.rule != CULPRIT_RULE
+    ]
+    return sorted(found, key=lambda finding: (-(finding.gain_ns.likely or 0), finding.rule))[:MOST_WEIGHTY]
 
 
 def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
@@ -247,8 +277,20 @@ def count_entries(number: int, what: str = "") -> str:
 
 
 def _sum_groups(report: Report) -> Iterator[tuple[str, float, str]]:
-    """Shares of the step by group: compute, communication, copy, graph, idle."""
+    """Shares of the step by group: compute, transfer, waiting for other ranks, copy, graph, idle."""
     for group in Group:
         rows = [row for row in report.budget if row.group == group.value]
-        if sum(row.ns for row in rows):
-            yield group.value, sum(row.fraction for row in rows), GROUP_COLOURS[group]
+        if not sum(row.ns for row in rows):
+            continue
+        share = sum(row.fraction for row in rows)
+        if group is not Group.COMMUNICATION:
+            yield group.value, share, GROUP_COLOURS[group]
+            continue
+        waiting = min(share, max(0.0, report.facts.number("wait_exposed_fraction") or 0.0))
+        is_bound = report.facts.get("ep_transfer_is_lower_bound").value is True
+        at_least, at_most = (", at least", ", at most") if is_bound else ("", "")
+        if share > waiting:
+            name = f"transfer{at_least}" if waiting else group.value
+            yield name, share - waiting, GROUP_COLOURS[group]
+        if waiting:
+            yield f"waiting for other ranks{at_most}", waiting, WAIT_COLOUR

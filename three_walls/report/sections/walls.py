@@ -66,7 +66,8 @@ def walls(report: Report) -> Section:
     title = f"Upper bounds in the traced step ({format_ms(result.step_ns)})" if result.step_ns else ""
     if is_replayed:
         title = f"The step without each wall (replayed without the profiler, {format_ms(result.replayed_step_ns)} now)"
-    blocks: list[Note | Table] = [Table("walls", columns, rows, title, emphasis=lambda row: row.mark == "the wall")]
+    blocks: list[Note | Table] = [Note(reason) for reason in (result.reason, result.plan_remark) if reason]
+    blocks.append(Table("walls", columns, rows, title, emphasis=lambda row: row.mark == "the wall"))
     others = [each for each in result.counterfactuals if len(each.without) > 1 or each.without == ("straggler",)]
     if others:
         blocks.append(_tabulate_counterfactuals(report, others))
