@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from three_walls.lib.files import is_directory
 from three_walls.log.read_log import LOG_SUFFIXES, is_log, plain_log_name
 from three_walls.megatron.settings.saved_config import CONFIG_NAME
 from three_walls.trace.run_request import RunRequest
@@ -29,7 +28,7 @@ class Beside:
 
 def find_beside(directories: Iterable[Path]) -> Beside:
     """What lies in those of ``directories`` that hold traces, not below them. Of several logs none is taken."""
-    folders = [folder for folder in directories if is_directory(folder) and holds_traces(folder)]
+    folders = [folder for folder in directories if folder.is_dir() and holds_traces(folder)]
     files = [path for folder in folders for path in sorted(folder.iterdir()) if is_log(path)]
     logs = [path for path in files if not plain_log_name(path).startswith((_OVERRIDES, _PROGRESS_NAME))]
     # A train.log counts more than the notes.txt and the stderr beside it.
