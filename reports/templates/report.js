@@ -76,17 +76,26 @@
   });
   openTarget();
 
-  // Paper cannot unfold anything: print all of it, and fold back what was folded.
+  // Paper cannot unfold anything: print the sections that stand alone, or all of it, and fold back what was folded.
   let unfolded = [];
-  function unfoldAll() {
-    const folded = [...document.querySelectorAll("main details:not([open])")];
+  const main = document.getElementById("main");
+  const isBrief = () => main.querySelector("section.paper") && !main.classList.contains("all");
+  function unfoldAll(kind = "details") {
+    const folded = [...document.querySelectorAll(`main ${kind}:not([open])`)];
     for (const fold of folded) fold.open = true;
     return folded;
   }
-  window.addEventListener("beforeprint", () => { unfolded.push(...unfoldAll()); });
+  window.addEventListener("beforeprint", () => {
+    unfolded.push(...unfoldAll(isBrief() ? ".paper > details.whole" : "details"));
+  });
   window.addEventListener("afterprint", () => {
     for (const fold of unfolded) fold.open = false;
     unfolded = [];
+    main.classList.remove("all");
+  });
+  document.querySelector("[data-print]").addEventListener("click", () => {
+    main.classList.add("all");
+    window.print();
   });
   document.querySelector("[data-unfold]").addEventListener("click", () => {
     unfoldAll();

@@ -229,13 +229,28 @@ def test_it_is_readable_without_its_script(browser: Browser, folder: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["real", "wide"])
-def test_paper_shows_everything_and_cuts_nothing(
+def test_paper_shows_verdict_and_plan_on_their_own(browser: Browser, folders: dict[str, Path], name: str) -> None:
+    context = browser.new_context(viewport={"width": 703, "height": 1000})
+    page = open_page(context, folders[name]).page
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    shown = page.evaluate(
+        "[...document.querySelectorAll('main section')].filter((part) => part.checkVisibility()).map((part) => part.id)"
+    )
+    assert set(shown) <= {"verdict", "warnings", "plan"}
+    assert page.evaluate("document.body.scrollHeight") < 2.3 * 1000
+    context.close()
+
+
+@pytest.mark.parametrize("name", ["real", "wide"])
+def test_paper_shows_everything_where_all_is_asked_for_and_cuts_nothing(
     browser: Browser, folders: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     context = browser.new_context(viewport={"width": 703, "height": 1000})  # the text of A4
     page = open_page(context, folders[name]).page
     page.emulate_media(media="print")
-    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.evaluate("window.print = () => window.dispatchEvent(new Event('beforeprint'))")
+    page.evaluate("document.querySelector('[data-print]').click()")
     assert page.locator("main details:not([open])").count() == 0
     wide = page.evaluate(
         "[...document.querySelectorAll('main table, main svg, main pre')]"

@@ -394,7 +394,7 @@ def test_experts_one_by_one_are_named_where_their_gemms_are_many_kernels(report:
     many = replace(few, moe_layers=(MoePart(0, "forward", "expert_gemm", 1, 0, 9_000),))
     assert head_of(many).title == "Host-bound: kernels are launched late"  # moe_grouped_gemm is set
     not_grouped = replace(many.config, values={"moe_grouped_gemm": ConfigValue(False, "command line")})
-    assert head_of(replace(many, config=not_grouped)).title == "Host-bound: launches of one-by-one experts"
+    assert head_of(replace(many, config=not_grouped)).title == "Host-bound: launches of sequential experts"
 
 
 def test_a_head_without_a_plan_states_what_to_do_instead(report: Report) -> None:

@@ -43,7 +43,7 @@ _WALLS = {
 _REMOVED = {
     MEMORY: "recompute and host copies",
     COMMUNICATION: "communication",
-    COMPUTE: "kernel time above the reachable peak",
+    COMPUTE: "what keeps kernels from their peak",
     HOST: "host time",
 }
 """Wall -> what its removal takes out of the step, as it reads after "without"."""

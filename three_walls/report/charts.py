@@ -264,8 +264,6 @@ GROUP_COLOURS: dict[str, str] = {
     Group.IDLE: "#b3bcc8",
 }
 
-WAIT_COLOUR = "#e3c08c"
-"""Of waiting for other ranks, apart from transfer."""
 EXPOSED_COLOUR = "#ea580c"
 HIDDEN_COLOUR = "#7fb2f5"
 AFTER_COLOUR = "#16a34a"

@@ -160,7 +160,8 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list. ``role``: ``checklist``, ``evidence``, ``list`` or empty. An item may have several pieces."""
+    """A list. ``role``: ``checklist``, ``evidence``, ``list``, ``plain`` or empty; with ``aside`` it is left out
+    on paper. An item may have several pieces."""
 
     items: tuple[Inline | tuple[Inline, ...], ...]
     title: str = ""
@@ -334,6 +335,8 @@ class Section:
     role: str = ""
     is_folded: bool = False
     """Whether the page shows its title alone, until it is unfolded. Its link is then in the menu."""
+    on_paper: bool = False
+    """Whether it is printed with the page; the others are where all is printed."""
     in_menu: bool = False
     """Whether its link is in the menu of the navigation, not in its line."""
 

@@ -5,7 +5,7 @@ Then the overrides of the whole plan, for each launcher.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from three_walls.advice.finding import (
@@ -99,12 +99,13 @@ def plan(report: Report) -> Section:
         link="Plan",
         empty=explain_empty(report),
         terminal=Terminal.ALWAYS,
+        on_paper=True,
     )
 
 
 def overrides(report: Report) -> Section | None:
     """All edits of the plan as lines to copy, and notes on what no line can express."""
-    blocks: list[Block] = [Copyable(name, title, lines) for name, title, lines in list_forms(report.overrides)]
+    blocks: list[Block] = [*_offer_forms(report, list_forms(report.overrides))]
     if report.overrides.notes:
         blocks.append(Items(tuple(f"note: {note}" for note in report.overrides.notes), role="warning"))
     if not blocks:
@@ -119,6 +120,33 @@ def overrides(report: Report) -> Section | None:
         is_folded=True,
         terminal=Terminal.ALWAYS,
     )
+
+
+def _offer_forms(
+    report: Report,
+    forms: Iterable[tuple[str, str, tuple[str, ...]]],
+    prefix: str = "",
+    *,
+    only_bridge_in_terminal: bool = False,
+) -> Iterator[Block]:
+    """The forms of overrides; those of the launcher that the run is known not to use are folded."""
+    others: list[Block] = []
+    for name, title, lines in forms:
+        block = Copyable(f"{prefix}{name}", title, lines, in_terminal=name == "bridge" or not only_bridge_in_terminal)
+        if title.startswith(_OTHER_LAUNCHER.get(report.config.dialect, "\0")):
+            others.append(block)
+        else:
+            yield block
+    if others:
+        yield Fold("For another launcher than the run's", tuple(others), role="inner")
+
+
+_OTHER_LAUNCHER = {
+    "bridge": "Megatron-LM",
+    "megatron_bridge": "Megatron-LM",
+    "megatron_lm": ("Megatron-Bridge", "Python"),
+}
+"""How a run was launched -> how the titles of the other launcher's forms begin."""
 
 
 def explain_empty(report: Report) -> str:
@@ -328,10 +356,7 @@ def _offer_overrides(report: Report, step: PlanStep) -> Iterator[Block]:
     forms = sorted(
         list_forms(step.overrides), key=lambda form: order.index(form[0]) if form[0] in order else len(order)
     )
-    blocks += [
-        Copyable(f"entry-{step.order}-{name}", title, lines, in_terminal=name == "bridge")
-        for name, title, lines in forms
-    ]
+    blocks += _offer_forms(report, forms, f"entry-{step.order}-", only_bridge_in_terminal=True)
     if step.overrides.notes:
         blocks.append(Items(tuple(f"note: {note}" for note in step.overrides.notes), role="warning"))
     if blocks:
@@ -366,7 +391,7 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
     if finding.confirm_first:
         yield list_confirmations(finding.confirm_first)
     if finding.side_effects:
-        yield Items(finding.side_effects, "Side effects")
+        yield Items(finding.side_effects, "Side effects", "aside")
     yield from _show_places(report, step)
     rest: list[Block] = []
     if finding.how_to_verify:
@@ -392,7 +417,7 @@ def _show_places(report: Report, step: PlanStep) -> Iterator[Block]:
         for stretch in stretches[:SHOWN_PLACES]
     )
     if items:
-        yield PageOnly((Items(items, "Where it was seen", "plain"),))
+        yield PageOnly((Items(items, "Where it was seen", "plain aside"),))
 
 
 def list_confirmations(notes: tuple[PlanNote, ...]) -> Items:

@@ -94,7 +94,7 @@ def verdict(report: Report) -> Section:
         more_edits=(Text(f"{count_entries(len(entries), 'more ')} in the plan", link="plan"),) if entries else (),
         limits=_list_limits(report),
     )
-    return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role=f"hero {hero.role}")
+    return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role=f"hero {hero.role}", on_paper=True)
 
 
 _LAUNCHERS = {"megatron_lm": "Megatron-LM", "bridge": "Megatron-Bridge", "megatron_bridge": "Megatron-Bridge"}
@@ -146,7 +146,7 @@ def _name_cause(report: Report) -> str:
     if result.wall is Wall.MEMORY:
         return "recompute and host copies"
     if result.sub_wall is SubWall.HOST:
-        return "launches of one-by-one experts" if _are_experts_one_by_one(report) else "kernels are launched late"
+        return "launches of sequential experts" if _are_experts_one_by_one(report) else "kernels are launched late"
     group = Group.COMMUNICATION if result.wall is Wall.COMMUNICATION else Group.COMPUTE
     rows = [row for row in report.budget if row.group == group.value and row.ns > 0]
     if not rows:

@@ -23,6 +23,7 @@ def warnings(report: Report) -> Section | None:
         terminal=Terminal.ALWAYS,
         role="warnings",
         is_folded=True,
+        on_paper=True,
     )
 
 
