@@ -124,7 +124,7 @@ def run_options(*names: str) -> Callable[[Command], Command]:
             request = RunRequest(traces, workers=workers, **given)
             command(add_beside(request, with_log=not no_log, with_config=not no_config), **values)
 
-        added = [traces_argument, *map(_OPTIONS.__getitem__, options[:2]), *_BESIDE]
+        added: list[Callable[[Command], Command]] = [traces_argument, *map(_OPTIONS.__getitem__, options[:2]), *_BESIDE]
         added += [*map(_OPTIONS.__getitem__, options[2:]), nsys_option]
         decorated: Command = run
         for add in reversed(added):  # click lists the last one first

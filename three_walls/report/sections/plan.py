@@ -133,7 +133,7 @@ def _offer_forms(
     others: list[Block] = []
     for name, title, lines in forms:
         block = Copyable(f"{prefix}{name}", title, lines, in_terminal=name == "bridge" or not only_bridge_in_terminal)
-        if title.startswith(_OTHER_LAUNCHER.get(report.config.dialect, "\0")):
+        if title.startswith(_OTHER_LAUNCHER.get(report.config.dialect, ())):
             others.append(block)
         else:
             yield block
@@ -141,9 +141,9 @@ def _offer_forms(
         yield Fold("For another launcher than the run's", tuple(others), role="inner")
 
 
-_OTHER_LAUNCHER = {
-    "bridge": "Megatron-LM",
-    "megatron_bridge": "Megatron-LM",
+_OTHER_LAUNCHER: dict[str, tuple[str, ...]] = {
+    "bridge": ("Megatron-LM",),
+    "megatron_bridge": ("Megatron-LM",),
     "megatron_lm": ("Megatron-Bridge", "Python"),
 }
 """How a run was launched -> how the titles of the other launcher's forms begin."""
@@ -386,8 +386,8 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
         yield Note(f"{BELOW_NOISE[0].upper()}{BELOW_NOISE[1:]}, and compare the steps before and after all of them.")
     others = [other for other in report.findings if other.instead_of == step.rule]
     for other in sorted(others, key=lambda other: (-(other.gain_ns.likely or 0), other.rule)):
-        gain = describe_gain(other.gain_ns)
-        yield Note((Text(other.title, link=f"rule-{slug(other.rule)}"), f"({other.rule}; {gain})."), IF_NOT)
+        aside = f"({other.rule}; {describe_gain(other.gain_ns)})."
+        yield Note((Text(other.title, link=f"rule-{slug(other.rule)}"), aside), IF_NOT)
     if finding.confirm_first:
         yield list_confirmations(finding.confirm_first)
     if finding.side_effects:
