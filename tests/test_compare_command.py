@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from tests.paths import REPOSITORY
-from tests.runs.sample_runs import make_run
+from tests.runs.sample_runs import make_run, without_steps
 from tests.runs.test_settings import DEEPEP
 from three_walls.cli.main import main
 from three_walls.report.json_report import render_json
@@ -63,6 +63,7 @@ def render_reports() -> dict[str, str]:
         faster,
         make_run("worse", 640, settings={**UNSET, "micro_batch_size": 2}),
         make_run("other", 300, settings={**UNSET, "num_layers": 2}),
+        without_steps(make_run("window", None, settings=UNSET)),
     )
     return {run.name: render_json(run.report) for run in runs}
 
@@ -80,8 +81,12 @@ def test_the_answer_comes_first_then_settings_buckets_and_the_wall(three_walls: 
     done = three_walls("compare", runs / "base", runs / "edit")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "6.7% faster: 600 -> 560 ms unprofiled"
-    assert lines[1] == "Beyond the spread of the steps (±1.7%)."
+    assert lines[0] == "1.07 times as fast (6.7% shorter): 600 -> 560 ms unprofiled"
+    head = " ".join(lines[1:3])
+    assert head.startswith(
+        "Beyond the spread of the steps (±1.7%). Changed: moe_flex_dispatcher_backend unset -> deepep, "
+    )
+    assert "moe_token_dispatcher_type alltoall -> flex" in head
     heads = [line for line in lines if line.isupper()]
     assert heads == ["SETTINGS THAT DIFFER", "WHERE THE CHANGE IS", "WHAT IS THE WALL NOW"]
     assert "Measured: 40.0 ms saved. Predicted for the entry: 0-89 ms. Inside the predicted range." in done.stdout
@@ -110,9 +115,9 @@ def test_every_format_has_the_same_numbers(three_walls: Command, runs: Path) -> 
 
 def test_several_runs_are_a_table_then_each(three_walls: Command, runs: Path) -> None:
     done = three_walls("compare", runs / "base", runs / "edit", runs / "worse", "--repeat", runs / "base")
-    assert done.stdout.startswith("edit: 6.7% faster: 600 -> 560 ms unprofiled\n")
+    assert done.stdout.startswith("edit: 1.07 times as fast (6.7% shorter): 600 -> 560 ms unprofiled\n")
     assert "EDIT: WHERE THE CHANGE IS" in done.stdout
-    assert "6.7% slower" in three_walls("compare", runs / "base", runs / "edit", runs / "worse", "-q").stdout
+    assert "6.7% longer" in three_walls("compare", runs / "base", runs / "edit", runs / "worse", "-q").stdout
 
 
 def test_out_writes_a_page_json_and_markdown(three_walls: Command, runs: Path) -> None:
@@ -148,6 +153,10 @@ def test_out_writes_a_page_json_and_markdown(three_walls: Command, runs: Path) -
         (["perf/main.json", "edit"], 3, "perf/main.json: no such file or directory"),
         (["base", "other"], 7, "num_layers 48 and 2"),
         (["base", "other", "--force", "-q"], 0, ""),
+        (["window", "window"], 6, "no training steps were found in the trace of BEFORE and AFTER"),
+        (["base", "window"], 6, "no training steps were found in the trace of AFTER: analyze with --step-range"),
+        (["window", "window", "--fail-if", "step > +3%"], 6, "condition not judged: step > +3% (window)"),
+        (["window", "window", "--ignore-unknown"], 0, "warning: the steps cannot be compared (window)"),
     ],
 )
 def test_exit_codes(three_walls: Command, runs: Path, arguments: list[str], exit_code: int, message: str) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -58,6 +59,7 @@ from three_walls.facts.summarize_step import budget, shown_waits, step_summary, 
 from three_walls.lib.declare import Artifacts
 from three_walls.lib.errors import InputError
 from three_walls.lib.load_documents import load_table
+from three_walls.lib.units import NS_PER_S
 from three_walls.lib.version import VERSION
 from three_walls.replay.replay_steps import critical_path, predictor, synchronizations
 from three_walls.report.check_report import check_report
@@ -342,5 +344,12 @@ def _build_report(run: _Run, diagnosis: Diagnosis, replayed: ReplayedRun) -> Liv
         synchronizations=artifacts.find(synchronizations).value,
         timeline=artifacts.find(drawn_timeline).value,
         survey=attributed.survey,
+        recorded_at=_find_start(inputs),
         replay=replayed,
     )
+
+
+def _find_start(inputs: Inputs) -> str | None:
+    """When the first capture began, in UTC; None where none states it."""
+    starts = [capture.session_start_ns for capture in inputs.captures if capture.session_start_ns]
+    return f"{datetime.fromtimestamp(min(starts) // NS_PER_S, UTC):%Y-%m-%dT%H:%M:%SZ}" if starts else None

@@ -19,8 +19,8 @@ from three_walls.runs.step_change import measure_step_change
 @pytest.mark.parametrize(
     ("after_ms", "sentence"),
     [
-        (570, "5.0% faster: 600 -> 570 ms unprofiled, beyond the spread of the steps (±1.7%)"),
-        (630, "5.0% slower: 600 -> 630 ms unprofiled, beyond the spread of the steps (±1.7%)"),
+        (570, "1.05 times as fast (5.0% shorter): 600 -> 570 ms unprofiled, beyond the spread of the steps (±1.7%)"),
+        (630, "5.0% longer: 600 -> 630 ms unprofiled, beyond the spread of the steps (±1.7%)"),
         (603, "No difference: 600 -> 603 ms (+0.5%) unprofiled, not beyond the spread of the steps (±1.7%)"),
         (600, "No difference: 600 -> 600 ms unprofiled"),
     ],
@@ -32,15 +32,16 @@ def test_the_outcome_is_one_sentence_with_its_numbers(after_ms: int, sentence: s
 def test_an_unknown_spread_is_said_and_not_taken_for_none() -> None:
     change = measure_step_change(make_run(half_ms=None), make_run(step_ms=570))
     assert describe_step_change(change) == (
-        "5.0% faster: 600 -> 570 ms unprofiled, but how much steps vary by themselves is not known for BEFORE: "
-        "the log gives no quartiles"
+        "1.05 times as fast (5.0% shorter): 600 -> 570 ms unprofiled, but how much steps vary by themselves is not "
+        "known for BEFORE: the log gives no quartiles"
     )
 
 
 def test_steps_per_token_are_called_so() -> None:
     after = make_run(step_ms=1_100, settings={"global_batch_size": 512})
     assert describe_step_change(measure_step_change(make_run(), after)).startswith(
-        "8.3% faster per token: 600 -> 1,100 ms unprofiled, 550 ms for as many tokens as BEFORE, beyond"
+        "1.09 times as fast per token (8.3% shorter): 600 -> 1,100 ms unprofiled, 550 ms for as many tokens "
+        "as BEFORE, beyond"
     )
 
 

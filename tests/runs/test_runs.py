@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,24 @@ def test_runs_are_in_the_order_of_their_numbers_and_labels_name_them(tmp_path: P
     (tmp_path / "run-9" / "tried.yaml").write_text("label: micro-batch 2\n")
     (tmp_path / "notes").mkdir()
     assert [run.name for run in read_history(tmp_path).runs] == ["run-0", "micro-batch 2", "run-10"]
+
+
+def test_runs_are_in_the_order_in_which_they_began_where_all_state_it(tmp_path: Path) -> None:
+    """By the clock of the traces, else of the logs; the logs' local time is not compared with the traces' UTC."""
+    names = ("a-last", "b-base", "c-edit")
+    for name, hour in zip(names, (12, 10, 11), strict=True):
+        report = make_run("", 600 - hour, settings={"micro_batch_size": hour}).report
+        assert report.log is not None
+        log = replace(report.log, began_at=f"2026-11-22 {hour}:00:00")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "report.json").write_text(render_json(replace(report, log=log)))
+    history = read_history(tmp_path)
+    assert [run.name for run in history.runs] == ["b-base", "c-edit", "a-last"]
+    assert history.is_by_time
+    write_report(tmp_path / "d-unknown")
+    history = read_history(tmp_path)
+    assert [run.name for run in history.runs] == [*names, "d-unknown"]
+    assert not history.is_by_time
 
 
 def test_a_directory_without_runs_and_a_wrong_label_are_errors(tmp_path: Path) -> None:

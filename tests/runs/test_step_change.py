@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.report.sample_report import MS
-from tests.runs.sample_runs import make_log_run, make_run
+from tests.runs.sample_runs import make_log_run, make_run, without_steps
 from three_walls.report.comparison import Basis, ChangeOutcome
+from three_walls.runs.compare_runs import compare_pair
 from three_walls.runs.compared_run import Run
 from three_walls.runs.step_change import measure_step_change
 
@@ -74,6 +75,15 @@ def test_a_log_alone_against_a_trace_without_log_is_marked_mixed() -> None:
 def test_steps_on_no_common_basis_are_not_compared() -> None:
     change = measure_step_change(make_run(step_ms=None), make_log_run())
     assert (change.basis, change.outcome, change.change_ns) == (Basis.NONE, ChangeOutcome.UNKNOWN, None)
+
+
+def test_captures_without_steps_are_compared_by_their_logs_or_not_at_all() -> None:
+    """Half of a capture is no step of half the length."""
+    whole, half = without_steps(make_run(step_ms=None)), without_steps(make_run("half", None, buckets_ms={"gemm": 1}))
+    pair = compare_pair(whole, half)
+    assert (pair.step.outcome, pair.budget, pair.communication, pair.kernels) == (ChangeOutcome.UNKNOWN, None, (), None)
+    with_logs = measure_step_change(without_steps(make_run()), without_steps(make_run(step_ms=570)))
+    assert (with_logs.basis, with_logs.outcome) == (Basis.LOG, ChangeOutcome.FASTER)
 
 
 def test_a_log_that_prints_steps_of_no_length_gives_none() -> None:

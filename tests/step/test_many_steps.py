@@ -7,9 +7,10 @@ import pytest
 
 from tests.linear_work import assert_linear, cpu_seconds
 from three_walls.step.categories import CATEGORY
-from three_walls.step.find_steps import STEPS, StepSource, find_steps
+from three_walls.step.find_steps import STEPS, find_steps
 from three_walls.step.ranks.align_clocks import ClockSource
 from three_walls.step.ranks.capture_start import number_steps
+from three_walls.step.step_rows import StepSource
 from three_walls.trace.schemas import HOST_RANGES
 
 KERNELS_PER_STEP = 20

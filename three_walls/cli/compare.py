@@ -15,7 +15,7 @@ from three_walls.facts.sheet import DEFINITION_BY_NAME
 from three_walls.lib.errors import UsageError
 from three_walls.lib.files import write_texts
 from three_walls.lib.text import show_control_characters
-from three_walls.report.comparison import ConditionOutcome, ConditionResult
+from three_walls.report.comparison import ChangeOutcome, Comparison, ConditionOutcome
 from three_walls.report.comparison_report import Shown, print_shown, render_all, render_shown
 from three_walls.report.render_report import FORMATS
 from three_walls.report.terminal_report import open_console
@@ -23,7 +23,7 @@ from three_walls.runs.compare_runs import compare
 from three_walls.runs.gate import judge_gate, read_gate
 from three_walls.runs.read_runs import GivenRun, parse_run, read_history, read_run
 
-CONDITION_HOLDS, CONDITION_UNKNOWN = 1, 6
+CONDITION_HOLDS, UNKNOWN = 1, 6
 """Exit codes."""
 
 
@@ -67,7 +67,9 @@ def _output_options(stem: str, default_table: str) -> Callable[[Command], Comman
     help="Exit with 1 where the condition holds: NAME OP [+-]NUMBER[UNIT], see below. Repeatable.",
 )
 @click.option("--strict", is_flag=True, help="Let conditions hold for differences within the spread of the steps too.")
-@click.option("--ignore-unknown", is_flag=True, help="Do not fail where a value of a condition is not known.")
+@click.option(
+    "--ignore-unknown", is_flag=True, help="Do not fail where a step, or a value of a condition, is not known."
+)
 @click.option("--force", is_flag=True, help="Compare runs of different models or GPUs.")
 @_output_options("compare", "buckets, else runs")
 @click.option("--full", "is_full", is_flag=True, help="Print communication and kernels too, in text and Markdown.")
@@ -117,7 +119,7 @@ def compare_command(
     \b
     Exit codes:
       0  compared; no condition holds   4  no CUDA kernels in a trace
-      1  a condition holds              6  a value of a condition is not known
+      1  a condition holds              6  a step, or a value of a condition, is not known
       2  usage                          7  the runs are of different models or GPUs
       3  an input cannot be read
     """
@@ -135,7 +137,7 @@ def compare_command(
     ]
     comparison = replace(comparison, gate=tuple(results))
     _output(comparison, form, table, out_dir, is_full=is_full, quiet=quiet)
-    finish(results, ignore_unknown=ignore_unknown)
+    _finish(comparison, ignore_unknown=ignore_unknown)
 
 
 def name_apart(given: Sequence[GivenRun]) -> list[GivenRun]:
@@ -179,20 +181,30 @@ def _output(
         click.echo(f"Wrote {show_control_characters(str(path))}", err=form != "text")
 
 
-def finish(results: Sequence[ConditionResult], *, ignore_unknown: bool) -> None:
-    """Name the conditions that decide on stderr, and exit with their code; return where none does."""
-    failed = [result for result in results if result.outcome is ConditionOutcome.HOLDS]
-    unknown = [result for result in results if result.outcome is ConditionOutcome.UNKNOWN]
+def _finish(comparison: Comparison, *, ignore_unknown: bool) -> None:
+    """Name what decides on stderr, and exit with its code; return where nothing does.
+
+    Conditions that hold come before what is not known.
+    """
+    failed = [result for result in comparison.gate if result.outcome is ConditionOutcome.HOLDS]
+    unknown = [
+        f"the steps cannot be compared ({pair.after.name}): {pair.step.basis_note}"
+        for pair in comparison.pairs
+        if pair.step.outcome is ChangeOutcome.UNKNOWN
+    ] + [
+        f"condition not judged: {result.expression} ({result.after}): {result.reason}"
+        for result in comparison.gate
+        if result.outcome is ConditionOutcome.UNKNOWN
+    ]
     for result in failed:
         click.echo(f"three-walls: failed: {show_control_characters(f'{result.expression} ({result.after})')}", err=True)
-    for result in unknown:
-        text = f"{result.expression} ({result.after}): {result.reason}"
+    for text in unknown:
         kind = "warning" if ignore_unknown else "error"
-        click.echo(f"three-walls: {kind}: condition not judged: {show_control_characters(text)}", err=True)
+        click.echo(f"three-walls: {kind}: {show_control_characters(text)}", err=True)
     if failed:
         sys.exit(CONDITION_HOLDS)
     if unknown and not ignore_unknown:
-        sys.exit(CONDITION_UNKNOWN)
+        sys.exit(UNKNOWN)
 
 
 @click.group("plan")
@@ -206,11 +218,12 @@ def plan_command() -> None:
 def next_command(runs_dir: Path, form: str, table: str | None, out_dir: Path | None) -> None:
     """Propose the next edit: the first of the best run's plan that was not tried.
 
-    RUNS_DIR holds a subdirectory per run, in the order of their names (run-2 before run-10), the base first: with a
-    report.json, or with traces, log and run_config.yaml, or with logs alone. Each run is compared with the
-    earlier one that it differs least from. An edit is accepted where the step is faster beyond the spread, else
-    reverted; a run with the settings of an earlier one repeats it. The settings that differ show what was tried. Where
-    they are not known, a file tried.yaml in the subdirectory states it:
+    RUNS_DIR holds a subdirectory per run: with a report.json, or with traces, log and run_config.yaml, or with logs
+    alone. The first run is the base. Runs are in the order in which they began, by their traces or by their logs, else
+    in that of their names (run-2 before run-10). Each run is compared with the earlier one that it differs least from.
+    An edit is accepted where the step is faster beyond the spread, else reverted; a run with the settings of an earlier
+    one repeats it. The settings that differ show what was tried. Where they are not known, a file tried.yaml in the
+    subdirectory states it:
 
     \b
       label: grouped GEMM          # optional: a name for the run

@@ -414,6 +414,8 @@ class LogSummary:
     """Files that could not be read, each with the reason."""
     mismatch: str = ""
     """Why the log is of another run than the trace, and therefore not used; empty if it is not."""
+    began_at: str | None = None
+    """Time stamp of the first iteration line, as printed (``2026-11-22 18:37:17``, local time); null without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ Each names a file, a line of the log, a setting or a step. Warnings that only co
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -30,10 +29,9 @@ from three_walls.megatron.settings.run_config import ConfigConflict, RunConfig
 from three_walls.megatron.settings.setting_sources import USER, SourceSettings
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
-from three_walls.step.find_steps import StepSource
 from three_walls.step.joined_log import JoinedLog
 from three_walls.step.ranks.matched_ranks import MatchedRanks
-from three_walls.step.step_rows import UnclassifiedKernel
+from three_walls.step.step_rows import StepSource, UnclassifiedKernel
 from three_walls.step.step_view import RunView
 from three_walls.trace.capabilities import YES
 from three_walls.trace.identity import Rank
@@ -74,7 +72,6 @@ _BLOCKS = {
     "traceback": "tracebacks",
 }
 """Kind of a log's block -> what it holds."""
-_DATE, _DATE_CHARACTERS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), 19
 _SAME_RUN = timedelta(days=2)
 """A log prints local time, the trace holds UTC; and the part of a log that was given may end before the capture."""
 
@@ -260,12 +257,12 @@ def _find_other_date(log: TrainingLog, traces: Sequence[Capture]) -> str:
 
     A log of the same settings on another day may still be what the user means, so it stays in use.
     """
-    printed = [line.printed_at[:_DATE_CHARACTERS] for line in log.iterations if _DATE.match(line.printed_at)]
+    printed = log.printed_at
     recorded = [trace.session_start_ns for trace in traces if trace.session_start_ns]
     if not printed or not recorded:
         return ""
     try:
-        first, last = (datetime.fromisoformat(date).replace(tzinfo=UTC) for date in (min(printed), max(printed)))
+        first, last = (datetime.fromisoformat(date).replace(tzinfo=UTC) for date in (printed[0], printed[-1]))
     except ValueError:  # a date that no calendar has
         return ""
     at = datetime.fromtimestamp(min(recorded) // NS_PER_S, UTC)

@@ -248,6 +248,7 @@ def log_summary(
         progress=summarize_progress(log.jobs, read_layout(config).world) if is_own else None,
         unread_files=log.unread,
         mismatch=log_mismatch,
+        began_at=next(iter(log.printed_at), None),
     )
 
 

@@ -13,7 +13,7 @@ from three_walls.lib.declare import fact, flag
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.megatron.settings.setting_sources import USER
 from three_walls.step.build_timeline import Timeline
-from three_walls.step.find_steps import StepSource
+from three_walls.step.step_rows import StepSource
 from three_walls.tables.megatron_signs import RangeSign, Sign, megatron_signs
 from three_walls.trace.read_inputs import Inputs
 from three_walls.trace.read_trace import Trace

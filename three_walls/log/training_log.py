@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+_TIME_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +213,12 @@ class TrainingLog:
     """Iteration lines and tracebacks that were read without their process, because there are very many processes."""
     unread: tuple[str, ...] = ()
     """Files of a directory that could not be read, each with its reason."""
+
+    @property
+    def printed_at(self) -> tuple[str, ...]:
+        """Time stamps of the iteration lines that have a whole one, the earliest first; a log prints local time."""
+        stamps = (_TIME_STAMP.match(line.printed_at) for line in self.iterations)
+        return tuple(sorted(stamp[0] for stamp in stamps if stamp))
 
     @property
     def is_empty(self) -> bool:

@@ -149,6 +149,8 @@ class History:
     """Name of the run that has the plan: the best run, or the last one accepted before it that was traced."""
     skipped: tuple[str, ...]
     """Entries of the best run's plan that come before the next one and were tried already."""
+    is_by_time: bool = False
+    """Whether the runs are in the order in which they began; else in that of their names."""
     schema_version: str = SCHEMA_VERSION
 
 

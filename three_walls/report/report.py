@@ -131,6 +131,8 @@ class Report:
     """All ranks of a run of many, of which ``ranks`` holds only those that were read in full; null where all were."""
     kernel_names: NamesFile | None = None
     """Null where the user gave no names of kernels."""
+    recorded_at: str | None = None
+    """When the recording of the first trace began, in UTC (``2026-11-22T18:37:17Z``); null where none states it."""
     schema_version: str = SCHEMA_VERSION
 
     @property

@@ -63,7 +63,8 @@ def _check_repetition(before: Run, repetition: Run) -> None:
 def compare_pair(before: Run, after: Run, repetitions: Sequence[Run] = ()) -> Pair:
     """``before`` against ``after``, whatever they differ in."""
     step = measure_step_change(before, after, repetitions)
-    settings = compare_settings(before, after)
+    settings, owned = compare_settings(before, after), owned_times(before.report, after.report)
+    are_steps = not (before.is_one_window or after.is_one_window)
     return Pair(
         after=summarize_run(after),
         step=step,
@@ -73,10 +74,8 @@ def compare_pair(before: Run, after: Run, repetitions: Sequence[Run] = ()) -> Pa
         settings_note=describe_known_settings(before, after),
         trial=judge_trial(before.report.plan, settings, after.report.config, step),
         budget=reconcile_buckets(before, after, step),
-        communication=compare_communication(before.report, after.report),
-        kernels=reconcile_kernels(
-            before.report.kernels, after.report.kernels, owned_times(before.report, after.report)
-        ),
+        communication=compare_communication(before.report, after.report) if are_steps else (),
+        kernels=reconcile_kernels(before.report.kernels, after.report.kernels, owned) if are_steps else None,
     )
 
 

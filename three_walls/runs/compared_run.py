@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from three_walls.report.comparison import ComparedRun
 from three_walls.report.report import Report
+from three_walls.step.step_rows import StepSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +21,14 @@ class Run:
         return bool(self.report.inputs)
 
     @property
+    def is_one_window(self) -> bool:
+        """Whether no steps were found in its trace: how long a capture took says nothing of a step."""
+        return self.report.step.source == StepSource.ONE_WINDOW
+
+    @property
     def traced_step_ns(self) -> int | None:
         """Length of the representative step: what its budget sums to."""
-        return sum(row.ns for row in self.report.budget) or None
+        return None if self.is_one_window else sum(row.ns for row in self.report.budget) or None
 
     @property
     def unprofiled_step_ns(self) -> int | None:
@@ -32,10 +38,17 @@ class Run:
     @property
     def replayed_step_ns(self) -> int | None:
         """The step without the profiler by replay alone, also where a log gives it."""
+        if self.is_one_window:
+            return None
         predicted = self.report.facts.number("predicted_unprofiled_step_ns")
         if predicted:
             return round(predicted)
         return self.report.verdict.replayed_step_ns if self.report.log is None else None
+
+    @property
+    def began_at(self) -> tuple[str | None, str | None]:
+        """When the trace began to be recorded, in UTC, and when the log printed its first iteration, in local time."""
+        return self.report.recorded_at, self.report.log.began_at if self.report.log else None
 
     @property
     def tokens_per_step(self) -> int | None:

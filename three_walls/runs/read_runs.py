@@ -184,7 +184,10 @@ def summarize_logs(logs: Sequence[Path], config: Path | None = None, settings: S
 
 
 def read_history(directory: Path, progress: Progress = lambda _: None) -> History:
-    """The runs in ``directory``, in the order of their names, each judged against the one it builds on.
+    """The runs in ``directory``, in the order in which they began, each judged against the one it builds on.
+
+    The clock is that of the traces where all runs have one, else that of the logs where all have one. Where neither is
+    known of every run, the order is that of their names.
 
     A run is a subdirectory with a report.json, a trace, or logs. A file ``tried.yaml`` in it may give its ``label`` and
     the rules of the ``entries`` that it applies. Raises InputError where no subdirectory holds a run.
@@ -196,7 +199,12 @@ def read_history(directory: Path, progress: Progress = lambda _: None) -> Histor
         raise InputError(
             f"{directory}: expected subdirectories with a {REPORT_NAME}, a trace or a training log each, found none"
         )
-    return judge_history([_read_tried(path, progress) for path in runs])
+    tries = [_read_tried(path, progress) for path in runs]
+    for times in zip(*(each.run.began_at for each in tries), strict=True):
+        if None not in times:
+            in_order = sorted(range(len(tries)), key=lambda place: (str(times[place]), place))
+            return replace(judge_history([tries[place] for place in in_order]), is_by_time=True)
+    return judge_history(tries)
 
 
 def _holds_run(path: Path) -> bool:

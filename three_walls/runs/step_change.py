@@ -72,7 +72,11 @@ def choose_basis(before: Run, after: Run) -> tuple[Basis, str]:
         return Basis.TRACE, f"as traced, with what the profiler added ({reason}not both steps could be replayed)"
     if step_on(Basis.MIXED, before) is not None and step_on(Basis.MIXED, after) is not None:
         return Basis.MIXED, f"measured in one run and estimated in the other: {only}, and not both have a trace"
-    names = [name for name, run in (("BEFORE", before), ("AFTER", after)) if not _has_step(run)]
+    sides = (("BEFORE", before), ("AFTER", after))
+    if windows := [name for name, run in sides if run.is_one_window and not _has_step(run)]:
+        hint = "analyze with --step-range, or give the logs"
+        return Basis.NONE, f"no training steps were found in the trace of {' and '.join(windows)}: {hint}"
+    names = [name for name, run in sides if not _has_step(run)]
     return Basis.NONE, f"the step of {' and '.join(names) or 'both runs'} is not known on a common basis"
 
 

@@ -33,7 +33,8 @@ from three_walls.step.communication_owners import (
     resolve_send_recv,
     take_ranges,
 )
-from three_walls.step.find_steps import TRAINING_STEP_TEXT, StepSource, find_steps
+from three_walls.step.find_steps import TRAINING_STEP_TEXT, find_steps
+from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import (
     ClassifiedOperations,
     LaunchedOperations,

@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -27,6 +26,7 @@ import polars as pl
 from three_walls.lib import limits
 from three_walls.step import timeline_thresholds
 from three_walls.step.intervals import DURATION
+from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import STEPS, Operations, StepKeys, Steps
 from three_walls.trace.schemas import HostRanges
 from three_walls.trace.spans import StepsToRead
@@ -47,17 +47,6 @@ MODEL_WORK = ("gemm", "grouped_gemm", "attention", "cuda_graph")
 
 _RangesOfProcesses = Mapping[tuple[object, ...], pl.DataFrame]
 """NVTX ranges by capture and process."""
-
-
-class StepSource(StrEnum):
-    """Where step boundaries come from, most trustworthy first."""
-
-    TRAINING_STEP = "nvtx training_step"
-    TRAINING_STEP_IN_ORDER = "nvtx training_step, numbered in order"
-    USER_RANGE = "user's step range"
-    USER_RANGE_IN_ORDER = "user's step range, numbered in order"
-    OPTIMIZER = "optimizer phases"
-    ONE_WINDOW = "one window"
 
 
 NUMBERED_IN_ORDER = {

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class StepSource(StrEnum):
+    """Where step boundaries come from, most trustworthy first."""
+
+    TRAINING_STEP = "nvtx training_step"
+    TRAINING_STEP_IN_ORDER = "nvtx training_step, numbered in order"
+    USER_RANGE = "user's step range"
+    USER_RANGE_IN_ORDER = "user's step range, numbered in order"
+    OPTIMIZER = "optimizer phases"
+    ONE_WINDOW = "one window"
+    """No step was found: the whole capture counts as one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def compared_steps(comparison: Comparison) -> Section:
     hero = Hero(
         eyebrow=f"{before.name} against {', '.join(pair.after.name for pair in pairs)}",
         title=title,
-        text=f"{capitalize(rest or step.basis_note)}.",
+        text=f"{capitalize(rest or step.basis_note)}. {_name_changes(best)}",
         notes=notes,
         metrics=tuple(metrics),
         shares=(),
@@ -67,6 +67,20 @@ def compared_steps(comparison: Comparison) -> Section:
         remark=" ".join(filter(None, (step_line, *notes))),
     )
     return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role=f"hero {hero.role}")
+
+
+_MOST_CHANGES = 4
+"""Settings that the head names."""
+
+
+def _name_changes(pair: Pair) -> str:
+    """The settings that were changed, in a sentence."""
+    made = [change for change in pair.settings if not change.follows]
+    if not made:
+        return "No setting is known to differ." if pair.settings_are_known else "Which settings differ is not known."
+    named = [f"{row.key} {format_setting(row.before)} -> {format_setting(row.after)}" for row in made[:_MOST_CHANGES]]
+    more = f" and {len(made) - _MOST_CHANGES} more" if len(made) > _MOST_CHANGES else ""
+    return f"Changed: {', '.join(named)}{more}."
 
 
 def _list_notes(comparison: Comparison, best: Pair) -> Iterator[str]:
@@ -87,9 +101,9 @@ def _list_notes(comparison: Comparison, best: Pair) -> Iterator[str]:
 
 
 def describe_step_change(step: StepChange) -> str:
-    """``3.1% faster: 549 -> 532 ms unprofiled, beyond the spread of the steps (±0.8%)``.
+    """``1.03 times as fast (3.1% shorter): 549 -> 532 ms unprofiled, beyond the spread of the steps (±0.8%)``.
 
-    Up to the first comma it is a title.
+    Up to the first comma it is a title. A step that takes half the time is twice as fast, not 50% faster.
     """
     if step.before_ns is None or step.after_ns is None:
         return f"The steps cannot be compared, {step.basis_note}"
@@ -106,17 +120,19 @@ def describe_step_change(step: StepChange) -> str:
         change = format_share_change(step.change_fraction)
         lengths = f"{first.removesuffix(' ms')} -> {second} ({change}) {BASES[step.basis]}"
         return f"No difference{per_token}: {lengths}{work}, not beyond the spread of the steps{spread}"
-    share = f"{format_share(abs(step.change_fraction or 0))} {step.outcome.value}{per_token}"
+    share = f"{name_change(step)}{per_token}"
+    if step.outcome is ChangeOutcome.FASTER:
+        compared_ns = step.after_ns if step.per_token_after_ns is None else step.per_token_after_ns
+        share = f"{step.before_ns / max(compared_ns, 1):.2f} times as fast{per_token} ({name_change(step)})"
     if step.spread_ns is None:
         return f"{share}: {lengths}{work}, but how much steps vary by themselves is {step.spread_note}"
     return f"{share}: {lengths}{work}, beyond the spread of the steps{spread}"
 
 
 def name_change(step: StepChange) -> str:
-    """The outcome in a few words: ``3.1% faster``, ``no difference``."""
-    if step.outcome in (ChangeOutcome.FASTER, ChangeOutcome.SLOWER):
-        return f"{format_share(abs(step.change_fraction or 0))} {step.outcome.value}"
-    return format_name(step.outcome.value)
+    """The outcome in a few words: ``3.1% shorter``, ``no difference``."""
+    word = {ChangeOutcome.FASTER: "shorter", ChangeOutcome.SLOWER: "longer"}.get(step.outcome)
+    return f"{format_share(abs(step.change_fraction or 0))} {word}" if word else format_name(step.outcome.value)
 
 
 def conditions(comparison: Comparison) -> Section | None:

@@ -76,9 +76,14 @@ def tabulate_history(history: History) -> Section:
     )
     rows = history.runs
     table = Table("history", columns, rows, terminal_rows=len(rows), emphasis=lambda row: row.name == history.best)
+    order = (
+        "The runs are in the order in which they began"
+        if history.is_by_time
+        else ("Not every run states when it began: the runs are in the order of their names")
+    )
     lead = (
-        "Each run is compared with the earlier one that it differs least from, and accepted where it is faster beyond "
-        "the spread. What repetitions differ by counts as spread."
+        f"{order}. Each run is compared with the earlier one that it differs least from, and accepted where it is "
+        "faster beyond the spread. What repetitions differ by counts as spread."
     )
     return Section("history", "What was tried", (table,), lead=lead, link="Tried", terminal=Terminal.ALWAYS)
 
@@ -91,8 +96,8 @@ def _head(history: History) -> Section:
     title = f"Try next: {following.title}" if following else "Nothing to try next"
     best = history.best
     if history.best_step_ns and history.first_step_ns:
-        saved = 1 - history.best_step_ns / history.first_step_ns
-        gain = f", {format_share(saved)} faster than the base" if saved > 0 else ""
+        speedup = history.first_step_ns / history.best_step_ns
+        gain = f", {speedup:.2f} times as fast as the base" if speedup > 1 else ""
         best = f"{best}: {format_ms(history.best_step_ns)}{gain}"
     metrics = [
         Metric("Base", format_ms(history.first_step_ns), history.runs[0].name),

@@ -16,10 +16,11 @@ import polars as pl
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.text import in_ms
 from three_walls.step import timeline_thresholds
-from three_walls.step.find_steps import COUNTED_SOURCES, STEP, StepSource
+from three_walls.step.find_steps import COUNTED_SOURCES, STEP
 from three_walls.step.intervals import DURATION
 from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import ClockSource, CommonClock
+from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import Arrivals, RankIntervals, StepKeys, Steps
 from three_walls.trace.schemas import Int64Array
 

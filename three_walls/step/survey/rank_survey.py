@@ -23,7 +23,7 @@ from three_walls.lib.threads import read_each
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
-from three_walls.step.find_steps import NUMBERED_IN_ORDER, STEP, StepSource
+from three_walls.step.find_steps import NUMBERED_IN_ORDER, STEP
 from three_walls.step.intervals import merge_overlapping
 from three_walls.step.ownership import (
     IS_EXPOSED,
@@ -37,6 +37,7 @@ from three_walls.step.ranks.attributed_steps import UnreadStepError, check_are_k
 from three_walls.step.ranks.match_calls import RankOutline
 from three_walls.step.ranks.steps_to_read import outline_run, take_sampled
 from three_walls.step.slow_ranks import PacedCalls, list_paced_calls, measure_step_spreads
+from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import BudgetRows, ExposureRows, StepIntervals, Steps, StepSpreads, StepTimes
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
 from three_walls.tables.kernel_names import KernelPack, load_api_patterns, union_of
