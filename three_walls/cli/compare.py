@@ -20,8 +20,9 @@ from three_walls.report.comparison_report import Shown, print_shown, render_all,
 from three_walls.report.render_report import FORMATS
 from three_walls.report.terminal_report import open_console
 from three_walls.runs.compare_runs import compare
-from three_walls.runs.gate import judge_gate, read_gate
+from three_walls.runs.gate import Gate, judge_gate, read_gate
 from three_walls.runs.read_runs import GivenRun, parse_run, read_history, read_run
+from three_walls.trace.read_inputs import Progress
 
 CONDITION_HOLDS, UNKNOWN = 1, 6
 """Exit codes."""
@@ -124,20 +125,64 @@ def compare_command(
       3  an input cannot be read
     """
     gates = [read_gate(expression, DEFINITION_BY_NAME) for expression in expressions]
-    given = name_apart([parse_run(text) for text in (before, *afters, *repetitions)])
+    given = [[parse_run(text) for text in texts] for texts in ((before,), afters, repetitions)]
     with show_progress() as progress:
-        read = {each: read_run(each, progress) for each in dict.fromkeys(given)}  # a run may be given twice
-    runs = [read[each] for each in given]
-    base, others, repeats = runs[0], runs[1 : 1 + len(afters)], runs[1 + len(afters) :]
-    comparison = compare(base, others, repeats, force=force)
+        comparison = compare_given(*given, gates, strict=strict, force=force, progress=progress)
+    _output(comparison, form, table, out_dir, is_full=is_full, quiet=quiet)
+    failed, unknown = list_outcomes(comparison)
+    for text in failed:
+        click.echo(f"three-walls: {show_control_characters(text)}", err=True)
+    for text in unknown:
+        kind = "warning" if ignore_unknown else "error"
+        click.echo(f"three-walls: {kind}: {show_control_characters(text)}", err=True)
+    if failed:
+        sys.exit(CONDITION_HOLDS)
+    if unknown and not ignore_unknown:
+        sys.exit(UNKNOWN)
+
+
+def compare_given(
+    before: Sequence[GivenRun],
+    afters: Sequence[GivenRun],
+    repetitions: Sequence[GivenRun],
+    gates: Sequence[Gate],
+    *,
+    strict: bool,
+    force: bool,
+    progress: Progress = lambda _: None,
+) -> Comparison:
+    """The one run ``before`` against ``afters``, judged by ``gates``. ``repetitions``: further runs of ``before``."""
+    given = name_apart([*before, *afters, *repetitions])
+    read = {each: read_run(each, progress) for each in dict.fromkeys(given)}  # a run may be given twice
+    base, *runs = [read[each] for each in given]
+    others = runs[: len(afters)]
+    comparison = compare(base, others, runs[len(afters) :], force=force)
     results = [
         judge_gate(gate, base, run, pair, strict=strict)
         for run, pair in zip(others, comparison.pairs, strict=True)
         for gate in gates
     ]
-    comparison = replace(comparison, gate=tuple(results))
-    _output(comparison, form, table, out_dir, is_full=is_full, quiet=quiet)
-    _finish(comparison, ignore_unknown=ignore_unknown)
+    return replace(comparison, gate=tuple(results))
+
+
+def list_outcomes(comparison: Comparison) -> tuple[list[str], list[str]]:
+    """Sentences on the conditions that hold, and on what is not known."""
+    failed = [
+        f"failed: {result.expression} ({result.after})"
+        for result in comparison.gate
+        if result.outcome is ConditionOutcome.HOLDS
+    ]
+    unknown = [
+        f"the steps cannot be compared ({pair.after.name}): {pair.step.basis_note}"
+        for pair in comparison.pairs
+        if pair.step.outcome is ChangeOutcome.UNKNOWN
+    ]
+    unknown += [
+        f"condition not judged: {result.expression} ({result.after}): {result.reason}"
+        for result in comparison.gate
+        if result.outcome is ConditionOutcome.UNKNOWN
+    ]
+    return failed, unknown
 
 
 def name_apart(given: Sequence[GivenRun]) -> list[GivenRun]:
@@ -179,32 +224,6 @@ def _output(
         click.echo(render_shown(shown, form, table=table or "", is_full=is_full), nl=False)
     for path in written:
         click.echo(f"Wrote {show_control_characters(str(path))}", err=form != "text")
-
-
-def _finish(comparison: Comparison, *, ignore_unknown: bool) -> None:
-    """Name what decides on stderr, and exit with its code; return where nothing does.
-
-    Conditions that hold come before what is not known.
-    """
-    failed = [result for result in comparison.gate if result.outcome is ConditionOutcome.HOLDS]
-    unknown = [
-        f"the steps cannot be compared ({pair.after.name}): {pair.step.basis_note}"
-        for pair in comparison.pairs
-        if pair.step.outcome is ChangeOutcome.UNKNOWN
-    ] + [
-        f"condition not judged: {result.expression} ({result.after}): {result.reason}"
-        for result in comparison.gate
-        if result.outcome is ConditionOutcome.UNKNOWN
-    ]
-    for result in failed:
-        click.echo(f"three-walls: failed: {show_control_characters(f'{result.expression} ({result.after})')}", err=True)
-    for text in unknown:
-        kind = "warning" if ignore_unknown else "error"
-        click.echo(f"three-walls: {kind}: {show_control_characters(text)}", err=True)
-    if failed:
-        sys.exit(CONDITION_HOLDS)
-    if unknown and not ignore_unknown:
-        sys.exit(UNKNOWN)
 
 
 @click.group("plan")

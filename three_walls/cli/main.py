@@ -24,6 +24,7 @@ SUMMARIES = {
     "doctor": "Show what a capture can support, and how to record what is missing.",
     "export": "Write a step of TRACES for Perfetto or chrome://tracing.",
     "facts": "List every fact that a report may hold and a rule may compare.",
+    "mcp": "Serve agents that may read the directories DIR, over the Model Context Protocol.",
     "plan": "Propose the next edit from the runs made so far.",
     "recipe": "Install nsys recipe three_walls, which gives the same report.",
     "render": "Make any format again from REPORT, a report.json or its directory.",
@@ -37,11 +38,14 @@ or in that of :data:`_MODULES`, imported when it is used: the imports that readi
 _MODULES = {"completion": "main", "facts": "rules", "plan": "compare"}
 """Commands in the module of another one."""
 
+INTERNAL = 70
+"""Exit code of an error in this program."""
+
 TASKS = {
     "Record a run": ("capture", "attach", "doctor", "scrub"),
     "Analyze it": ("analyze", "render", "export", "recipe"),
     "Try edits": ("whatif", "verify", "compare", "plan"),
-    "Look up and extend": ("rules", "facts", "completion"),
+    "Look up and extend": ("rules", "facts", "mcp", "completion"),
 }
 """Groups of commands in ``--help``. A command without a group is listed behind them."""
 
@@ -122,8 +126,6 @@ def main() -> None:
         context = getattr(error, "ctx", None)
         hint = f" (see: {context.command_path} --help)" if context else ""
         _fail(error.format_message() + hint, UsageError.exit_code)
-    except ThreeWallsError as error:
-        _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
     except Terminated as stop:
@@ -131,20 +133,29 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has read enough, as `| head` does
         _discard_output()
         sys.exit(1)  # as click itself does
-    except OSError as error:
-        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "output"
-        _fail(f"{where}: cannot be read or written ({error.strerror or error})", InputError.exit_code)
-    except MemoryError:
-        _fail("the inputs take more memory than there is; give fewer of them, or more memory", InputError.exit_code)
-    except RecursionError:
-        _fail("an input is nested too deeply to be read", InputError.exit_code)
     except SystemExit:
         raise
     except BaseException as error:  # polars raises its panics as such
-        if os.environ.get("THREE_WALLS_DEBUG"):
+        message, exit_code = explain(error)
+        if exit_code == INTERNAL and os.environ.get("THREE_WALLS_DEBUG"):
             raise
-        text = str(error).splitlines()[0] if str(error) else "no message"
-        _fail(f"internal error, please report it ({type(error).__name__}: {text}); THREE_WALLS_DEBUG=1 shows more", 70)
+        _fail(message, exit_code)
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """What a user is told of ``error``, and the exit code of the command that it ends."""
+    if isinstance(error, ThreeWallsError):
+        return str(error), error.exit_code
+    if isinstance(error, OSError):
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "output"
+        return f"{where}: cannot be read or written ({error.strerror or error})", InputError.exit_code
+    if isinstance(error, MemoryError):
+        return "the inputs take more memory than there is; give fewer of them, or more memory", InputError.exit_code
+    if isinstance(error, RecursionError):
+        return "an input is nested too deeply to be read", InputError.exit_code
+    text = str(error).splitlines()[0] if str(error) else "no message"
+    hint = "THREE_WALLS_DEBUG=1 shows more"
+    return f"internal error, please report it ({type(error).__name__}: {text}); {hint}", INTERNAL
 
 
 def _fail(message: str, exit_code: int) -> None:

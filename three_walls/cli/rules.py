@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -160,9 +160,15 @@ def facts_command() -> None:
     Settings are facts too: config.<key> (keys of tables/config-keys.yaml) and env.<VARIABLE>.
     """
     for entry in _list_definitions():
-        click.echo(f"{entry.name} [{entry.unit}]")
-        click.echo(f"    {entry.meaning}")
-        if entry.not_the_same_as:
-            click.echo(f"    Not the same as: {entry.not_the_same_as}")
-        if entry.needs:
-            click.echo(f"    Needs of the trace: {', '.join(entry.needs)}")
+        for line in describe_fact(entry):
+            click.echo(line)
+
+
+def describe_fact(entry: FactDefinition) -> Iterator[str]:
+    """The definition of a fact: its name and unit, then indented lines."""
+    yield f"{entry.name} [{entry.unit}]"
+    yield f"    {entry.meaning}"
+    if entry.not_the_same_as:
+        yield f"    Not the same as: {entry.not_the_same_as}"
+    if entry.needs:
+        yield f"    Needs of the trace: {', '.join(entry.needs)}"

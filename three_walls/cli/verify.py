@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from three_walls.bridge.merged_config import MergedConfig, config_of_sections, freeze
-from three_walls.bridge.real_bridge.verify_overrides import Target, WrittenOverrides, verify
+from three_walls.bridge.real_bridge.verify_overrides import Target, Verification, WrittenOverrides, verify
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.files import read_text_file
@@ -76,29 +76,41 @@ def verify_command(
       0  no override fails (a WARNING states where too little of the run is known to compare much)
       1  an override fails            2  usage                        3  an input cannot be read
     """
-    check_release(bridge_version)
-    _check_engine(transformer_engine)
-    written, config = _read_what(what, recipe, config)
-    recipe = recipe or (None if config is not None else written.recipe)
-    saved, saved_by = read_run_config(config) if config is not None else (None, None)
     target = Target(
         recipe=recipe,
         config_file=config,
-        config=saved,
-        release=bridge_version or saved_by,
+        config=None,
+        release=bridge_version,
         python=python,
         gpu_name=gpu_name,
         transformer_engine=transformer_engine,
-        world_size=world_size or written.world_size,
+        world_size=world_size,
         models=models,
     )
-    verification = verify(written, target)
+    verification = verify_given(what, target)
     if as_json:
         click.echo(escape_in_json(json.dumps(verification.document, indent=2, ensure_ascii=False)))
     else:
         for line in verification.lines:
             click.echo(show_control_characters(line))
     sys.exit(0 if verification.is_valid else 1)
+
+
+def verify_given(what: Sequence[str], target: Target) -> Verification:
+    """Checks ``what``, the words of the command line, for ``target``, of which no file was read yet."""
+    check_release(target.release)
+    _check_engine(target.transformer_engine)
+    written, config = _read_what(what, target.recipe, target.config_file)
+    saved, saved_by = read_run_config(config) if config is not None else (None, None)
+    complete = replace(
+        target,
+        recipe=target.recipe or (None if config is not None else written.recipe),
+        config_file=config,
+        config=saved,
+        release=target.release or saved_by,
+        world_size=target.world_size or written.world_size,
+    )
+    return verify(written, complete)
 
 
 def _read_what(what: Sequence[str], recipe: str | None, config: Path | None) -> tuple[WrittenOverrides, Path | None]:

@@ -22,7 +22,8 @@ _LONGEST_COMPLAINT = 300
 
 
 _named: list[str] = []
-"""The nsys of this process's command line; not in the environment, which is passed on to attached programs."""
+"""The nsys of this process's command line; not in the environment, which is passed on to attached programs. Empty text:
+none."""
 
 
 def name_nsys(path: str) -> None:
@@ -30,11 +31,18 @@ def name_nsys(path: str) -> None:
     _named[:] = [shutil.which(path) or os.path.join(os.curdir, path)]  # noqa: PTH118 - Path drops the ./
 
 
+def run_no_nsys() -> None:
+    """From now on, :func:`find_nsys` finds none: this process runs no other program."""
+    _named[:] = [""]
+
+
 def find_nsys() -> str | None:
     """The ``nsys`` to call, or None. Raises InputError where --nsys, or $NSYS as a path, names no program.
 
     Launch scripts also use a variable of this name as a switch (``NSYS=1``), which is no path and counts for nothing.
     """
+    if _named == [""]:
+        return None
     name = _named[0] if _named else os.environ.get(NSYS_VARIABLE)
     program = shutil.which(name or "nsys") or (shutil.which("nsys") if name and os.sep not in name else None)
     if name and program is None and os.sep in name:

@@ -69,8 +69,8 @@ class Target:
     """What ``config_file`` holds."""
     release: str | None
     """The Megatron-Bridge release to check against, as stated or as the configuration shows."""
-    python: str
-    """The interpreter that has Megatron-Bridge, if any has."""
+    python: str | None
+    """The interpreter that has Megatron-Bridge, if any has; None: no other program is run."""
     gpu_name: str | None = None
     transformer_engine: str | None = None
     world_size: int | None = None
@@ -190,6 +190,8 @@ def _run_bridge(written: WrittenOverrides, target: Target) -> tuple[dict[str, An
     """Megatron-Bridge's answer, or None and the reason."""
     if target.recipe is None and target.config_file is None:
         return None, "the command names no recipe"
+    if target.python is None:
+        return None, "only three-walls verify runs other programs"
     case = {
         "recipe": target.recipe,
         "config": str(target.config_file.resolve()) if target.config_file is not None else None,
