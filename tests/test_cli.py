@@ -53,6 +53,8 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     ("arguments", "exit_code", "message"),
     [
         (["analyze"], 2, "Missing argument 'TRACES...'"),
+        (["analyze", "trace.sqlite", "--format", "csv"], 2, "--format csv: expected --table with the name of a table"),
+        (["whatif", "trace.sqlite", "--set", "moe_layer_freq=abc"], 2, "expected a number, or a list of numbers"),
         (["analyze", "trace.sqlite", "--stepp-range", "x"], 2, "No such option"),
         (["analyze", "trace.sqlite", "--step-range", "("], 2, "expected a regular expression"),
         (["analyze", "trace.sqlite", "--step-range", "it(?=er)"], 2, "is not supported; write the text itself, as in "),
@@ -248,3 +250,10 @@ def test_an_interrupt_at_any_moment_is_one_line(tmp_path: Path, delay_s: float) 
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=60)[1]
     assert (process.returncode, errors) in [(130, "three-walls: error: interrupted\n"), (0, "")]
+
+
+def test_a_trace_with_the_longest_name_there_is_has_a_report(tmp_path: Path) -> None:
+    name = "\N{GREEK SMALL LETTER ALPHA}" * 124 + ".sqlite"
+    TraceBuilder().steps(4).write(tmp_path / "short.sqlite").rename(tmp_path / name)
+    done = call("analyze", name, "--quiet", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -117,6 +117,16 @@ def test_compressed_files_are_read_and_a_cut_one_as_far_as_it_goes(tmp_path: Pat
         read_logs([path])
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize("suffix", [".xz", ".gz", ".zst"])
+def test_a_log_that_unpacks_to_far_more_than_any_is_refused(tmp_path: Path, suffix: str) -> None:
+    pack = {".xz": lzma.compress, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix]
+    path = tmp_path / f"train.log{suffix}"
+    path.write_bytes(pack(b"x" * 99 + b"\n") + pack((b"x" * 99 + b"\n") * 1_000_000))
+    with pytest.raises(InputError, match="unpacks to more than 200 times its size"):
+        read_logs([path])
+
+
 def test_damaged_and_absent_files_are_one_clear_line(tmp_path: Path) -> None:
     damaged = tmp_path / "train.log.xz"
     damaged.write_bytes(b"this is no xz")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from three_walls.log.training_log import LogLayout, TrainingLog
 from three_walls.megatron.settings.log_settings import (
+    _literal,
     read_argument_block,
     read_log_settings,
     read_printed,
@@ -243,3 +246,11 @@ def test_every_value_of_every_key_is_read_back_from_a_block(data: st.DataObject)
     printed = repr([value]) if "list" in key.type else str(value)
     found = read_argument_block([(key.name, printed)]).values[key.name].value
     assert found == ((value,) if key.type in ("list", "int_list") else value)
+
+
+def test_a_literal_of_which_python_warns_is_read_without_a_word() -> None:
+    """Python 3.12 warns of ``40.inf`` on stderr; elsewhere the tests take the warning for an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _literal("40.inf") is None
+        assert _literal("[1, 2]") == [1, 2]

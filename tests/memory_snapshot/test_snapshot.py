@@ -205,6 +205,13 @@ def test_the_same_snapshot_as_json_gives_the_same(tmp_path: Path) -> None:
     assert read_memory_snapshot(tmp_path / "snapshot.json").shares == read(tmp_path, value).shares
 
 
+@pytest.mark.attack
+def test_json_with_more_lists_than_a_snapshot_of_its_size_has_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "snapshot.json").write_text('{"segments": [' + "[]," * 1_000_000 + "[]]}")
+    with pytest.raises(InputError, match=r"more lists and mappings \(1,000,003\) than a snapshot of this size has"):
+        read_memory_snapshot(tmp_path / "snapshot.json")
+
+
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "NaN"])
 def test_json_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "snapshot.json").write_text(text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ def test_a_report_follows_the_schema_which_knows_every_field(name: str) -> None:
         ("not json", "expected a report.json, found none (it is no JSON text)"),
         ("[" * 100_000, "expected a report.json, found none (it is no JSON text)"),
         (None, "expected a report.json, found none (No such file or directory)"),
+        ('{"schema_version": "2\\r\\u001b[31m' + "9" * 500 + '"}', "report.json of schema 2\\r\\x1b[31m999"),
     ],
 )
 def test_another_file_is_refused_in_one_line(tmp_path: Path, text: str | None, message: str) -> None:
@@ -64,7 +67,32 @@ def test_another_file_is_refused_in_one_line(tmp_path: Path, text: str | None, m
     with pytest.raises(UsageError) as caught:
         load_report(tmp_path / "report.json")
     assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("counterfactuals", [{"without": ["x"], "step_ns": 1, "saved_ns": 1}], "verdict.counterfactuals.0.without.0: "),
+        ("replayed_step_ns", 0, "verdict.replayed_step_ns: a step of no length"),
+    ],
+)
+def test_a_value_that_no_release_writes_is_refused_where_the_report_is_read(
+    report: Report, tmp_path: Path, field: str, value: object, message: str
+) -> None:
+    document = json.loads(render_json(report))
+    document["verdict"][field] = value
+    (tmp_path / "report.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=re.escape(message)):
+        load_report(tmp_path / "report.json")
+
+
+def test_a_pipe_or_a_device_in_the_place_of_a_report_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "report.json")
+    for path in (tmp_path / "report.json", Path("/dev/zero")):
+        with pytest.raises(UsageError, match="found a pipe or a device"):
+            load_report(path)
 
 
 def test_a_newer_minor_version_is_read_and_follows_the_schema(report: Report, tmp_path: Path) -> None:

@@ -271,3 +271,61 @@ def test_two_processes_with_repeated_ids_stay_two_ranks(tmp_path: Path) -> None:
         database.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET correlationId = 1")
         database.commit()
     assert len(analyze(path).ranks) == 2
+
+
+def _with_texts_as(path: Path, declaration: str) -> Path:
+    """A trace whose StringIds has other columns; of none the table is missing."""
+    statements = ["DROP TABLE StringIds"]
+    if declaration:
+        statements = [
+            "ALTER TABLE StringIds RENAME TO old",
+            f"CREATE TABLE StringIds {declaration}",
+            "INSERT INTO StringIds SELECT id, value FROM old",
+            "DROP TABLE old",
+        ]
+    return _damaged(path, *statements)
+
+
+def test_ids_that_are_declared_as_text_are_the_same_numbers(tmp_path: Path) -> None:
+    whole = analyze(_damaged(tmp_path / "rank0.sqlite"))
+    text = analyze(_with_texts_as(tmp_path / "rank1.sqlite", "(id TEXT, value TEXT)"))
+    assert [row.name for row in text.kernels] == [row.name for row in whole.kernels]
+    assert text.budget == whole.budget
+    assert "names-lost" not in {warning.code for warning in text.warnings}
+
+
+def test_lost_names_of_kernels_are_blamed_on_their_table(tmp_path: Path) -> None:
+    for name, statement in (("a", "DROP TABLE StringIds"), ("b", "DELETE FROM StringIds WHERE value LIKE 'nvjet%'")):
+        report = analyze(_damaged(tmp_path / f"{name}.sqlite", statement))
+        messages = {warning.code: warning.message for warning in report.warnings}
+        assert "table StringIds is damaged or incomplete" in messages["names-lost"]
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16le", "UTF-16be"])
+def test_a_database_in_utf_16_is_refused_rather_than_misread(tmp_path: Path, encoding: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "rank0.sqlite")) as database, database:
+        database.execute(f"PRAGMA encoding = '{encoding}'")
+        database.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    with pytest.raises(InputError, match=f"expected texts in UTF-8, as nsys writes them, found {encoding}"):
+        analyze(tmp_path / "rank0.sqlite")
+
+
+def test_more_ranks_than_a_host_can_have_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = TraceBuilder()
+    for start in range(1000, 4000, 1000):
+        builder.kernel(GEMM, start, start + 500)
+    path = builder.write(tmp_path / "rank0.sqlite")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = rowid")
+    monkeypatch.setattr(limits, "MOST_RANKS_OF_EXPORT", 2)
+    with pytest.raises(InputError, match="at most 2 processes on GPUs, found 3"):
+        analyze(path)
+
+
+def test_one_capture_under_two_names_is_warned_of(tmp_path: Path) -> None:
+    """Where it states its rank, two are refused as captures of two runs."""
+    path = TraceBuilder().steps(4).write(tmp_path / "rank0.sqlite")
+    (tmp_path / "copy.sqlite").write_bytes(path.read_bytes())
+    codes = [warning.code for warning in analyze([path, tmp_path / "copy.sqlite"]).warnings]
+    assert "same-capture" in codes
+    assert "same-capture" not in {warning.code for warning in analyze(path).warnings}

@@ -23,6 +23,7 @@ from three_walls.pipeline import analyze
 from three_walls.report.json_report import render_json
 from three_walls.step.build_timeline import wanted_ranges
 from three_walls.tables.kernel_names import load_api_patterns, union_of
+from three_walls.trace import tables_to_sqlite
 from three_walls.trace.nsys_export import decode_text
 from three_walls.trace.read_trace import read_trace
 from three_walls.trace.tables_to_sqlite import write_sqlite
@@ -106,6 +107,31 @@ def test_tables_that_would_fill_the_disk_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be unpacked"):
         write_sqlite(tmp_path / "x_pqtdir", tmp_path / "x.sqlite")
     assert (tmp_path / "x.sqlite").stat().st_size <= 70 << 20
+
+
+@pytest.mark.attack
+def test_a_dictionary_that_repeats_a_long_text_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    """2 KB of parquet that hold a million texts of a megabyte."""
+    (tmp_path / "x_pqtdir").mkdir()
+    texts = pl.Series("value", ["x" * 1_000_000], dtype=pl.Categorical).new_from_index(0, 100_000)
+    texts.to_frame().write_parquet(tmp_path / "x_pqtdir" / "StringIds.parquet")
+    assert (tmp_path / "x_pqtdir" / "StringIds.parquet").stat().st_size < 1 << 20
+    with pytest.raises(InputError, match="it holds too much text"):
+        write_sqlite(tmp_path / "x_pqtdir", tmp_path / "x.sqlite")
+    assert (tmp_path / "x.sqlite").stat().st_size <= 1 << 20
+
+
+def test_texts_in_several_parts_are_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x_pqtdir").mkdir()
+    texts = pl.DataFrame({"id": range(5_000), "value": [f"text {number}" for number in range(5_000)]})
+    texts.write_parquet(tmp_path / "x_pqtdir" / "StringIds.parquet")
+    monkeypatch.setattr(tables_to_sqlite, "_TEXT_BYTES_AT_ONCE", 10_000)
+    write_sqlite(tmp_path / "x_pqtdir", tmp_path / "x.sqlite")
+    with closing(sqlite3.connect(tmp_path / "x.sqlite")) as database:
+        assert database.execute("SELECT count(DISTINCT value), sum(id) FROM StringIds").fetchone() == (
+            5_000,
+            12_497_500,
+        )
 
 
 def test_a_directory_of_tables_can_be_scrubbed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from three_walls.advice.finding import APPLICABILITIES
 from three_walls.cli.options import run_options
 from three_walls.cli.render import check_table, show
 from three_walls.cli.signals import loading
+from three_walls.lib.errors import UsageError
 from three_walls.lib.report_warning import UNREADABLE
 from three_walls.lib.text import show_control_characters
 from three_walls.report.render_report import FORMATS
@@ -23,6 +24,10 @@ from three_walls.trace.run_request import EXPORTS, RunRequest
 if TYPE_CHECKING:
     from three_walls.report.report import Report
     from three_walls.trace.read_inputs import Progress
+
+
+_LONGEST_STEM = 60
+"""Characters of a trace's name in that of its directory: a name has at most 255 bytes, four for a character."""
 
 
 @click.command("analyze")
@@ -90,6 +95,8 @@ def analyze_command(
       5  the rule base has errors
     """
     check_table(table, form)
+    if form == "csv" and table is None:
+        raise UsageError("--format csv: expected --table with the name of a table; render without one lists them")
     out = out_dir or default_out_dir(request.traces)
     request = replace(request, exports=out.parent / EXPORTS)
     written: list[Path] = []
@@ -139,7 +146,7 @@ def default_out_dir(traces: tuple[Path, ...]) -> Path:
     name = first.name
     for suffix in (*COMPRESSED_SUFFIXES, ".sqlite", REPORT_SUFFIX, *TABLE_SUFFIXES):
         name = name.removesuffix(suffix)
-    return Path(f"{name or 'trace'}.three-walls")
+    return Path(f"{name[:_LONGEST_STEM] or 'trace'}.three-walls")
 
 
 @contextmanager

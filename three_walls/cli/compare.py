@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -124,10 +124,12 @@ def compare_command(
       2  usage                          7  the runs are of different models or GPUs
       3  an input cannot be read
     """
-    gates = [read_gate(expression, DEFINITION_BY_NAME) for expression in expressions]
-    given = [[parse_run(text) for text in texts] for texts in ((before,), afters, repetitions)]
+    gates = tuple(read_gate(expression, DEFINITION_BY_NAME) for expression in expressions)
+    given = CompareRequest(
+        parse_run(before), tuple(map(parse_run, afters)), tuple(map(parse_run, repetitions)), gates, strict, force
+    )
     with show_progress() as progress:
-        comparison = compare_given(*given, gates, strict=strict, force=force, progress=progress)
+        comparison = compare_given(given, progress)
     _output(comparison, form, table, out_dir, is_full=is_full, quiet=quiet)
     failed, unknown = list_outcomes(comparison)
     for text in failed:
@@ -141,26 +143,30 @@ def compare_command(
         sys.exit(UNKNOWN)
 
 
-def compare_given(
-    before: Sequence[GivenRun],
-    afters: Sequence[GivenRun],
-    repetitions: Sequence[GivenRun],
-    gates: Sequence[Gate],
-    *,
-    strict: bool,
-    force: bool,
-    progress: Progress = lambda _: None,
-) -> Comparison:
-    """The one run ``before`` against ``afters``, judged by ``gates``. ``repetitions``: further runs of ``before``."""
-    given = name_apart([*before, *afters, *repetitions])
+@dataclass(frozen=True, slots=True)
+class CompareRequest:
+    """What is to be compared."""
+
+    before: GivenRun
+    afters: tuple[GivenRun, ...]
+    repetitions: tuple[GivenRun, ...] = ()
+    """Further runs of ``before``."""
+    gates: tuple[Gate, ...] = ()
+    is_strict: bool = False
+    is_forced: bool = False
+
+
+def compare_given(request: CompareRequest, progress: Progress = lambda _: None) -> Comparison:
+    """Reads or analyzes the runs, compares them, and judges the conditions."""
+    given = name_apart([request.before, *request.afters, *request.repetitions])
     read = {each: read_run(each, progress) for each in dict.fromkeys(given)}  # a run may be given twice
     base, *runs = [read[each] for each in given]
-    others = runs[: len(afters)]
-    comparison = compare(base, others, runs[len(afters) :], force=force)
+    afters, repetitions = runs[: len(request.afters)], runs[len(request.afters) :]
+    comparison = compare(base, afters, repetitions, force=request.is_forced)
     results = [
-        judge_gate(gate, base, run, pair, strict=strict)
-        for run, pair in zip(others, comparison.pairs, strict=True)
-        for gate in gates
+        judge_gate(gate, base, run, pair, strict=request.is_strict)
+        for run, pair in zip(afters, comparison.pairs, strict=True)
+        for gate in request.gates
     ]
     return replace(comparison, gate=tuple(results))
 

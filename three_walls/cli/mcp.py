@@ -86,7 +86,7 @@ def mcp_command(directories: tuple[Path, ...]) -> None:
 
         return call
 
-    annotations = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
+    annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for tool in Tools(Folders(directories)).all():
         server.add_tool(wrap(tool), description=inspect.getdoc(tool), annotations=annotations, structured_output=False)
     server.run("stdio")

@@ -16,7 +16,7 @@ from pydantic import Field
 from three_walls.advice.answer_what_if import answer
 from three_walls.bridge.real_bridge.verify_overrides import Target
 from three_walls.capture.judge_capture import examine
-from three_walls.cli.compare import compare_given, list_outcomes
+from three_walls.cli.compare import CompareRequest, compare_given, list_outcomes
 from three_walls.cli.doctor import format_examination
 from three_walls.cli.rules import describe_fact
 from three_walls.cli.verify import verify_given
@@ -193,11 +193,13 @@ class Tools:
         page: Page = 1,
     ) -> str:
         """Whether the step changed beyond its spread, by which settings, and in which buckets."""
-        gates = [read_gate(expression, DEFINITION_BY_NAME) for expression in fail_if]
-        given = [[self._find_run(text) for text in texts] for texts in ((before,), afters, repeats)]
         if not afters:
             raise UsageError("afters: expected at least one run, found none")
-        comparison = compare_given(*given, gates, strict=False, force=False)
+        gates = tuple(read_gate(expression, DEFINITION_BY_NAME) for expression in fail_if)
+        find = self._find_run
+        comparison = compare_given(
+            CompareRequest(find(before), tuple(map(find, afters)), tuple(map(find, repeats)), gates)
+        )
         failed, unknown = list_outcomes(comparison)
         decided = [*failed, *unknown]
         code = f" (exit code {1 if failed else 6} of the command)" if decided else ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 
 import click
 
 from three_walls.lib.errors import UsageError
+from three_walls.lib.files import write_texts
 from three_walls.lib.shell import quote_file, quote_word
 from three_walls.lib.text import show_control_characters
 
@@ -61,13 +61,16 @@ def install_recipe(directory: Path) -> Path:
     metadata = json.loads((source / _METADATA).read_text(encoding="utf-8"))
     notes = metadata | {"three_walls_python": sys.executable, "three_walls_root": str(_PACKAGE.parent)}
     try:
+        links = [path for path in (target, target / _FOLDER) if path.is_symlink()]
+        if links:  # a folder elsewhere would be written to
+            raise UsageError(f"{links[0]}: expected a folder, found a symbolic link")
         if target.exists() and not _is_own(target, metadata["module_name"]):
             raise UsageError(f"{target}: expected no such folder, found one that is not of this recipe")
         (target / _FOLDER).mkdir(parents=True, exist_ok=True)
-        for name in ("__init__.py", "recipe.py"):
-            shutil.copyfile(source / name, target / _FOLDER / name)
-        for folder in (target / _FOLDER, target):  # nsys reads the outer one, the recipe its own
-            (folder / _METADATA).write_text(json.dumps(notes, indent=2) + "\n", encoding="utf-8")
+        written = json.dumps(notes, indent=2) + "\n"
+        texts = {name: (source / name).read_text(encoding="utf-8") for name in ("__init__.py", "recipe.py")}
+        write_texts(texts | {_METADATA: written}, target / _FOLDER)  # the recipe reads this one, nsys the other one
+        write_texts({_METADATA: written}, target)
     except OSError as error:
         raise UsageError(f"cannot write the recipe to {target}: {error.strerror or error}") from error
     return target

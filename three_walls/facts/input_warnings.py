@@ -151,6 +151,14 @@ def _warn_of_ranks(traces: Sequence[Capture]) -> list[ReportWarning]:
         for trace in traces
         if not trace.ranks
     ]
+    first_of: dict[str, str] = {}
+    for trace in traces:
+        first = first_of.setdefault(trace.input.sha256, trace.input.path_name)
+        if first != trace.input.path_name:
+            message = (
+                f"{trace.input.path_name} is the same capture as {first}, and counts as ranks of its own. Give it once."
+            )
+            warnings.append(ReportWarning("same-capture", message))
     ranks = [rank for trace in traces for rank in trace.ranks]
     if any(rank.rank_source == "order" for rank in ranks):
         message = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MOST_MESSAGE_CHARACTERS = 2_000
+MOST_MESSAGE_CHARACTERS = 1_000
 """Of an error's message: it may repeat a name or a value of any length from an input."""
 
 

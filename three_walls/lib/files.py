@@ -6,6 +6,7 @@ directory. Nobody holds the lock of that, so the next run removes it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError, UsageError
@@ -93,6 +95,18 @@ def _remove_unless_in_use(directory: Path) -> None:
         os.close(descriptor)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """The file at ``path``, to read. A pipe is not waited for.
+
+    Raises OSError for what cannot be opened, and for anything but a regular file.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "expected a file, found a pipe or a device")
+    return file
+
+
 def is_directory(path: Path) -> bool:
     """Whether ``path`` is a directory rather than a file; raises InputError if it is neither or does not exist."""
     try:
@@ -111,7 +125,7 @@ def read_text_file(path: Path, expected: str) -> str:
     try:
         if not path.exists() or is_directory(path):
             raise InputError(f"{path}: expected {expected}, found {'a directory' if path.exists() else 'no such file'}")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(limits.MOST_TEXT_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error

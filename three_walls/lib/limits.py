@@ -5,6 +5,8 @@ from __future__ import annotations
 MOST_TEXT_BYTES = 16 * 1024 * 1024
 """Of a text file that the user names. A real run_config.yaml has 20 to 40 kB, an overrides.txt less."""
 
+MOST_REPORT_BYTES = 512 * 1024 * 1024
+"""Of a report.json. Those of bundled runs have 0.3 to 2 MB."""
 LONGEST_PRINTED_LIST = 20_000
 """Characters of a list that a log prints; one entry per layer stays far below."""
 LONGEST_SHELL_STRING = 16 * 1024
@@ -26,11 +28,15 @@ MOST_COPY_BYTES = 1 << 40
 """Of a copy, memset or allocation: more than any device or host has memory."""
 MOST_BLOCKS = 1 << 31
 """Thread blocks along one side of a kernel's grid, which is the limit of CUDA."""
+MOST_RANKS_OF_EXPORT = 1_024
+"""Pairs of a process and a GPU. A capture is of one host, which has up to 16 GPUs, of up to seven parts each."""
 LONGEST_STEP_NUMBER = 15
 """Digits of the number of a training step; with a longer one, steps are numbered in their order."""
 
 MOST_UNPACKED_RATIO = 1_000
 """Bytes per byte of an .xz or .zst export; real exports unpack to 5 to 20 times their size."""
+MOST_UNPACKED_LOG_RATIO = 200
+"""The same of a compressed log. Logs of Megatron unpack to 8 to 40 times their size, and reading takes longer."""
 ALWAYS_UNPACKED_BYTES = 64 << 20
 """Of a compressed export, whatever its ratio."""
 MOST_UNPACKED_SHARE_OF_FREE_DISK = 0.8

@@ -11,15 +11,14 @@ errors too, because texts reach the terminal.
 from __future__ import annotations
 
 import math
-import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from three_walls.lib.files import open_regular
 from three_walls.lib.problems import Loc, Problem, describe, is_control
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, several times as fast, where PyYAML has it
@@ -275,10 +274,7 @@ def read_document(path: Path, problems: list[Problem]) -> PlacedDocument | None:
 
 
 def _read_text(path: Path) -> str:
-    # Opening a pipe would wait for its writer, so the file is opened without waiting and then examined.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(0, "expected a file, found a directory, a pipe or a device")
+    with open_regular(path) as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise OSError(0, f"expected at most {_MOST_BYTES >> 20} MiB, found more")

@@ -17,7 +17,7 @@ import zstandard
 
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError
-from three_walls.lib.files import is_directory
+from three_walls.lib.files import is_directory, open_regular
 from three_walls.log.collect_log import TIMERS, Collector, as_iteration
 from three_walls.log.log_lines import LogGrammar, log_grammar
 from three_walls.log.read_lines import (
@@ -250,14 +250,30 @@ def read_chunks(path: Path) -> Iterator[bytes]:
     file cannot be read or its compression is damaged.
     """
     try:
-        with path.open("rb") as file:
-            yield from _decode(iter(partial(_reader(path.suffix, file), _CHUNK_BYTES), b""))
+        with open_regular(path) as file:
+            read, most = _reader(path.suffix, file), _most_unpacked(path)
+            yield from _decode(_check_size(iter(partial(read, _CHUNK_BYTES), b""), path, most))
     except EOFError:
         return
     except (lzma.LZMAError, zstandard.ZstdError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path}: expected a {path.suffix} file, found a damaged one ({error})") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _most_unpacked(path: Path) -> int:
+    return max(path.stat().st_size * limits.MOST_UNPACKED_LOG_RATIO, limits.ALWAYS_UNPACKED_BYTES)
+
+
+def _check_size(chunks: Iterator[bytes], path: Path, most: int) -> Iterator[bytes]:
+    """``chunks``; raises InputError where they are more than a log of this size unpacks to."""
+    count = 0
+    for chunk in chunks:
+        count += len(chunk)
+        if count > most:
+            ratio = limits.MOST_UNPACKED_LOG_RATIO
+            raise InputError(f"{path}: expected a log, found one that unpacks to more than {ratio} times its size")
+        yield chunk
 
 
 def _reader(suffix: str, file: BinaryIO) -> Callable[[int], bytes]:

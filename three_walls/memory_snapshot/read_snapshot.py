@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError
-from three_walls.lib.files import is_directory
+from three_walls.lib.files import is_directory, open_regular
 from three_walls.memory_snapshot.plain_pickle import NotPlainError, read_plain_pickle
 from three_walls.memory_snapshot.snapshot import FailedAllocation
 
@@ -74,7 +74,8 @@ def load_snapshot(path: Path) -> Snapshot:
         if path.stat().st_size > limits.MOST_SNAPSHOT_BYTES:
             most = f"{limits.MOST_SNAPSHOT_BYTES >> 30} GiB"
             raise InputError(f"{path}: expected a snapshot of at most {most}, found a larger file")
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     try:
@@ -85,6 +86,9 @@ def load_snapshot(path: Path) -> Snapshot:
 
 
 def _parse_json(data: bytes) -> Any:
+    containers = data.count(b"{") + data.count(b"[")  # in texts as well, of which a snapshot has few
+    if containers > max(_MANY_ENTRIES, len(data) // limits.LEAST_BYTES_PER_ENTRY):
+        raise NotPlainError(f"more lists and mappings ({containers:,}) than a snapshot of this size has")
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

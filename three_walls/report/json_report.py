@@ -15,9 +15,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from three_walls.lib import limits
 from three_walls.lib.errors import UsageError
 from three_walls.lib.fact import Fact, FactDefinition, FactSheet, FactValue
-from three_walls.lib.text import escape_in_json
+from three_walls.lib.files import open_regular
+from three_walls.lib.text import escape_in_json, shorten, show_control_characters
 from three_walls.report.report import SCHEMA_VERSION, Report
 
 Json = dict[str, Any]
@@ -25,6 +27,8 @@ Json = dict[str, Any]
 _MAJOR = SCHEMA_VERSION.partition(".")[0]
 _VALUE_TYPES = ("ConfigData", "FactValue")
 _NO_JSON = "it is no JSON text"
+_LONGEST_QUOTE = 60
+"""Characters of what a message repeats of a file."""
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
@@ -105,11 +109,21 @@ def load_report(path: str | Path) -> Report:
     Raises UsageError, in one line, for a file that is no report.json of this major version.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open_regular(Path(path)) as file:
+            content = file.read(limits.MOST_REPORT_BYTES + 1)
+        text = content.decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or _NO_JSON
         raise UsageError(f"{path}: expected a report.json, found none ({reason})") from error
+    if len(content) > limits.MOST_REPORT_BYTES:
+        most = f"{limits.MOST_REPORT_BYTES >> 20} MiB"
+        raise UsageError(f"{path}: expected a report.json of at most {most}, found a larger file")
     return parse_report(text, path)
+
+
+def _quote(text: str) -> str:
+    """Something of a file as a part of one line."""
+    return shorten(show_control_characters(text, kept=""), _LONGEST_QUOTE)
 
 
 def parse_report(text: str, path: str | Path) -> Report:
@@ -123,7 +137,7 @@ def parse_report(text: str, path: str | Path) -> Report:
         raise UsageError(f"{path}: expected a report.json, found no schema_version in it")
     if version.partition(".")[0] != _MAJOR:
         raise UsageError(
-            f"{path}: report.json of schema {version}: this release reads {_MAJOR}.x; analyze the trace again"
+            f"{path}: report.json of schema {_quote(version)}: this release reads {_MAJOR}.x; analyze the trace again"
         )
     try:
         facts = TypeAdapter(dict[str, DefinedFact]).validate_python(document["facts"])
@@ -132,8 +146,10 @@ def parse_report(text: str, path: str | Path) -> Report:
         first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": error.args, "msg": "is missing"}
         place = ".".join(map(str, first["loc"]))
         raise UsageError(
-            f"{path}: expected a report.json of schema {version}, found {place}: {first['msg']}"
+            f"{path}: expected a report.json of schema {_quote(version)}, found {_quote(place)}: {first['msg']}"
         ) from error
+    if report.verdict.replayed_step_ns is not None and report.verdict.replayed_step_ns <= 0:
+        raise UsageError(f"{path}: expected a report.json, found verdict.replayed_step_ns: a step of no length")
     restored = []
     for name, fact in facts.items():
         defined = FactDefinition(name, fact.unit, fact.label, fact.meaning, fact.not_the_same_as, needs=fact.needs)

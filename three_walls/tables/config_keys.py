@@ -44,6 +44,7 @@ _TYPE_NAMES = {
     "int": "a whole number",
     "float": "a number",
     "int_list": "whole numbers",
+    "any": "a number, or a list of numbers as Python writes it",
     "float_or_list": "numbers",
 }
 

@@ -74,6 +74,9 @@ class NsysExport:
             # environments of other processes are in any encoding.
             self._small.text_factory = decode_text
         try:
+            encoding = str(self.rows("PRAGMA encoding")[0][0])
+            if encoding != "UTF-8":  # texts are read as bytes
+                raise InputError(f"{shown_as}: expected texts in UTF-8, as nsys writes them, found {encoding}")
             self.columns = self._probe()
         except BaseException:  # an interrupt as well: the caller has nothing to close yet
             self._small.close()
@@ -284,7 +287,7 @@ class NsysExport:
         for first in range(0, len(numbers), 500):  # SQLite's oldest limit on parameters is 999
             batch = numbers[first : first + 500]
             marks = ",".join("?" * len(batch))
-            rows = self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", batch)
+            rows = self.rows(f"SELECT CAST(id AS INTEGER), value FROM StringIds WHERE id IN ({marks})", batch)
             texts.update((number, text) for number, text in rows if isinstance(text, str))
         return texts
 
@@ -294,7 +297,7 @@ class NsysExport:
             return {}
         texts: dict[int, str] = {}
         with self._errors_explained():
-            cursor = self._execute("SELECT id, value FROM StringIds")
+            cursor = self._execute("SELECT CAST(id AS INTEGER), value FROM StringIds")
             while rows := cursor.fetchmany(_TEXTS_AT_ONCE):
                 batch = [row for row in rows if isinstance(row[0], int) and isinstance(row[1], str)]
                 are_wanted = select(pl.Series([text for _, text in batch], dtype=pl.String))

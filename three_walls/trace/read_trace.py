@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -163,7 +163,7 @@ def read_trace(
         nccl_calls, refused = read_nccl_calls(export)
         launch, notes = _read_launch(export, rows)
         config = merge_sources([launch])
-        devices = _devices_with_kernels(operations)
+        devices = _devices_with_kernels(operations, path)
         foreign = _find_foreign_processes(operations, names) if len(devices) > 1 else {}
         devices = [device for device in devices if device not in foreign]
         ranks = identify_ranks(export, devices, config.environment, first_rank_index)
@@ -195,6 +195,7 @@ def read_trace(
             warnings=(
                 *_warn_of_contents(path, untimed, refused, secret_names([*rows, *other_environments(export)])),
                 *_warn_of_long_names(path, long_names),
+                *_warn_of_lost_names(path, of_kernels.drop_nulls(), texts),
                 *_warn_of_foreign_processes(path, foreign),
                 *notes,
             ),
@@ -205,6 +206,17 @@ def read_trace(
 def cut_names(texts: Mapping[int, str]) -> dict[int, str]:
     """Names of kernels and calls as they are kept, by id: without private parts, and not longer than any real one."""
     return {number: cut_private(text[: limits.LONGEST_NAME]) for number, text in texts.items()}
+
+
+def _warn_of_lost_names(path: Path, of_kernels: pl.Series, texts: Mapping[int, str]) -> Iterator[ReportWarning]:
+    """``of_kernels``: ids of their names."""
+    wanted = set(of_kernels.to_list())
+    if lost := wanted - texts.keys():
+        message = (
+            f"{path.name}: {len(lost):,} of {len(wanted):,} names of kernels are missing, because the export's table "
+            "StringIds is damaged or incomplete. Export the report again."
+        )
+        yield ReportWarning("names-lost", message)
 
 
 def _read_ranges_alone(plain: Path, path: Path, wanted: WantedRanges, spans: Sequence[Span]) -> pl.DataFrame:
@@ -235,10 +247,13 @@ def _describe(export: NsysExport, path: Path, digest: str) -> InputFile:
     )
 
 
-def _devices_with_kernels(operations: pl.DataFrame) -> list[tuple[int, int]]:
+def _devices_with_kernels(operations: pl.DataFrame, path: Path) -> list[tuple[int, int]]:
     """(process, device) pairs that ran kernels. Launchers and data loaders run none and are no ranks."""
     ran = distinct_rows(operations.select("kind", "process", "device")).drop_nulls()
     working = ran.filter(pl.col("kind").is_in(["kernel", "graph"])).select("process", "device").unique()
+    if working.height > limits.MOST_RANKS_OF_EXPORT:
+        most, found = f"{limits.MOST_RANKS_OF_EXPORT:,}", f"{working.height:,}"
+        raise InputError(f"{path}: expected a capture of at most {most} processes on GPUs, found {found}")
     return [(int(p), int(d)) for p, d in working.sort("process", "device").rows()]
 
 

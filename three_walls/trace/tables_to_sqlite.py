@@ -18,7 +18,8 @@ from three_walls.lib.threads import check_is_wanted
 from three_walls.trace.table_directory import ARROW, list_tables
 
 _PAGE_BYTES = 4096
-_COPIED_AT_ONCE = 1 << 20
+_COPIED_AT_ONCE, _ROWS_AT_FIRST = 1 << 20, 1 << 10
+_TEXT_BYTES_AT_ONCE = 256 << 20
 
 
 def write_sqlite(directory: Path, target: Path) -> None:
@@ -31,13 +32,17 @@ def write_sqlite(directory: Path, target: Path) -> None:
     file_bytes = sum(path.stat().st_size for path in paths)
     free_bytes = int(shutil.disk_usage(target.parent).free * limits.MOST_UNPACKED_SHARE_OF_FREE_DISK)
     most_bytes = min(max(file_bytes * limits.MOST_UNPACKED_RATIO, limits.ALWAYS_UNPACKED_BYTES), free_bytes)
-    path = directory
+    path, text_bytes = directory, 0
     try:
         with closing(adbc.connect(f"file:{target}")) as connection, connection.cursor() as cursor:
             cursor.execute(f"PRAGMA max_page_count={max(most_bytes // _PAGE_BYTES, 1)}")
             for path in paths:
-                for create, part in enumerate(_read_parts(path)):
+                for create, frame in enumerate(_read_parts(path)):
                     check_is_wanted()
+                    text_bytes += _count_text_bytes(frame)
+                    if text_bytes > most_bytes:  # a dictionary repeats a text in four bytes
+                        raise InputError(f"{directory}: {path.name} cannot be unpacked (it holds too much text)")
+                    part = _as_sqlite(frame)
                     cursor.adbc_ingest(path.stem, part, mode="append" if create else "create")
             connection.commit()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
@@ -51,17 +56,33 @@ def write_sqlite(directory: Path, target: Path) -> None:
 
 
 def _read_parts(path: Path) -> Iterator[pl.DataFrame]:
-    """The rows of a table in parts that fit into memory, with the types that SQLite has."""
+    """The rows of a table in parts that fit into memory. The first is small, because it shows how long texts are."""
     if path.suffix == ARROW:
-        yield _as_sqlite(pl.read_ipc_stream(path))
+        yield pl.read_ipc_stream(path)
         return
     whole = pl.scan_parquet(path, glob=False)
     rows = int(whole.select(pl.len()).collect().item())
-    for first in range(0, max(rows, 1), _COPIED_AT_ONCE):
-        yield _as_sqlite(whole.slice(first, _COPIED_AT_ONCE).collect())
+    first, count = 0, _ROWS_AT_FIRST
+    while first == 0 or first < rows:
+        part = whole.slice(first, count).collect()
+        yield part
+        first += count
+        row_bytes = _count_text_bytes(part) // max(part.height, 1) + 1
+        count = min(max(_TEXT_BYTES_AT_ONCE // row_bytes, 1), _COPIED_AT_ONCE)
+
+
+def _count_text_bytes(frame: pl.DataFrame) -> int:
+    """What the texts of ``frame`` take where each row has its own."""
+    lengths = (
+        cs.string().str.len_bytes().sum(),
+        cs.binary().bin.size().sum(),
+        cs.categorical().cat.len_bytes().sum(),
+    )
+    return sum(sum(filter(None, row)) for expression in lengths for row in frame.select(expression).rows())
 
 
 def _as_sqlite(frame: pl.DataFrame) -> pl.DataFrame:
+    """``frame`` with the types that SQLite has."""
     whole, wide = cs.integer() | cs.boolean(), cs.by_dtype(pl.UInt64)
     return frame.with_columns(
         wide.reinterpret(signed=True),

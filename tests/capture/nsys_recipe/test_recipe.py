@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,3 +220,20 @@ def test_a_folder_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="found one that is not of this recipe"):
         install_recipe(tmp_path)
     assert [path.name for path in (tmp_path / "three_walls").iterdir()] == ["metadata.json"]
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    install_recipe(tmp_path)
+    (tmp_path / "mine").write_text("mine")
+    recipe = tmp_path / "three_walls" / "nsys_recipe" / "recipe.py"
+    recipe.unlink()
+    recipe.symlink_to(tmp_path / "mine")
+    install_recipe(tmp_path)
+    assert not recipe.is_symlink()
+    (tmp_path / "elsewhere").mkdir()
+    shutil.rmtree(recipe.parent)
+    recipe.parent.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="expected a folder, found a symbolic link"):
+        install_recipe(tmp_path)
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
@@ -185,7 +186,9 @@ def _read_list(text: str) -> ConfigData:
 
 def _literal(text: str) -> object:
     try:
-        return ast.literal_eval(text)
+        with warnings.catch_warnings():  # Python warns of what it may refuse in a later release: 40.inf
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
 

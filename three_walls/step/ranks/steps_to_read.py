@@ -25,7 +25,6 @@ from three_walls.step.categories import CATEGORY_OR_SEND_RECV, classify
 from three_walls.step.find_steps import (
     MODEL_WORK,
     TRAINING_STEP_TEXT,
-    StepSource,
     list_marked_steps,
     list_optimizer_steps,
 )
@@ -34,6 +33,7 @@ from three_walls.step.ranks.align_clocks import ClockSource, align_clocks
 from three_walls.step.ranks.attributed_steps import choose_numbers
 from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.step.ranks.match_calls import MatchedCalls, RankOutline, outline_ranks
+from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import RankIntervals, Steps
 from three_walls.tables.kernel_names import KernelPack
 from three_walls.trace.identity import read_host

@@ -70,7 +70,7 @@ def _run_on_cluster(
         raise UsageError("--scheduler: needs dask; install it with: pip install 'three-walls[cluster]'") from error
     try:
         client = Client(address, timeout=_CONNECTING_S, set_as_default=False)
-    except (OSError, ValueError) as error:  # a TimeoutError is an OSError
+    except (OSError, ValueError, TypeError) as error:  # a TimeoutError is an OSError; tls:// without Dask's settings
         raise UsageError(f"--scheduler: no Dask scheduler answers at {address} ({error})") from error
     with client:
         try:
