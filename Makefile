@@ -103,6 +103,7 @@ docs: $(VENV)/.installed  ## write docs/generated and build the site; a warning 
 	$(BIN)/python -m tools.generate_rules_index
 	$(BIN)/python -m tools.generate_bandwidth_page
 	$(BIN)/python -m tools.generate_sample_report
+	$(BIN)/python -m tools.generate_tutorial
 	$(BIN)/mkdocs build --quiet --strict
 
 $(BRIDGE_VENV)/.installed: Makefile

@@ -74,7 +74,11 @@ def test_another_file_is_refused_in_one_line(tmp_path: Path, text: str | None, m
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("counterfactuals", [{"without": ["x"], "step_ns": 1, "saved_ns": 1}], "verdict.counterfactuals.0.without.0: "),
+        (
+            "counterfactuals",
+            [{"without": ["x"], "step_ns": 1, "saved_ns": 1}],
+            "found verdict.counterfactuals.0.without: x",
+        ),
         ("replayed_step_ns", 0, "verdict.replayed_step_ns: a step of no length"),
     ],
 )
@@ -85,6 +89,15 @@ def test_a_value_that_no_release_writes_is_refused_where_the_report_is_read(
     document["verdict"][field] = value
     (tmp_path / "report.json").write_text(json.dumps(document))
     with pytest.raises(UsageError, match=re.escape(message)):
+        load_report(tmp_path / "report.json")
+
+
+def test_columns_of_a_lane_that_differ_in_length_are_refused(report: Report, tmp_path: Path) -> None:
+    document = json.loads(render_json(report))
+    lane = next(lane for rank in document["timeline"]["ranks"] for lane in rank["lanes"] if lane["category"])
+    lane["category"] *= 2
+    (tmp_path / "report.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="columns of unequal length in the lane"):
         load_report(tmp_path / "report.json")
 
 

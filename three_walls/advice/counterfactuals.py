@@ -10,14 +10,13 @@ from itertools import combinations
 
 from three_walls.advice import verdict_thresholds
 from three_walls.advice.plan.replays import Replays, Transformations
-from three_walls.advice.verdict_rows import Counterfactual
+from three_walls.advice.verdict_rows import REMOVED, Counterfactual
 from three_walls.lib.fact import FactSheet
 from three_walls.replay.transformation import NOTHING, Action, Selection, Transformation
 from three_walls.tables.buckets import HOST_COPIES
 from three_walls.tables.prediction_intervals import Levels
 
-MEMORY, COMMUNICATION, COMPUTE, HOST = "memory", "communication", "compute_host.compute", "compute_host.host"
-STRAGGLER = "straggler"
+MEMORY, COMMUNICATION, COMPUTE, HOST, STRAGGLER = REMOVED
 
 
 def heal(ranks: tuple[int, ...]) -> Transformation:

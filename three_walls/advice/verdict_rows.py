@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from three_walls.lib.text import join_words, plural
 from three_walls.tables.buckets import SubWall, Wall
@@ -42,14 +41,15 @@ class Culprit:
         return f"{plural(len(numbers), 'rank')} {join_words(numbers)}"
 
 
-Removed = Literal["memory", "communication", "compute_host.compute", "compute_host.host", "straggler"]
+REMOVED = ("memory", "communication", "compute_host.compute", "compute_host.host", "straggler")
+"""What a counterfactual may be without."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
     """The step without something that holds it up, by replaying it without the profiler."""
 
-    without: tuple[Removed, ...]
+    without: tuple[str, ...]
     """One or two of ``memory`` (recompute and host copies), ``communication``, ``compute_host.compute`` (kernels at
     the peak that can be reached), ``compute_host.host``; or ``straggler``."""
     step_ns: int

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from three_walls.advice.verdict_rows import REMOVED
 from three_walls.lib import limits
 from three_walls.lib.errors import UsageError
 from three_walls.lib.fact import Fact, FactDefinition, FactSheet, FactValue
@@ -121,6 +122,22 @@ def load_report(path: str | Path) -> Report:
     return parse_report(text, path)
 
 
+def _find_wrong_values(report: Report) -> Iterator[str]:
+    """Values of the right type that no release writes, and that nothing could be shown of."""
+    verdict = report.verdict
+    if verdict.replayed_step_ns is not None and verdict.replayed_step_ns <= 0:
+        yield "verdict.replayed_step_ns: a step of no length"
+    for place, row in enumerate(verdict.counterfactuals):
+        if unknown := set(row.without).difference(REMOVED):
+            yield f"verdict.counterfactuals.{place}.without: {_quote(min(unknown))}"
+    timeline = report.timeline
+    for rank in timeline.ranks if timeline else ():
+        for lane in rank.lanes:
+            columns = (lane.length_ns, lane.text, lane.category, lane.count, lane.busy_ns)
+            if any(column and len(column) != len(lane.start_ns) for column in columns):
+                yield f"timeline: columns of unequal length in the lane {_quote(lane.name or lane.kind)}"
+
+
 def _quote(text: str) -> str:
     """Something of a file as a part of one line."""
     return shorten(show_control_characters(text, kept=""), _LONGEST_QUOTE)
@@ -148,8 +165,8 @@ def parse_report(text: str, path: str | Path) -> Report:
         raise UsageError(
             f"{path}: expected a report.json of schema {_quote(version)}, found {_quote(place)}: {first['msg']}"
         ) from error
-    if report.verdict.replayed_step_ns is not None and report.verdict.replayed_step_ns <= 0:
-        raise UsageError(f"{path}: expected a report.json, found verdict.replayed_step_ns: a step of no length")
+    for wrong in _find_wrong_values(report):
+        raise UsageError(f"{path}: expected a report.json of schema {_quote(version)}, found {wrong}")
     restored = []
     for name, fact in facts.items():
         defined = FactDefinition(name, fact.unit, fact.label, fact.meaning, fact.not_the_same_as, needs=fact.needs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import os
 import shutil
 import tempfile
 import threading
@@ -328,7 +329,7 @@ def _check_is_finished(path: Path) -> None:
     """Raises InputError if SQLite keeps changes of the database in a file next to it, which are never read here."""
     for suffix, header_bytes, remedy in _CHANGES:
         other = path.with_name(path.name + suffix)
-        if other.is_file():
+        if os.path.isfile(other):  # noqa: PTH113 - Path.is_file raises where no file can have so long a name
             with other.open("rb") as stream:
                 head = stream.read(header_bytes + 1)
             if len(head) > header_bytes and any(head):
