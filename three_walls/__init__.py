@@ -16,16 +16,18 @@ if TYPE_CHECKING:
     from three_walls.pipeline import analyze
     from three_walls.report.plotly_figures import plotly_figures
     from three_walls.report.report import Report
+    from three_walls.tune.tune_job import tune
 
     __version__: str
 
-__all__ = ["Report", "ThreeWallsError", "__version__", "analyze", "plotly_figures"]
+__all__ = ["Report", "ThreeWallsError", "__version__", "analyze", "plotly_figures", "tune"]
 
 _MODULES = {
     "Report": "three_walls.report.report",
     "ThreeWallsError": "three_walls.lib.errors",
     "analyze": "three_walls.pipeline",
     "plotly_figures": "three_walls.report.plotly_figures",
+    "tune": "three_walls.tune.tune_job",
 }
 
 

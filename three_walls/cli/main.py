@@ -30,6 +30,7 @@ SUMMARIES = {
     "render": "Make any format again from REPORT, a report.json or its directory.",
     "rules": "List, show, check and test the rules; write a new one.",
     "scrub": "Write a copy of the export IN that can be shared, to OUT.",
+    "tune": "Try edits on a job, and keep those that are measured to be faster.",
     "verify": "Check that overrides apply and that the run they make is valid.",
     "whatif": "Predict the step of TRACES after changes, all taken together.",
 }
@@ -44,8 +45,8 @@ INTERNAL = 70
 TASKS = {
     "Record a run": ("capture", "attach", "doctor", "scrub"),
     "Analyze it": ("analyze", "render", "export", "recipe"),
-    "Try edits": ("whatif", "verify", "compare", "plan"),
-    "Look up and extend": ("rules", "facts", "mcp", "completion"),
+    "Try edits": ("whatif", "verify", "tune", "compare", "plan"),
+    "Look up and extend": ("rules", "facts", "completion"),
 }
 """Groups of commands in ``--help``. A command without a group is listed behind them."""
 

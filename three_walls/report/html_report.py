@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from three_walls.lib.resources import TEMPLATES_DIR
 from three_walls.lib.text import format_count, format_css_percent, format_share, show_control_characters
-from three_walls.report.comparison import Comparison, History
 from three_walls.report.report import Report
 from three_walls.report.section import PAGE_ROWS, Column, Section, TimelineBlock, nested_blocks, pieces_of, plain_text
 from three_walls.report.sections import make_sections
@@ -37,8 +36,12 @@ def render_html(report: Report) -> str:
     return render_page(make_sections(report), report, "report.json")
 
 
-def render_page(sections: Sequence[Section], document: Report | Comparison | History, data_name: str) -> str:
-    """``sections`` as a page, the first of which is the head. ``data_name``: the file that has every number of it."""
+def render_page(sections: Sequence[Section], document: object, data_name: str) -> str:
+    """``sections`` as a page, the first of which is the head.
+
+    ``document``: what they show, with its ``tool_version`` and ``schema_version``; ``data_name``: the file that has
+    every number of it.
+    """
     title = next(block.title for block in sections[0].blocks)  # type: ignore[union-attr]  # the head is a Hero
     blocks = [block for section in sections for block in nested_blocks(section.blocks)]
     has_timeline = any(isinstance(block, TimelineBlock) for block in blocks)

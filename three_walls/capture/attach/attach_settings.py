@@ -59,7 +59,7 @@ def add_settings(request: CaptureRequest, framework: str | None, config: Path) -
     command = request.command
     if framework is None:
         return (), "the command is neither Megatron-Bridge's nor Megatron-LM's: nothing is added to it"
-    if not _ends_with_arguments(command):
+    if not ends_with_arguments(command):
         return (), "nothing is added to the command, which is a string for a shell: add the settings inside it"
     values = read_command_line(command).values
     explicit = {key for key, value in values.items() if value.is_stated}
@@ -83,7 +83,7 @@ def _warn_of_few_steps(command: Sequence[str], request: CaptureRequest) -> str:
     return f"; it trains {steps.value} steps, and the capture ends at step {request.end_step}: give other --steps"
 
 
-def _ends_with_arguments(command: Sequence[str]) -> bool:
+def ends_with_arguments(command: Sequence[str]) -> bool:
     """Whether words after ``command`` are arguments of its program; not so for ``bash -c STRING``."""
     program = find_program(command)
     if program.script is None:

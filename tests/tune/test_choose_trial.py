@@ -1,0 +1,70 @@
+"""The search finds nearly the best configuration in few runs, whatever drifts, interacts, fails or needs memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tune.simulated_job import SimulatedJob
+from three_walls.tune.choose_trial import TrialSearch
+from three_walls.tune.trials import Choice, Trial
+
+WORTH = 0.01
+MOST_OFF = 0.02
+
+
+def search_of(job: SimulatedJob, trials: list[Trial]) -> TrialSearch:
+    return TrialSearch(job.space, trials, job.space.sweep // 3, WORTH)
+
+
+def tune(job: SimulatedJob) -> tuple[Choice, list[Trial]]:
+    trials: list[Trial] = []
+    while (choice := search_of(job, trials).next()[0]) is not None:
+        trials.append(job.run(choice))
+    return search_of(job, trials).kept, trials
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_third_of_a_sweep_finds_nearly_the_best(seed: int) -> None:
+    job = SimulatedJob(seed, counts=(1, 1, 2, 1, 2))
+    kept, trials = tune(job)
+    assert job.step(kept) <= (1 + MOST_OFF) * job.best()
+    assert len(trials) <= job.space.sweep / 3
+    assert job.repeated_failures == 0
+
+
+@pytest.mark.slow
+def test_of_many_spaces_nearly_all_are_searched_well_and_no_failure_is_repeated() -> None:
+    jobs = [job for seed in range(100, 140) if 60 <= (job := SimulatedJob(seed)).space.sweep <= 600]
+    kept = [tune(job)[0] for job in jobs]
+    off = [job.step(choice) / job.best() - 1 for job, choice in zip(jobs, kept, strict=True)]
+    assert sum(each > MOST_OFF for each in off) <= len(jobs) // 10
+    assert sum(off) / len(off) < MOST_OFF / 2
+    assert not any(job.repeated_failures for job in jobs)
+    assert max(job.step(choice) for job, choice in zip(jobs, kept, strict=True)) <= 1.0
+
+
+def test_where_nothing_helps_the_base_is_kept() -> None:
+    job = SimulatedJob(1, counts=(1, 1, 1, 1, 1))
+    job.alone = dict.fromkeys(job.alone, 0.002)
+    job.together, job.memory, job.broken, job.broken_pairs = {}, dict.fromkeys(job.memory, 0.0), set(), set()
+    assert tune(job)[0] == job.space.base
+
+
+def test_a_base_that_fails_ends_the_search() -> None:
+    job = SimulatedJob(1)
+    search = search_of(job, [Trial(job.space.base, None, failure="crash")])
+    assert search.next() == (None, "the base fails")
+
+
+def test_a_machine_on_which_everything_fails_ends_the_search() -> None:
+    job = SimulatedJob(1)
+    base = job.space.base
+    search = search_of(job, [Trial(base, 1.0), Trial(base, None, failure="crash"), Trial(base, None, failure="crash")])
+    assert search.next()[0] is None
+
+
+def test_a_pair_that_failed_leaves_its_values_a_chance() -> None:
+    job = SimulatedJob(1, counts=(1, 1, 1, 1))
+    trials = [Trial((0, 0, 0, 0), 1.0), Trial((1, 1, 0, 0), None, failure="out of memory"), Trial((1, 0, 0, 0), 0.99)]
+    search = search_of(job, trials)
+    assert search.chance((1, 1, 0, 0)) < 0.1 < search.chance((0, 1, 0, 0)) < search.chance((0, 0, 1, 0))

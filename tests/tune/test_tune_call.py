@@ -1,0 +1,46 @@
+"""``three_walls.tune`` with a callable in place of a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import three_walls
+from three_walls.lib.errors import UsageError
+
+
+def test_overrides_go_by_the_names_of_the_space(tmp_path: Path) -> None:
+    def step(overrides: Any) -> list[float]:
+        if overrides.get("c") == 1:
+            raise MemoryError("too much")
+        return [0.2 * (0.9 if overrides.get("a") == 2 else 1.0) * (1 + 0.001 * (n % 3)) for n in range(12)]
+
+    space = {"a": [1, 2], "b": [1, 2], "c": [1, 2]}
+    tuned = three_walls.tune(step, space=space, out=tmp_path)
+    assert dict(tuned.settings) == {"a": 2}
+    assert any("too much" in each.failure for each in tuned.runs) or not any("c=1" in r.name for r in tuned.runs)
+    again = three_walls.tune(lambda _: pytest.fail("it was finished"), space=space, out=tmp_path)
+    assert again.kept == tuned.kept
+
+
+def test_a_log_is_a_path_or_its_text_and_nothing_is_a_failure() -> None:
+    line = (
+        " [2026-01-01 00:00:00] iteration {0:8d}/ 500 | consumed samples: 8 | elapsed time per iteration (ms): {1} "
+        "| learning rate: 1.0E-06 | global batch size: 8 | lm loss: 1.0E+01 | number of skipped iterations: 0 | "
+        "number of nan iterations: 0 |\n"
+    )
+
+    def log(overrides: Any) -> Any:
+        return None if overrides else "".join(line.format(n, 200 + n % 2) for n in range(1, 20))
+
+    tuned = three_walls.tune(log, space={"a": [1]})
+    assert tuned.base_ms is not None
+    assert abs(tuned.base_ms - 200.5) < 1
+    assert [each.failure for each in tuned.runs if each.changed] == ["it gave no log"]
+
+
+def test_nothing_to_try_is_refused() -> None:
+    with pytest.raises(UsageError):
+        three_walls.tune(lambda _: [1.0])

@@ -1,0 +1,156 @@
+"""``three-walls tune`` with a trainer that writes Megatron's lines: what it finds, ends, resumes and leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.paths import REPOSITORY
+
+TRAINER = REPOSITORY / "tests" / "tune" / "trainer.py"
+PATIENCE_S = 240
+SPACE = "a: [1]\nb: [1]\nc: [1]\nd: [1]\n"
+EFFECTS = {"effects": {"a=1": -0.1, "b=1": 0.05}, "together": {"a=1 b=1": -0.15}, "drift": 0.02, "noise": 0.005}
+
+
+def environment(folder: Path) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RANK", "SLURM_", "NSYS"))}
+    return inherited | {"PYTHONPATH": str(REPOSITORY), "TRAINER": str(folder / "told.json"), "PATH": "/usr/bin:/bin"}
+
+
+def command(folder: Path, *options: str, told: dict[str, Any] | None = None) -> list[str]:
+    (folder / "told.json").write_text(json.dumps(told or EFFECTS))
+    (folder / "space.yaml").write_text(SPACE)
+    options = options or ("--space", "space.yaml", "--patience", "3", "--", sys.executable, str(TRAINER))
+    return [sys.executable, "-m", "three_walls", "tune", *options]
+
+
+def run(folder: Path, *options: str, told: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    words = command(folder, *options, told=told)
+    return subprocess.run(
+        words, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+def list_processes(folder: Path) -> list[str]:
+    """The command lines of the processes of the job."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+            is_ours = os.fsencode(folder / "told.json") in (path.parent / "environ").read_bytes() + b" ".join(words)
+        except OSError:
+            continue
+        if is_ours and b"three_walls" not in words and path.parent.name != str(os.getpid()):
+            found.append(b" ".join(words).decode())
+    return found
+
+
+def results(folder: Path) -> dict[str, Any]:
+    tuned: dict[str, Any] = json.loads((folder / "tuned" / "tune.json").read_text())
+    return tuned
+
+
+pytestmark = pytest.mark.slow
+
+
+def test_what_interacts_is_found_and_failures_are_named_and_leave_no_process(tmp_path: Path) -> None:
+    done = run(tmp_path, told=EFFECTS | {"fails": {"c=1": "oom", "d=1": "stays"}})
+    assert done.returncode == 0, done.stderr
+    tuned = results(tmp_path)
+    assert set(tuned["overrides"]) == {"a=1", "b=1"}
+    assert abs(tuned["gain"] - 0.18) < 0.04
+    failures = " ".join(each["failure"] for each in tuned["runs"])
+    assert "out of memory" in failures
+    assert "hung" in failures
+    assert list_processes(tmp_path) == []
+    assert (tmp_path / "tuned" / "overrides.txt").read_text() == "a=1\nb=1\n"
+    next_one = subprocess.run(
+        [sys.executable, "-m", "three_walls", "plan", "next", "tuned/runs"],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert next_one.returncode == 0, next_one.stderr
+    ran = sorted((tmp_path / "tuned" / "runs").iterdir())
+    compared = subprocess.run(
+        [sys.executable, "-m", "three_walls", "compare", str(ran[0]), str(ran[-1])],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert compared.returncode == 0, compared.stderr
+
+
+def test_a_dry_run_shows_every_command_and_runs_none(tmp_path: Path) -> None:
+    done = run(
+        tmp_path, "--dry-run", "--space", "space.yaml", "--megatron-lm", "--", sys.executable, str(TRAINER),
+        "--save", "checkpoints", "--load", "start",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert "--save-interval 1000000000" in first
+    assert "--exit-interval 25" in first
+    assert "--load start" in first
+    assert "--save checkpoints" not in first
+    assert "a=1" in done.stdout
+    assert not (tmp_path / "told.runs").exists()
+    assert not (tmp_path / "tuned").exists()
+
+
+def test_a_base_that_fails_is_said_with_its_reason(tmp_path: Path) -> None:
+    done = run(tmp_path, told={"fails": {"": "crash"}})
+    assert done.returncode == 8
+    assert "hidden size has to be divisible" in done.stdout
+    assert results(tmp_path)["end"] == "the base fails"
+
+
+def test_a_tuning_is_not_begun_twice_in_one_directory(tmp_path: Path) -> None:
+    assert run(tmp_path, told={"fails": {"": "crash"}}).returncode == 8
+    assert run(tmp_path).returncode == 2
+    assert run(tmp_path, "--resume").returncode == 8
+
+
+def test_overrides_take_the_place_of_the_template_and_variables_reach_the_job(tmp_path: Path) -> None:
+    shell = f'test "$MINE" = 1 && {sys.executable} {TRAINER} {{overrides}} || exit 3'
+    done = run(tmp_path, "--env", "MINE=1", "--space", "space.yaml", "--runs", "3", "--", "bash", "-c", shell)
+    assert done.returncode == 0, done.stderr
+    assert any("=1" in line for line in (tmp_path / "told.runs").read_text().splitlines())
+    refused = run(tmp_path, "--out", "x", "--space", "space.yaml", "--", "bash", "-c", f"{TRAINER} a=0")
+    assert refused.returncode == 2
+    assert "{overrides}" in refused.stderr
+
+
+@pytest.mark.attack
+def test_kills_at_fifty_moments_leave_no_process_and_lose_no_run(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    told = EFFECTS | {"pause_s": 0.01, "fails": {"d=1": "stays"}}
+    words = command(tmp_path, told=told)
+    seen = 0
+    for moment in range(50):
+        process = subprocess.Popen(
+            words, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(rng.uniform(0.0, 2.5))
+        process.send_signal(rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)))
+        process.wait(PATIENCE_S)
+        end_s = time.monotonic() + 15
+        while (left := list_processes(tmp_path)) and time.monotonic() < end_s:
+            time.sleep(0.1)
+        assert left == [], moment
+        journal = tmp_path / "tuned" / "journal.jsonl"
+        lines = journal.read_text().splitlines() if journal.exists() else []
+        runs = [line for line in lines if '"kind": "run"' in line]
+        assert len(runs) >= seen
+        seen = len(runs)
+        if journal.exists():
+            words = command(tmp_path, "--resume", told=told)
+    assert run(tmp_path, "--resume", told=told).returncode == 0
+    assert set(results(tmp_path)["overrides"]) == {"a=1", "b=1"}
+    numbers = [each["run"] for each in results(tmp_path)["runs"]]
+    assert numbers == list(range(len(numbers)))

@@ -1,0 +1,197 @@
+"""``three-walls tune``: tries edits on the user's own job."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from three_walls.advice.finding import APPLICABILITIES
+from three_walls.capture.attach.attach_job import read_job
+from three_walls.capture.attach.attach_settings import find_framework
+from three_walls.capture.capture_commands import count_ranks, read_ranks
+from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
+from three_walls.cli.capture import first_ranks
+from three_walls.cli.options import nsys_option
+from three_walls.cli.signals import loading
+from three_walls.lib.errors import UsageError
+from three_walls.lib.shell import is_variable
+from three_walls.lib.text import show_control_characters
+
+if TYPE_CHECKING:
+    from three_walls.tune.tune_job import TuneRequest
+
+BASE_FAILS = 8
+"""Exit code."""
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_ASKED = "asked.json"
+"""What was asked for, from which --resume goes on."""
+
+
+@click.command("tune", context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("tuned"),
+    show_default=True,
+    help="Directory for journal, logs, page and results.",
+)
+@click.option(
+    "--budget", metavar="TIME", help="Start no run that would end later than so long after the first (40m, 2h)."
+)
+@click.option(
+    "--runs",
+    "most_runs",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="The most runs.  [default: a third of a sweep of --space; a few per entry of the plan]",
+)
+@click.option(
+    "--iterations",
+    metavar="N",
+    type=click.IntRange(min=8),
+    default=25,
+    show_default=True,
+    help="Iterations of a run; those of its warm-up do not count.",
+)
+@click.option(
+    "--worth",
+    metavar="FRACTION",
+    type=click.FloatRange(0.001, 0.5),
+    default=0.01,
+    show_default=True,
+    help="The share of a step that matters.",
+)
+@click.option(
+    "--space",
+    "space_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, resolve_path=True),
+    help="YAML of settings, each with the values to try; tried instead of a plan.",
+)
+@click.option("--plan", "with_plan", is_flag=True, help="With --space: profile the base and try its plan, too.")
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    type=click.Choice(APPLICABILITIES[1:]),
+    help="Try edits of this class too: they change what the model learns, or suit benchmarks only.",
+)
+@click.option(
+    "--patience",
+    "patience_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1),
+    default=900,
+    show_default=True,
+    help="How long the base may be silent; edits four times as long as it was.",
+)
+@click.option("--ranks", metavar="LIST", help="Ranks to profile, as 0,3-5.  [default: up to 8]")
+@click.option("--env", "variables", metavar="NAME=VALUE", multiple=True, help="A variable of the job. Repeatable.")
+@click.option("--bridge", "framework", flag_value=BRIDGE, help="COMMAND is Megatron-Bridge's, if it does not look so.")
+@click.option("--megatron-lm", "framework", flag_value=MEGATRON_LM, help="COMMAND is Megatron-LM's.")
+@click.option("--dry-run", is_flag=True, help="Print the commands and how many runs they take; run nothing.")
+@click.option(
+    "--resume", is_flag=True, help="Go on with the tuning in --out, with the command and options of its start."
+)
+@nsys_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def tune_command(out: Path, dry_run: bool, resume: bool, command: tuple[str, ...], **options: object) -> None:
+    """Try edits on a job, and keep those that are measured to be faster.
+
+    COMMAND launches the whole job. It runs for a few iterations without saving: the base, then edits, with bases in
+    between. Edits come from the plan that the profiled base gets, or from --space. Overrides are appended to COMMAND,
+    or stand where it says {overrides}; $THREE_WALLS_OVERRIDES has them, too. A run that fails, hangs or is out of
+    memory is ended with all its processes, and counted. Page, tune.json and overrides.txt in --out state what won.
+
+    \b
+    Examples:
+      three-walls tune --dry-run -- torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 ...
+      three-walls tune --budget 40m -- torchrun --nproc-per-node 8 train.py train.micro_batch_size=1
+      three-walls tune --space space.yaml -- bash -c 'source env.sh; srun python train.py {overrides}'
+      three-walls tune --resume
+
+    \b
+    Exit codes:
+      0  tuned, also where nothing is better     2  usage     3  an input cannot be read
+      8  the base fails: nothing could be tuned
+    """
+    if (rank := read_job(os.environ).rank) != 0:
+        click.echo(f"three-walls tune: rank {rank} has nothing to do; rank 0 tunes", err=True)
+        return
+    asked = _read_asked(out) if resume else {"command": list(command), **options}
+    if resume and command and list(command) != asked["command"]:
+        raise UsageError(f"--resume: the tuning in {out} has another command; leave the command out")
+    if not resume and (out / "journal.jsonl").exists() and not dry_run:
+        raise UsageError(f"{out}: holds a tuning; go on with it by --resume, or give another --out")
+    with loading():
+        from three_walls.report.terminal_report import open_console, print_sections
+        from three_walls.tune import journal
+        from three_walls.tune.tune_job import Tuning
+        from three_walls.tune.tuned_page import make_tuned_sections
+    request = _make_request(out, asked)
+    if dry_run:
+        for line in Tuning(request, say, -1).preview():
+            click.echo(show_control_characters(line))
+        return
+    with journal.locked(out) as lock:
+        (out / _ASKED).write_text(json.dumps(asked, default=str), encoding="utf-8")
+        tuned = Tuning(request, say, lock).run()
+    print_sections(make_tuned_sections(tuned), open_console(), is_full=False)
+    click.echo(f"Wrote {show_control_characters(str(out / 'tune.html'))} (next to it: tune.json, overrides.txt, runs/)")
+    if tuned.base_ms is None:
+        sys.exit(BASE_FAILS)
+
+
+def _read_asked(out: Path) -> dict[str, Any]:
+    try:
+        asked: dict[str, Any] = json.loads((out / _ASKED).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--resume: {out} holds no tuning") from error
+    return asked
+
+
+def _make_request(out: Path, asked: dict[str, Any]) -> TuneRequest:
+    from three_walls.tune.make_space import read_space
+    from three_walls.tune.tune_job import TuneRequest
+    from three_walls.tune.tuned_command import TunedCommand
+
+    words = tuple(asked["command"])
+    if not words:
+        raise UsageError("tune: expected the command that launches the job behind --, found none")
+    variables = dict(text.partition("=")[::2] for text in asked["variables"])
+    if bad := [name for name in variables if not is_variable(name)]:
+        raise UsageError(f"--env: expected NAME=VALUE, found {bad[0]}")
+    space_file = asked["space_file"] and Path(asked["space_file"])
+    framework = asked["framework"] or find_framework(words)
+    return TuneRequest(
+        out,
+        TunedCommand(words, framework, asked["iterations"], variables),
+        given=read_space(space_file) if space_file else {},
+        only_given=space_file is not None and not asked["with_plan"],
+        allowed=tuple(asked["allowed"]),
+        budget_s=_read_budget(asked["budget"]),
+        most_runs=asked["most_runs"],
+        worth=asked["worth"],
+        patience_s=asked["patience_s"],
+        ranks=read_ranks(asked["ranks"]) if asked["ranks"] else first_ranks(count_ranks(words)),
+    )
+
+
+def _read_budget(text: str | None) -> float:
+    if text is None:
+        return float("inf")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if match is None:
+        raise UsageError(f"--budget: expected a time like 40m, 2h or 90s, found {text}")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def say(line: str) -> None:
+    """Prints a line about the tuning, which must not be taken for the job's."""
+    click.echo(f"three-walls tune: {show_control_characters(line, kept='')}", err=True)

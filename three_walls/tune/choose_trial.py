@@ -1,0 +1,182 @@
+"""Which configuration to run next, and which to keep: a function of the runs so far, from which a search goes on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from three_walls.tune.step_model import StepModel
+from three_walls.tune.trials import BASE, Choice, Space, Trial
+
+_CLEAR = 2.0
+"""Deviations by which a step with an edit has to be shorter before nothing more is measured of it."""
+_KEPT = 1.3
+"""The same for the edit to be kept where no run is left: one of ten that do not help would pass."""
+_BETWEEN = 3
+"""Among so many runs in a row one is of the best configuration so far, so that the drift is known. With 4 or 5 a search
+ends further from the best configuration."""
+_DISTANCE = 2
+"""A configuration that is tried differs from the best one so far in at most so many settings: with 1 interactions stay
+hidden, with 3 more runs fail."""
+_STOPS = 0.1
+"""Of what matters: nothing is run whose expected gain is smaller."""
+_MOST_CHOICES = 5_000
+_FEW_FAIL = 20
+"""One in so many values that never ran is taken to fail, and more the more configurations failed."""
+_SUSPECTS = (1.0, 0.4, 0.15)
+"""How likely one value alone, a pair or three together made a run fail, relative to each other."""
+_CERTAIN = 0.97
+"""How likely a configuration fails again, or one with all that made another fail."""
+_MOST_LOST = 2
+"""Runs in a row that fail although their configurations ran before: then the machine fails, not the configuration."""
+
+
+class TrialSearch:
+    """What the runs so far say."""
+
+    def __init__(self, space: Space, trials: Sequence[Trial], most_runs: int, worth: float) -> None:
+        """``worth``: the share of a step that matters."""
+        self.space, self.trials, self.most_runs, self.worth = space, tuple(trials), most_runs, worth
+        self.measured = tuple(dict.fromkeys(trial.choice for trial in trials if trial.step_s))
+        self._failed = {trial.choice for trial in trials if not trial.step_s} - {*self.measured}
+        self.model = StepModel(space, trials) if self.measured else None
+
+    def next(self) -> tuple[Choice | None, str]:
+        """The configuration to run, or None, and why."""
+        if len(self.trials) >= self.most_runs:
+            return None, f"{self.most_runs} runs were made, as many as allowed"
+        if self.model is None:
+            return (None, "the base fails") if self.trials else (self.space.base, "the base")
+        lost = self.trials[-_MOST_LOST:]
+        if len(lost) == _MOST_LOST and all(not trial.step_s and trial.choice in self.measured for trial in lost):
+            return None, "configurations fail that ran before: is the machine in order?"
+        best, unclear = self.best, self._unclear
+        choice, gain = self._find_promising()
+        is_promising = choice is not None and gain > _STOPS * self.worth
+        is_last = 0 < self.most_runs - len(self.trials) - 1 <= len(unclear)  # what is left has to settle these
+        if not unclear and not is_promising:
+            return None, "nothing left promises more than what matters"
+        recent = [trial for trial in self.trials if trial.step_s]
+        if best not in [trial.choice for trial in recent[1 - _BETWEEN :]]:
+            return best, "again, to tell edits from drift"
+        if is_promising and not (unclear and is_last):
+            return choice, f"expected to gain {gain:.1%} on the best so far"
+        if unclear:
+            other, _ = self._likeliest(unclear)
+            runs = [trial.choice for trial in self.trials]
+            return (other if runs.count(other) <= runs.count(best) else best), "to tell whether its last edit helps"
+        return None, "nothing left promises more than what matters"
+
+    @cached_property
+    def best(self) -> Choice:
+        """The measured configuration that is likeliest the fastest."""
+        return self._likeliest(self.measured, self.space.base)[0]
+
+    @cached_property
+    def kept(self) -> Choice:
+        """The best configuration, without edits of which it is not clear that they help."""
+        assert self.model
+        kept = self.best
+        while True:
+            without = [each for each in self._without_one(kept) if each in self.measured]
+            unclear = [each for each in without if self.model.clarity(each, kept) < _KEPT]
+            if not unclear:
+                is_faster = self.model.clarity(self.space.base, kept) >= _CLEAR
+                return kept if is_faster else self.space.base
+            kept, _ = self._likeliest(unclear, kept)
+
+    def chance(self, choice: Choice) -> float:
+        """How likely a run of ``choice`` does not fail."""
+        mine = _edits_of(choice)
+        chance = min((1 - _CERTAIN * blame(mine) for blame in self._blames), default=1.0)
+        distinct = len(self.measured) + len(self._failed)
+        fails = (1 + len(self._failed)) / (_FEW_FAIL + distinct)
+        return chance * (1 - fails) ** len(mine - self._ran)
+
+    @cached_property
+    def _ran(self) -> set[tuple[int, int]]:
+        return {edit for choice in self.measured for edit in _edits_of(choice)}
+
+    @cached_property
+    def _blames(self) -> list[Blame]:
+        harmless = [_edits_of(choice) for choice in self.measured]
+        return [Blame(_edits_of(choice), harmless) for choice in sorted(self._failed)]
+
+    def _likeliest(self, choices: Sequence[Choice], reference: Choice | None = None) -> tuple[Choice, float]:
+        """The fastest of ``choices`` by the model, and how much faster than ``reference`` it is."""
+        assert self.model
+        gains, _ = self.model.gains_over(reference or self.best, choices)
+        place = int(np.argmax(gains))
+        return choices[place], float(gains[place])
+
+    @cached_property
+    def _unclear(self) -> list[Choice]:
+        """The best configuration without one edit each, where it is not settled whether the edit helps."""
+        assert self.model
+        unclear = []
+        for choice in self._without_one(self.best):
+            (gain,), (spread,) = self.model.gains_over(choice, [self.best])
+            is_small = choice in self.measured and abs(gain) + spread < self.worth
+            if choice not in self._failed and gain < _CLEAR * spread and not is_small and self.chance(choice) > 0.5:
+                unclear.append(choice)
+        return unclear
+
+    def _without_one(self, choice: Choice) -> list[Choice]:
+        changed = [place for place, number in enumerate(choice) if number]
+        without = [(*choice[:place], BASE, *choice[place + 1 :]) for place in changed]
+        return [each for each in without if self.space.allows(each)]
+
+    def _find_promising(self) -> tuple[Choice | None, float]:
+        """The configuration that is expected to gain most on the best one so far, counting no loss, and how much."""
+        assert self.model
+        near = list(itertools.islice(self._list_near(), _MOST_CHOICES))
+        if not near:
+            return None, 0.0
+        gains, spreads = self.model.gains_over(self.best, near)
+        certain = np.maximum(spreads, 1e-9)
+        density = np.exp(-((gains / certain) ** 2) / 2) / math.sqrt(2 * math.pi)
+        faster = np.array([math.erfc(-z / math.sqrt(2)) / 2 for z in gains / certain])
+        expected = (gains * faster + certain * density) * np.array([self.chance(choice) for choice in near])
+        place = int(np.argmax(expected))
+        return near[place], float(expected[place])
+
+    def _list_near(self) -> Iterator[Choice]:
+        """Configurations near the best one, nearest first, without those that failed."""
+        best = self.best
+        for count in range(1, _DISTANCE + 1):
+            for places in itertools.combinations(range(len(best)), count):
+                others = [
+                    [number for number in range(len(self.space.settings[place].values) + 1) if number != best[place]]
+                    for place in places
+                ]
+                for numbers in itertools.product(*others):
+                    changed = dict(zip(places, numbers, strict=True))
+                    choice = tuple(changed.get(place, number) for place, number in enumerate(best))
+                    if choice not in self._failed and self.space.allows(choice):
+                        yield choice
+
+
+class Blame:
+    """What may have made a run fail: the values, pairs and threes in it that no run had that did not fail."""
+
+    def __init__(self, failed: set[tuple[int, int]], harmless: Sequence[set[tuple[int, int]]]) -> None:
+        self._weights = {
+            frozenset(part): weight
+            for size, weight in enumerate(_SUSPECTS, start=1)
+            for part in itertools.combinations(sorted(failed), size)
+            if not any(ran.issuperset(part) for ran in harmless)
+        }
+        self._sum = sum(self._weights.values())
+
+    def __call__(self, edits: set[tuple[int, int]]) -> float:
+        """The part of the blame that lies on ``edits``."""
+        return sum(weight for part, weight in self._weights.items() if part <= edits) / (self._sum or 1.0)
+
+
+def _edits_of(choice: Choice) -> set[tuple[int, int]]:
+    """The places and numbers of the values that differ from the base's."""
+    return {(place, number) for place, number in enumerate(choice) if number}

@@ -1,0 +1,62 @@
+"""The journal of a tuning, one JSON object a line: all that page, results and ``--resume`` are made from."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from three_walls.lib.errors import InputError, UsageError
+
+NAME = "journal.jsonl"
+_WAIT_S = 120.0
+"""How long the ranks of a killed tuning may take to end: its supervisor holds the lock until then."""
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[int]:
+    """The lock of the directory as a descriptor. Raises UsageError where another process tunes there."""
+    out.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(out / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        until_s = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > until_s:
+                    raise UsageError(f"{out}: another tuning runs there; give another --out") from error
+                time.sleep(0.2)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def append(out: Path, line: Mapping[str, Any]) -> None:
+    """Adds a line. It is on the disk when this returns, whole or not at all."""
+    path = out / NAME
+    end = len(_whole(path))
+    with path.open("ab") as file:
+        file.truncate(end)  # what a killed process left of a line
+        file.write(json.dumps(line).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(out: Path) -> list[dict[str, Any]]:
+    """The lines. Raises InputError for a file that is no journal."""
+    try:
+        return [json.loads(line) for line in _whole(out / NAME).splitlines()]
+    except ValueError as error:
+        raise InputError(f"{out / NAME}: expected a journal of three-walls tune, found something else") from error
+
+
+def _whole(path: Path) -> bytes:
+    content = path.read_bytes() if path.exists() else b""
+    return content[: content.rfind(b"\n") + 1]

@@ -1,0 +1,155 @@
+"""What to try: the entries of a run's plan, and the settings that the user names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from three_walls.advice.answer_what_if import ReplayedRun
+from three_walls.advice.finding import REPLAYED, Finding, PlanStep
+from three_walls.bridge.render_overrides import spell
+from three_walls.capture.capture_commands import setting_words
+from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
+from three_walls.lib.errors import InputError, UsageError
+from three_walls.lib.files import read_text_file
+from three_walls.lib.hydra import write_value
+from three_walls.lib.plain_data import ConfigData
+from three_walls.report.report import LiveReport
+from three_walls.tables.config_keys import config_keys
+from three_walls.tune.trials import Choice, ExpectedGain, Space, Tunable, Variant
+
+_FEW_RUNS = 6
+"""Fewer find nothing."""
+_MOST_RUNS = 60
+_RUNS_PER_ENTRY = 4
+"""Of a plan: the entry, two bases around it, and a repetition."""
+
+
+def read_space(path: Path) -> dict[str, list[ConfigData]]:
+    """The settings and values of a YAML file. Raises InputError for one that holds something else."""
+    try:
+        given = yaml.safe_load(read_text_file(path, "a YAML file of settings, each with the values to try"))
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: expected YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(given, Mapping) or not given:
+        raise InputError(f"{path}: expected settings with lists of values, as `micro_batch_size: [1, 2]`")
+    return {str(name): [_freeze(value) for value in _as_list(values)] for name, values in given.items()}
+
+
+def _as_list(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else [values]
+
+
+def _freeze(value: Any) -> ConfigData:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def list_given(
+    given: Mapping[str, Sequence[ConfigData]], framework: str | None, command: Sequence[str] = ()
+) -> tuple[tuple[Tunable, ...], int]:
+    """The settings that the user names, and how many runs a sweep of them takes.
+
+    A value that ``command`` states is the base's. Where none is known to be, a setting with several values is taken to
+    have the base's among them, so that the sweep is not overrated.
+    """
+    settings, sweep = [], 1
+    for name, values in given.items():
+        variants = [_make_variant(name, value, framework) for value in values]
+        others = [each for each in variants if not _is_stated(each, command)]
+        settings.append(Tunable(name, tuple(others), kind=name))
+        sweep *= len(values) if len(values) > 1 else len(others) + 1
+    return tuple(setting for setting in settings if setting.values), sweep
+
+
+def _make_variant(name: str, value: ConfigData, framework: str | None) -> Variant:
+    label = f"{name}={write_value(value)}"
+    if name.startswith("env."):
+        variable = name.removeprefix("env.")
+        return Variant(label, environment={variable: str(value)}, config={name: str(value)})
+    if framework is not None and name in config_keys().keys and (words := setting_words({name: value}, framework)):
+        return Variant(label, words, config={name: value})
+    if name.startswith("-"):
+        words = () if value is False else (name,) if value is True else (name, str(value))
+        return Variant(label, words, config={name: value})
+    return Variant(label, (label,), config={name: value})
+
+
+def _is_stated(variant: Variant, command: Sequence[str]) -> bool:
+    """Whether ``command`` has the words of ``variant``, next to each other."""
+    count = len(variant.words)
+    return count > 0 and any(tuple(command[at : at + count]) == variant.words for at in range(len(command) - count + 1))
+
+
+def list_planned(report: LiveReport, framework: str | None) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:
+    """The entries of the plan of ``report`` as settings, and why some cannot be tried by adding to the command."""
+    findings = {finding.rule: finding for finding in report.findings}
+    settings, left_out = [], []
+    for step in report.plan:
+        spelled = spell(step.edits, report.config)
+        flags = tuple(word for line in spelled.megatron_lm for word in line.split(" "))
+        words = spelled.bridge if framework == BRIDGE else flags
+        mark = "Megatron-Bridge" if framework == BRIDGE else "Megatron-LM"
+        by_hand = [note for note in spelled.notes if note.startswith((mark, "Environment"))]
+        if not step.edits:
+            left_out.append(f"{step.rule}: it has no settings")
+        elif framework not in (BRIDGE, MEGATRON_LM) and any(edit.kind == "config" for edit in step.edits):
+            left_out.append(f"{step.rule}: the command is neither Megatron-Bridge's nor Megatron-LM's")
+        elif any("remove" in note or "by hand" in note or "no flag" in note for note in by_hand):
+            left_out.append(f"{step.rule}: {'; '.join(by_hand)}")
+        else:
+            config = {edit.key if edit.kind == "config" else f"env.{edit.key}": edit.to for edit in step.edits}
+            gain = _expect(step, findings.get(step.rule), report)
+            variant = Variant(step.finding.title, words, dict(spelled.env), gain, config, step.needs)
+            settings.append(Tunable(step.rule, (variant,), kind=step.finding.lever))
+    kept = {setting.name for setting in settings}
+    possible = tuple(each for each in settings if kept.issuperset(each.values[0].needs))
+    return possible, tuple(left_out)
+
+
+def _expect(step: PlanStep, alone: Finding | None, report: LiveReport) -> ExpectedGain | None:
+    """The gain of an entry on the base: alone where a replay gives that, else on what the earlier entries leave."""
+    step_ns = report.verdict.replayed_step_ns or report.verdict.step_ns
+    gain = alone.gain_ns if alone and alone.gain_ns.basis == REPLAYED and not step.needs else step.gain_ns
+    if not step_ns or gain.low is None or gain.likely is None or gain.high is None:
+        return None
+    low, likely, high = (min(0.9, ns / step_ns) for ns in (gain.low, gain.likely, gain.high))
+    return ExpectedGain(low, likely, high)
+
+
+def predict_on(space: Space, kept: Choice, run: ReplayedRun) -> Space:
+    """``space`` with the gains of settings that ``kept`` leaves as they are predicted again, on the step with it."""
+    base = {key: value for variant in space.values_of(kept) for key, value in variant.config.items()}
+    settings = tuple(
+        setting if number else replace(setting, values=tuple(_predict(each, base, run) for each in setting.values))
+        for setting, number in zip(space.settings, kept, strict=True)
+    )
+    return replace(space, settings=settings)
+
+
+def _predict(variant: Variant, base: Mapping[str, ConfigData], run: ReplayedRun) -> Variant:
+    try:
+        before, after = run.with_edits(base).after, run.with_edits({**base, **variant.config}).after
+    except UsageError:  # a setting that three-walls does not know
+        return variant
+    if before is None or after is None:
+        return variant
+    low, likely, high = (min(0.9, 1 - ns / before.likely_ns) for ns in (after.high_ns, after.likely_ns, after.low_ns))
+    return replace(variant, gain=ExpectedGain(low, likely, high))
+
+
+def make_space(settings: tuple[Tunable, ...], sweep: int | None = None) -> Space:
+    """The space of ``settings``. ``sweep``: where the base's values are among them; else each has one of its own."""
+    return Space(settings, sweep or math.prod(len(setting.values) + 1 for setting in settings))
+
+
+def most_runs_in(space: Space, is_given: bool) -> int:
+    """How many runs a search makes: of what the user gave a third of a sweep, of a plan a few per entry."""
+    count = sum(len(setting.values) for setting in space.settings)
+    if is_given:
+        return min(max(space.sweep // 3, min(_FEW_RUNS, space.sweep)), max(_MOST_RUNS, 2 * count))
+    return _FEW_RUNS + _RUNS_PER_ENTRY * count

@@ -1,0 +1,178 @@
+"""Runs a job once as a child of this process, watches its log for progress, and reads the step from it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from three_walls.lib.text import show_control_characters
+from three_walls.lib.units import NS_PER_MS
+from three_walls.log.collect_log import Collector
+from three_walls.log.read_log import read_logs, read_text
+from three_walls.log.steady_steps import Role, classify_iterations
+from three_walls.log.training_log import LogIteration, TrainingLog
+from three_walls.tune import supervise_job
+
+GRACE_S = 10.0
+"""What the ranks have to end after SIGTERM, before they are killed."""
+LEAST_STEADY = 5
+"""Steady iterations of a run that tell its step."""
+_POLL_S = 0.1
+_PROGRESS = re.compile(rb"iteration +(\d+) */ *\d+")
+_DONE = "done"
+_MEDIAN_ERROR = 1.2533
+"""Standard error of a median over that of a mean, of normal values."""
+_ERROR_LINE = re.compile(r"^(?:\[?[\w./ :-]*\]:? ?)?((?:[\w.]+\.)?\w*(?:Error|Exception)\b.*)")
+_MOST_REASON_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a run is ended."""
+
+    quiet_s: float
+    """The longest time without a new iteration, the start of the job included."""
+    run_s: float
+    """The longest run."""
+    iterations: int
+    """So many are enough: a job that then does not end by itself is ended, and has not failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended."""
+
+    steps_ms: tuple[float, ...]
+    """The steady steps; empty where there are too few."""
+    failure: str
+    """Why it counts as failed; empty where it does not."""
+    wall_s: float
+    longest_quiet_s: float
+
+    @property
+    def step_s(self) -> float | None:
+        """The median step; None of a run that failed."""
+        return None if self.failure else statistics.median(self.steps_ms) / 1000
+
+    @property
+    def error(self) -> float:
+        """Standard error of the median step as a share of it, by the distances from it, which outliers move little."""
+        middle = statistics.median(self.steps_ms) if self.steps_ms else 0.0
+        if self.failure or not middle:
+            return 0.0
+        deviation = 1.4826 * statistics.median(abs(step - middle) for step in self.steps_ms)
+        return float(_MEDIAN_ERROR * deviation / middle / len(self.steps_ms) ** 0.5)
+
+
+def run_job(command: Sequence[str], environment: Mapping[str, str], log: Path, limits: Limits, lock: int) -> Ended:
+    """Runs ``command`` with all output in ``log``. Whatever happens here, even SIGKILL, no process of it is left.
+
+    ``lock``: a locked file, which stays locked until that is so.
+    """
+    started_s = time.monotonic()
+    liveness, held = os.pipe()
+    with log.open("wb") as output:
+        words = [sys.executable, "-I", "-S", supervise_job.__file__, str(liveness), str(GRACE_S), *command]
+        job = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            pass_fds=[liveness, lock],
+            start_new_session=True,  # signals of the terminal reach this process alone
+        )
+    os.close(liveness)
+    try:
+        ended_by_us, longest_quiet_s = _watch(job, log, limits)
+    finally:
+        os.close(held)
+        job.wait()
+    wall_s = time.monotonic() - started_s
+    read = read_logs([log])
+    steps_ms = steady_steps(read.iterations, read)
+    return Ended(steps_ms, _explain(job.returncode, ended_by_us, read, steps_ms, log), wall_s, longest_quiet_s)
+
+
+def _watch(job: subprocess.Popen[bytes], log: Path, limits: Limits) -> tuple[str, float]:
+    """Waits for the end; returns why the job has to be ended, if it has, and the longest time without an iteration."""
+    started_s = last_s = time.monotonic()
+    longest_s, rest, seen = 0.0, b"", set[bytes]()
+    with log.open("rb") as output:
+        while job.poll() is None:
+            *lines, rest = (rest + output.read()).split(b"\n")
+            now_s = time.monotonic()
+            longest_s = max(longest_s, now_s - last_s)
+            if new := {match[1] for line in lines if (match := _PROGRESS.search(line))}:
+                last_s, seen = now_s, seen | new
+            if len(seen) >= limits.iterations and now_s - last_s > GRACE_S:
+                return _DONE, longest_s
+            if now_s - last_s > limits.quiet_s:
+                return f"it hung: no iteration for {limits.quiet_s:.0f} s", longest_s
+            if now_s - started_s > limits.run_s:
+                return f"it took longer than {limits.run_s:.0f} s", longest_s
+            time.sleep(_POLL_S)
+    return "", longest_s
+
+
+def _explain(code: int, ended_by_us: str, log: TrainingLog, steps_ms: Sequence[float], path: Path) -> str:
+    """Why the run failed; empty where it did not."""
+    if (not code or ended_by_us == _DONE) and ended_by_us in ("", _DONE) and len(steps_ms) >= LEAST_STEADY:
+        return ""
+    if log.ooms:
+        return f"out of memory{f' in {log.ooms[0].raised_in}' if log.ooms[0].raised_in else ''}"
+    if ended_by_us:
+        return ended_by_us
+    if reason := _find_error(path):
+        return reason
+    if code:
+        name = f" ({signal.Signals(code - 128).name})" if code - 128 in {*signal.Signals} else ""
+        return f"it ended with exit code {code}{name}"
+    return f"its log has {len(steps_ms)} steady iterations, fewer than {LEAST_STEADY}"
+
+
+def _find_error(path: Path) -> str:
+    """The first line of the log's end that names an error."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - (1 << 20)))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    found = next((match[1] for line in lines if (match := _ERROR_LINE.match(line))), "")
+    return show_control_characters(found, kept="")[:_MOST_REASON_CHARACTERS]
+
+
+def steady_steps(iterations: Sequence[LogIteration], log: TrainingLog | None = None) -> tuple[float, ...]:
+    """The steps after the warm-up, in milliseconds, without outliers."""
+    roles = classify_iterations(iterations, log.events if log else (), None)
+    steady = (line for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY)
+    return tuple(line.elapsed_ns / NS_PER_MS for line in steady)
+
+
+def ended_of(result: object, wall_s: float) -> Ended:
+    """What a caller's own run gives: a path to a log, its text, or steps in seconds. Nothing else is a run."""
+    if isinstance(result, Path):
+        log = read_logs([result])
+        iterations = log.iterations
+    elif isinstance(result, str):
+        collector = Collector()
+        read_text([result.encode()], collector, "log")
+        log = collector.result(("log",))
+        iterations = log.iterations
+    elif isinstance(result, Iterable):
+        log = TrainingLog()
+        steps = [round(float(step) * 1e9) for step in result]
+        iterations = tuple(LogIteration(number, step) for number, step in enumerate(steps, start=1))
+    else:
+        return Ended((), "it gave no log", wall_s, 0.0)
+    steps_ms = steady_steps(iterations, log)
+    if log.ooms:
+        return Ended(steps_ms, "out of memory", wall_s, 0.0)
+    too_few = "" if len(steps_ms) >= LEAST_STEADY else f"its log has {len(steps_ms)} steady iterations"
+    return Ended(steps_ms, too_few, wall_s, 0.0)

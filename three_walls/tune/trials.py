@@ -1,0 +1,90 @@
+"""What can be tried: settings with their values, the configurations that these make, and what runs of them gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from three_walls.lib.plain_data import ConfigData
+
+BASE = 0
+"""The number of the value that the job has anyway."""
+Choice = tuple[int, ...]
+"""A configuration: of every setting the number of its value, :data:`BASE` or one of ``Setting.values`` from 1 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedGain:
+    """A predicted gain as a share of the step: 0.1 makes it a tenth shorter."""
+
+    low: float
+    likely: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A value of a setting, or the edits of an entry of the plan."""
+
+    label: str
+    words: tuple[str, ...] = ()
+    """What is added to the command, one word each."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gain: ExpectedGain | None = None
+    """What is predicted of it on the base; None where nothing is."""
+    config: Mapping[str, ConfigData] = field(default_factory=dict)
+    """The same by Megatron Core name or the user's own, ``env.NAME`` for a variable."""
+    needs: tuple[str, ...] = ()
+    """Names of the settings that have to be changed with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """Something that can be changed: a setting of a space, or an entry of the plan (its rule)."""
+
+    name: str
+    values: tuple[Variant, ...]
+    kind: str = ""
+    """Settings of a kind are predicted by the same model, so that they miss in the same direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The settings to search."""
+
+    settings: tuple[Tunable, ...]
+    sweep: int
+    """How many runs it takes to try every configuration once."""
+
+    @property
+    def base(self) -> Choice:
+        return (BASE,) * len(self.settings)
+
+    def values_of(self, choice: Choice) -> tuple[Variant, ...]:
+        """The values that differ from the base's."""
+        return tuple(
+            setting.values[number - 1] for setting, number in zip(self.settings, choice, strict=True) if number
+        )
+
+    def describe(self, choice: Choice) -> dict[str, str]:
+        """The settings that differ from the base's, each with what it is changed to."""
+        chosen = zip(self.settings, choice, strict=True)
+        return {setting.name: setting.values[number - 1].label for setting, number in chosen if number}
+
+    def allows(self, choice: Choice) -> bool:
+        """Whether all that its values need is changed, too."""
+        changed = {setting.name for setting, number in zip(self.settings, choice, strict=True) if number}
+        return all(changed.issuperset(value.needs) for value in self.values_of(choice))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A run of a configuration."""
+
+    choice: Choice
+    step_s: float | None
+    """Its median step after the warm-up; None where it failed."""
+    error: float = 0.0
+    """Standard error of that, as a share of it."""
+    failure: str = ""
+    """Why it failed."""

@@ -1,0 +1,338 @@
+"""The loop: runs the base and the edits in turn, keeps what is measured to be faster, and writes down every run."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from three_walls.lib.errors import ThreeWallsError, UsageError
+from three_walls.lib.files import write_texts
+from three_walls.lib.plain_data import ConfigData
+from three_walls.pipeline import analyze
+from three_walls.report.report import LiveReport
+from three_walls.trace.report_export import find_nsys
+from three_walls.tune import journal
+from three_walls.tune.choose_trial import TrialSearch
+from three_walls.tune.make_space import list_given, list_planned, make_space, most_runs_in, predict_on
+from three_walls.tune.run_trial import Ended, Limits, ended_of, run_job
+from three_walls.tune.trials import BASE, Choice, Space, Trial, Tunable
+from three_walls.tune.tuned_command import TunedCommand, as_line
+from three_walls.tune.tuned_page import Tuned, conclude, render_tuned
+
+Log = str | Path | Sequence[float]
+"""What a caller's run gives: a path to a training log, its text, or the length of every step in seconds."""
+Overrides = Mapping[str, ConfigData]
+"""What a caller's run is asked to change, by the names of the space, or of Megatron Core; empty for the base."""
+Say = Callable[[str], None]
+_QUIET_FACTOR = 4.0
+"""A run may be silent so many times as long as the base was, since edits compile and start up longer."""
+_LEAST_QUIET_S = 30.0
+_RUN_FACTOR = 4.0
+LABEL_NAME = "tried.yaml"
+"""By which ``plan next`` knows what a run changes."""
+PROFILED_STEPS = "4"
+NO_NSYS = "nsys is not on PATH: tuned by logs alone, without a plan; give --space to say what to try"
+
+
+@dataclass(frozen=True, slots=True)
+class TuneRequest:
+    """What to tune, and how far."""
+
+    out: Path
+    command: TunedCommand | None = None
+    """None where the caller runs the job itself."""
+    given: Mapping[str, Sequence[ConfigData]] = field(default_factory=dict)
+    """The user's own settings with their values; the plan's entries join them unless ``only_given``."""
+    only_given: bool = False
+    allowed: tuple[str, ...] = ()
+    """Applicabilities of entries to try in addition to execution-only ones."""
+    budget_s: float = float("inf")
+    most_runs: int | None = None
+    worth: float = 0.01
+    patience_s: float = 900.0
+    """How long the base may take for its first iteration, or between two."""
+    ranks: tuple[int, ...] = (0,)
+    """Those to profile."""
+    trace: Path | None = None
+    """A capture of the base, which is then not profiled."""
+
+
+class Tuning:
+    """A tuning in its directory: what was run so far, and what comes next. ``say``: called with a line for the user."""
+
+    def __init__(
+        self, request: TuneRequest, say: Say, lock: int, run: Callable[[Overrides], Log] | None = None
+    ) -> None:
+        self._request, self._say, self._lock, self._run_self = request, say, lock, run
+        self._lines = journal.read(request.out)
+        self._report: LiveReport | None = None
+        self._notes: list[str] = []
+        self._given, self._sweep = list_given(
+            request.given, self._framework, request.command.words if request.command else ()
+        )
+        self._planned: tuple[Tunable, ...] = ()
+        self.end = ""
+
+    @property
+    def _framework(self) -> str | None:
+        return self._request.command.framework if self._request.command else None
+
+    def run(self) -> Tuned:
+        """Runs until nothing is worth another run, or the budget is spent."""
+        self._learn_plan()
+        while True:
+            search = self._search()
+            choice, why = search.next()
+            if choice is not None and self._elapsed_s + self._typical_s > self._request.budget_s:
+                choice, why = None, "the budget of time is spent"
+            if choice is None:
+                self.end = why
+                return self._write(search)
+            self._try(choice, why, search)
+            if len(self._runs) == 1 and self._report is None and self._runs[0]["step_s"]:
+                self._learn_plan()
+            self._write(self._search())
+
+    def preview(self) -> Iterator[str]:
+        """The commands that are known before anything runs, for a shell, and how many runs follow at most."""
+        command, search = self._request.command, self._search()
+        assert command
+        yield f"base: {as_line(command.put_in(()), command.environment)}"
+        if not self._request.only_given:
+            out = self._request.out.absolute() / "profiles"
+            words = command.profiled((), out, self._request.ranks, PROFILED_STEPS)
+            is_there = find_nsys() is not None
+            yield f"profiled base: {as_line(words, command.environment)}" if is_there else NO_NSYS
+        for setting in search.space.settings:
+            for each in setting.values:
+                variables = {**command.environment, **each.environment}
+                yield f"{each.label}: {as_line(command.put_in(each.words), variables)}"
+        if not self._request.only_given:
+            yield "the entries of the base's plan, which its capture gives"
+        per_run = f"each ends after {command.iterations} iterations or {self._request.patience_s:.0f} s without one"
+        budget_s = self._request.budget_s
+        within = "" if math.isinf(budget_s) else f", all within {budget_s / 60:.0f} min"
+        yield f"at most {search.most_runs} runs, pairs of these and repetitions included; {per_run}{within}"
+
+    def _search(self) -> TrialSearch:
+        space = make_space((*self._given, *self._planned), None if self._planned else self._sweep)
+        trials = [trial for line in self._runs if (trial := _as_trial(line, space))]
+        most = self._request.most_runs or most_runs_in(space, is_given=not self._planned)
+        search = TrialSearch(space, trials, most, self._request.worth)
+        if self._report and self._report.replay and search.model and any(search.best):
+            space = predict_on(space, search.best, self._report.replay)
+            search = TrialSearch(space, trials, most, self._request.worth)
+        return search
+
+    @property
+    def _runs(self) -> list[dict[str, Any]]:
+        return [line for line in self._lines if line["kind"] == "run"]
+
+    @property
+    def _elapsed_s(self) -> float:
+        return sum(line.get("wall_s", 0.0) for line in self._lines)
+
+    @property
+    def _typical_s(self) -> float:
+        return statistics.median([line["wall_s"] for line in self._runs] or [0.0])
+
+    def _add(self, line: dict[str, Any]) -> None:
+        journal.append(self._request.out, line)
+        self._lines.append(line)
+
+    def _try(self, choice: Choice, why: str, search: TrialSearch) -> None:
+        space, number = search.space, len(self._runs)
+        variants = space.values_of(choice)
+        changed = space.describe(choice)
+        name = ", ".join(changed.values()) or "base"
+        self._say(f"run {number}: {name} ({why})")
+        place = f"{number:03d}"
+        if self._run_self is not None:
+            ended = self._call({key: value for each in variants for key, value in each.config.items()})
+        else:
+            ended = self._launch(variants, place, [*changed], name)
+        gains = [each.gain for each in variants]
+        predicted = [asdict(gain) for gain in gains if gain]
+        self._add(
+            {
+                "kind": "run",
+                "run": number,
+                "changed": changed,
+                "name": name,
+                "why": why,
+                "words": [word for each in variants for word in each.words],
+                "environment": {key: text for each in variants for key, text in each.environment.items()},
+                "set": [f"{key}={value}" for each in variants for key, value in each.config.items()],
+                "predicted": predicted if len(predicted) == len(variants) == 1 else [],
+                "step_s": ended.step_s,
+                "error": ended.error,
+                "failure": ended.failure,
+                "steps_ms": list(ended.steps_ms),
+                "wall_s": ended.wall_s,
+                "quiet_s": ended.longest_quiet_s,
+            }
+        )
+        step = f"{ended.step_s * 1000:.1f} ms" if ended.step_s else f"failed: {ended.failure}"
+        self._say(f"run {number}: {step}")
+
+    def _call(self, overrides: Overrides) -> Ended:
+        assert self._run_self
+        started_s = time.monotonic()
+        try:
+            return ended_of(self._run_self(overrides), time.monotonic() - started_s)
+        except Exception as error:  # the caller's run failed, for whatever reason
+            failure = f"{type(error).__name__}: {error}".strip(": ")
+            return Ended((), failure, time.monotonic() - started_s, 0.0)
+
+    def _launch(self, variants: Sequence[Any], place: str, rules: Sequence[str], name: str) -> Ended:
+        """Runs the job in a directory that, once the run ended well, lies among those that ``plan next`` reads."""
+        command = self._request.command
+        assert command
+        words = [word for each in variants for word in each.words]
+        environment = {key: text for each in variants for key, text in each.environment.items()}
+        folder = self._request.out / "running" / place
+        folder.mkdir(parents=True, exist_ok=True)
+        self._add({"kind": "begin", "run": int(place)})
+        variables = command.variables(words, environment)
+        ended = run_job(command.put_in(words), variables, folder / "train.log", self._limits(), self._lock)
+        if rules:
+            write_texts(
+                {"tried.yaml": f"label: {_quoted(name)}\nentries: [{', '.join(map(_quoted, rules))}]\n"}, folder
+            )
+        target = self._request.out / ("failed" if ended.failure else "runs") / place
+        target.parent.mkdir(exist_ok=True)
+        folder.rename(target)
+        return ended
+
+    def _limits(self) -> Limits:
+        """Those of the base until it ran, then what it took, with much to spare."""
+        request, ran = self._request, [line for line in self._runs if line["step_s"]]
+        iterations = request.command.iterations if request.command else 0
+        if not ran:
+            return Limits(request.patience_s, float("inf"), iterations)
+        quiet_s = max(_LEAST_QUIET_S, _QUIET_FACTOR * max(line["quiet_s"] for line in ran))
+        run_s = max(_LEAST_QUIET_S, _RUN_FACTOR * max(line["wall_s"] for line in ran))
+        return Limits(min(quiet_s, request.patience_s), run_s, iterations)
+
+    def _learn_plan(self) -> None:
+        """Profiles and analyzes the base, if that was not done; its plan's entries are then tried too."""
+        request = self._request
+        if request.only_given or self._report is not None:
+            return
+        trace = request.trace
+        if trace is None and request.command is not None and self._runs:
+            done = next((line for line in self._lines if line["kind"] == "profile"), None)
+            trace = Path(done["trace"]) if done else self._profile()
+        if trace is None or not trace.exists():
+            return
+        self._say("analyzing the capture of the base")
+        config = trace / "run_config.yaml" if (trace / "run_config.yaml").is_file() else None
+        logs = [trace] if trace.is_dir() and any(trace.glob("*.log")) else []
+        try:
+            self._report = analyze(trace, logs=logs, config=config, allowed=request.allowed)
+        except ThreeWallsError as error:
+            self._note(f"the capture of the base gives no plan: {error}")
+            return
+        own = {setting.name for setting in self._given}
+        planned, left_out = list_planned(self._report, self._framework)
+        self._planned = tuple(setting for setting in planned if setting.name not in own)
+        for reason in left_out:
+            self._note(f"not tried: {reason}")
+
+    def _profile(self) -> Path | None:
+        """The directory of the base's capture; None where there is none, for a reason that is noted."""
+        command = self._request.command
+        assert command
+        if find_nsys() is None:
+            self._note(NO_NSYS)
+            return None
+        out = self._request.out.absolute() / "profiles"
+        out.mkdir(exist_ok=True)
+        self._say("profiling the base")
+        limits = replace(self._limits(), run_s=float("inf"), iterations=1 << 30)
+        words = command.profiled((), out, self._request.ranks, PROFILED_STEPS)
+        ended = run_job(words, command.variables((), {}), out / "profile.log", limits, self._lock)
+        found = sorted((path.parent for path in out.rglob("rank*.sqlite")), key=lambda path: path.stat().st_mtime)
+        if not found:
+            self._note(f"the base could not be profiled ({ended.failure or 'no report was written'}); see {out}")
+        self._add({"kind": "profile", "trace": str(found[-1]) if found else "", "wall_s": ended.wall_s})
+        return found[-1] if found else None
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.append(text)
+            self._say(text)
+
+    def _write(self, search: TrialSearch) -> Tuned:
+        """Writes page, results and overrides from the journal alone."""
+        tuned = conclude(search, self._runs, tuple(self._notes), self.end, self._framework)
+        write_texts(render_tuned(tuned), self._request.out)
+        return tuned
+
+
+def _as_trial(line: Mapping[str, Any], space: Space) -> Trial | None:
+    """A run of the journal; None where the space no longer has what it changed."""
+    numbers = {
+        (setting.name, variant.label): number
+        for setting in space.settings
+        for number, variant in enumerate(setting.values, start=1)
+    }
+    changed = {name: numbers.get((name, label)) for name, label in line["changed"].items()}
+    if None in changed.values():
+        return None
+    choice = tuple(changed.get(setting.name) or BASE for setting in space.settings)
+    return Trial(choice, line["step_s"], line["error"], line["failure"])
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)  # which is YAML
+
+
+def tune(
+    run: Callable[[Overrides], Log],
+    *,
+    space: Mapping[str, Sequence[ConfigData]] | None = None,
+    trace: str | Path | None = None,
+    out: str | Path | None = None,
+    allowed: Collection[str] = (),
+    budget_s: float = float("inf"),
+    most_runs: int | None = None,
+    worth: float = 0.01,
+    say: Say = lambda _: None,
+) -> Tuned:
+    """Finds the overrides with which a job is fastest. ``run`` runs it, shortly and without saving, with overrides.
+
+    - ``run``: called with overrides by name, none for the base; gives a path to the run's training log, the log's text,
+      or the length of every step in seconds. A run that raises, or gives too few steps, counts as failed.
+    - ``space``: settings with the values to try besides the base's.
+    - ``trace``: a capture of the base; the entries of its plan are tried too, with Megatron Core's names of settings.
+    - ``out``: a directory for journal, page and results, from which a tuning that was interrupted goes on.
+    - ``allowed``: applicabilities of entries to try in addition to execution-only ones.
+    - ``budget_s``, ``most_runs``: when to stop; a third of the runs of a sweep of ``space`` unless stated.
+    - ``worth``: the share of a step that matters.
+
+    Raises UsageError where there is nothing to try.
+    """
+    if not space and trace is None:
+        raise UsageError("tune: expected a space or a trace, found neither")
+    with TemporaryDirectory(prefix="three-walls-tune-") as temporary:
+        directory = Path(out) if out is not None else Path(temporary)
+        request = TuneRequest(
+            directory,
+            given=space or {},
+            only_given=trace is None,
+            allowed=tuple(allowed),
+            budget_s=budget_s,
+            most_runs=most_runs,
+            worth=worth,
+            trace=None if trace is None else Path(trace),
+        )
+        with journal.locked(directory) as lock:
+            return Tuning(request, say, lock, run).run()
