@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from three_walls.pipeline import analyze
     from three_walls.report.plotly_figures import plotly_figures
     from three_walls.report.report import Report
-    from three_walls.tune.tune_job import tune
+    from three_walls.tuning.tune_job import tune
 
     __version__: str
 
@@ -27,7 +27,7 @@ _MODULES = {
     "ThreeWallsError": "three_walls.lib.errors",
     "analyze": "three_walls.pipeline",
     "plotly_figures": "three_walls.report.plotly_figures",
-    "tune": "three_walls.tune.tune_job",
+    "tune": "three_walls.tuning.tune_job",
 }
 
 

@@ -7,8 +7,8 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from three_walls.tune.make_space import make_space
-from three_walls.tune.trials import Choice, Trial, Tunable, Variant
+from three_walls.tuning.make_space import make_space
+from three_walls.tuning.trials import Choice, Trial, Tunable, Variant
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.tune.simulated_job import SimulatedJob
-from three_walls.tune.choose_trial import TrialSearch
-from three_walls.tune.trials import Choice, Trial
+from three_walls.tuning.choose_trial import TrialSearch
+from three_walls.tuning.trials import Choice, Trial
 
 WORTH = 0.01
 MOST_OFF = 0.02

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.capture.fake_nsys import make_fake_nsys
 from tests.paths import REPOSITORY
 
 TRAINER = REPOSITORY / "tests" / "tune" / "trainer.py"
@@ -154,3 +156,19 @@ def test_kills_at_fifty_moments_leave_no_process_and_lose_no_run(tmp_path: Path)
     assert set(results(tmp_path)["overrides"]) == {"a=1", "b=1"}
     numbers = [each["run"] for each in results(tmp_path)["runs"]]
     assert numbers == list(range(len(numbers)))
+
+
+def test_the_plan_of_the_profiled_base_is_tried_entry_by_entry(tmp_path: Path) -> None:
+    export = tmp_path / "base.sqlite"
+    export.write_bytes(lzma.decompress((REPOSITORY / "sample_traces" / "qwen-alltoall-ep8.sqlite.xz").read_bytes()))
+    nsys = make_fake_nsys(tmp_path / "bin", export)
+    words = ("--bridge", "--ranks", "0", "--runs", "6", "--nsys", str(nsys), "--", sys.executable, str(TRAINER))
+    done = run(tmp_path, *words, told={"effects": {"model.moe_grouped_gemm=true": -0.2}, "noise": 0.005})
+    assert done.returncode == 0, done.stderr
+    tried = [each for each in results(tmp_path)["runs"] if each["changed"]]
+    assert {len(each["changed"]) for each in tried[:2]} == {1}
+    low, likely, high = tried[0]["predicted"]
+    assert low <= likely <= high
+    assert results(tmp_path)["pairs"][0]["set"]
+    assert "logger.save_config_filepath" in (tmp_path / "told.runs").read_text()
+    assert list_processes(tmp_path) == []

@@ -24,7 +24,7 @@ from three_walls.lib.shell import is_variable
 from three_walls.lib.text import show_control_characters
 
 if TYPE_CHECKING:
-    from three_walls.tune.tune_job import TuneRequest
+    from three_walls.tuning.tune_job import TuneRequest
 
 BASE_FAILS = 8
 """Exit code."""
@@ -131,9 +131,9 @@ def tune_command(out: Path, dry_run: bool, resume: bool, command: tuple[str, ...
         raise UsageError(f"{out}: holds a tuning; go on with it by --resume, or give another --out")
     with loading():
         from three_walls.report.terminal_report import open_console, print_sections
-        from three_walls.tune import journal
-        from three_walls.tune.tune_job import Tuning
-        from three_walls.tune.tuned_page import make_tuned_sections
+        from three_walls.tuning import journal
+        from three_walls.tuning.tune_job import Tuning
+        from three_walls.tuning.tuned_page import make_tuned_sections
     request = _make_request(out, asked)
     if dry_run:
         for line in Tuning(request, say, -1).preview():
@@ -157,9 +157,9 @@ def _read_asked(out: Path) -> dict[str, Any]:
 
 
 def _make_request(out: Path, asked: dict[str, Any]) -> TuneRequest:
-    from three_walls.tune.make_space import read_space
-    from three_walls.tune.tune_job import TuneRequest
-    from three_walls.tune.tuned_command import TunedCommand
+    from three_walls.tuning.make_space import read_space
+    from three_walls.tuning.tune_job import TuneRequest
+    from three_walls.tuning.tuned_command import TunedCommand
 
     words = tuple(asked["command"])
     if not words:

@@ -12,19 +12,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from three_walls.capture.capture_commands import RUN_CONFIG
 from three_walls.lib.errors import ThreeWallsError, UsageError
 from three_walls.lib.files import write_texts
 from three_walls.lib.plain_data import ConfigData
 from three_walls.pipeline import analyze
 from three_walls.report.report import LiveReport
 from three_walls.trace.report_export import find_nsys
-from three_walls.tune import journal
-from three_walls.tune.choose_trial import TrialSearch
-from three_walls.tune.make_space import list_given, list_planned, make_space, most_runs_in, predict_on
-from three_walls.tune.run_trial import Ended, Limits, ended_of, run_job
-from three_walls.tune.trials import BASE, Choice, Space, Trial, Tunable
-from three_walls.tune.tuned_command import TunedCommand, as_line
-from three_walls.tune.tuned_page import Tuned, conclude, render_tuned
+from three_walls.tuning import journal
+from three_walls.tuning.choose_trial import TrialSearch
+from three_walls.tuning.make_space import list_given, list_planned, make_space, most_runs_in, predict_on
+from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
+from three_walls.tuning.trials import BASE, Choice, Space, Trial, Tunable
+from three_walls.tuning.tuned_command import TunedCommand, as_line
+from three_walls.tuning.tuned_page import Tuned, conclude, render_tuned
 
 Log = str | Path | Sequence[float]
 """What a caller's run gives: a path to a training log, its text, or the length of every step in seconds."""
@@ -115,11 +116,14 @@ class Tuning:
                 variables = {**command.environment, **each.environment}
                 yield f"{each.label}: {as_line(command.put_in(each.words), variables)}"
         if not self._request.only_given:
-            yield "the entries of the base's plan, which its capture gives"
+            yield "the entries of the base's plan, which its capture gives, each in a few runs"
         per_run = f"each ends after {command.iterations} iterations or {self._request.patience_s:.0f} s without one"
         budget_s = self._request.budget_s
         within = "" if math.isinf(budget_s) else f", all within {budget_s / 60:.0f} min"
-        yield f"at most {search.most_runs} runs, pairs of these and repetitions included; {per_run}{within}"
+        most = (
+            f"at most {search.most_runs} runs" if self._request.most_runs or self._request.only_given else "some runs"
+        )
+        yield f"{most}, pairs of these and repetitions included; {per_run}{within}"
 
     def _search(self) -> TrialSearch:
         space = make_space((*self._given, *self._planned), None if self._planned else self._sweep)
@@ -137,11 +141,11 @@ class Tuning:
 
     @property
     def _elapsed_s(self) -> float:
-        return sum(line.get("wall_s", 0.0) for line in self._lines)
+        return float(sum(line.get("wall_s", 0.0) for line in self._lines))
 
     @property
     def _typical_s(self) -> float:
-        return statistics.median([line["wall_s"] for line in self._runs] or [0.0])
+        return float(statistics.median([line["wall_s"] for line in self._runs] or [0.0]))
 
     def _add(self, line: dict[str, Any]) -> None:
         journal.append(self._request.out, line)
@@ -233,7 +237,8 @@ class Tuning:
         if trace is None or not trace.exists():
             return
         self._say("analyzing the capture of the base")
-        config = trace / "run_config.yaml" if (trace / "run_config.yaml").is_file() else None
+        saved = (trace / RUN_CONFIG, trace.parent / RUN_CONFIG)
+        config = next((path for path in saved if path.is_file()), None)
         logs = [trace] if trace.is_dir() and any(trace.glob("*.log")) else []
         try:
             self._report = analyze(trace, logs=logs, config=config, allowed=request.allowed)

@@ -80,7 +80,8 @@ def _list_descendants() -> set[int]:
             state, parent = file.read().rpartition(b")")[2].split()[:2]
             if state not in (b"Z", b"X"):
                 parents[int(name)] = int(parent)
-    found, last = set(), {os.getpid()}
+    found: set[int] = set()
+    last = {os.getpid()}
     while last := {process for process, parent in parents.items() if parent in last} - found:
         found |= last
     return found

@@ -21,7 +21,7 @@ from three_walls.lib.hydra import write_value
 from three_walls.lib.plain_data import ConfigData
 from three_walls.report.report import LiveReport
 from three_walls.tables.config_keys import config_keys
-from three_walls.tune.trials import Choice, ExpectedGain, Space, Tunable, Variant
+from three_walls.tuning.trials import Choice, ExpectedGain, Space, Tunable, Variant
 
 _FEW_RUNS = 6
 """Fewer find nothing."""

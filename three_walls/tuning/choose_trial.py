@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from three_walls.tune.step_model import StepModel
-from three_walls.tune.trials import BASE, Choice, Space, Trial
+from three_walls.tuning.step_model import StepModel
+from three_walls.tuning.trials import BASE, Choice, Space, Trial
 
 _CLEAR = 2.0
 """Deviations by which a step with an edit has to be shorter before nothing more is measured of it."""
@@ -156,8 +156,14 @@ class TrialSearch:
                 for numbers in itertools.product(*others):
                     changed = dict(zip(places, numbers, strict=True))
                     choice = tuple(changed.get(place, number) for place, number in enumerate(best))
-                    if choice not in self._failed and self.space.allows(choice):
+                    new = len(_edits_of(choice) - _edits_of(best) - self._ran)
+                    if choice not in self._failed and self.space.allows(choice) and (new < 2 or not self._is_predicted):
                         yield choice
+
+    @cached_property
+    def _is_predicted(self) -> bool:
+        """Whether values have predictions. Each is then run alone first, so that one can tell what became of it."""
+        return any(value.gain for setting in self.space.settings for value in setting.values)
 
 
 class Blame:

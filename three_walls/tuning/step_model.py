@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from three_walls.tune.trials import BASE, Choice, ExpectedGain, Space, Trial
+from three_walls.tuning.trials import BASE, Choice, ExpectedGain, Space, Trial
 
 Array = npt.NDArray[np.float64]
 
@@ -43,7 +43,7 @@ class StepModel:
         self._choices = np.array([trial.choice for _, trial in self._runs]).reshape(-1, len(space.settings))
         self._order = np.array([number for number, _ in self._runs], dtype=float)
         self._errors = np.array([trial.error for _, trial in self._runs])
-        logs = np.log([trial.step_s for _, trial in self._runs])
+        logs = np.log([trial.step_s or 0.0 for _, trial in self._runs])
         self._y = logs - logs[0] - self._expect(self._choices)
         self._sizes = self._fit()
         self._factor, self._weights = self._solve(self._sizes)

@@ -17,7 +17,7 @@ from three_walls.lib.version import VERSION
 from three_walls.report.charts import AFTER_COLOUR, MILLISECONDS, NOW_COLOUR, BarRow, Bars, Piece
 from three_walls.report.html_report import render_page
 from three_walls.report.section import ROW, Chart, Column, Copyable, Hero, Metric, Section, Table, Terminal, Text
-from three_walls.tune.choose_trial import TrialSearch
+from three_walls.tuning.choose_trial import TrialSearch
 
 SCHEMA_VERSION = "1.0"
 """Version of tune.json: the minor grows when fields are added, the major when one goes, or is another one."""

@@ -19,7 +19,7 @@ from three_walls.log.collect_log import Collector
 from three_walls.log.read_log import read_logs, read_text
 from three_walls.log.steady_steps import Role, classify_iterations
 from three_walls.log.training_log import LogIteration, TrainingLog
-from three_walls.tune import supervise_job
+from three_walls.tuning import supervise_job
 
 GRACE_S = 10.0
 """What the ranks have to end after SIGTERM, before they are killed."""
