@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass, field
 
 from three_walls.tuning.make_space import make_space
-from three_walls.tuning.trials import Choice, Trial, Tunable, Variant
+from three_walls.tuning.trials import Choice, TriedChoice, Tunable, Variant
 
 
 @dataclass
@@ -70,16 +70,16 @@ class SimulatedJob:
         choices = itertools.product(*(range(count + 1) for count in self.counts))
         return min(self.step(c) for c in choices if not self.fails(c))
 
-    def run(self, choice: Choice) -> Trial:
+    def run(self, choice: Choice) -> TriedChoice:
         self.runs += 1
         self.walk += self.rng.gauss(0, 0.002)
         if self.fails(choice):
             self.repeated_failures += choice in self.failed
             self.failed.add(choice)
-            return Trial(choice, None, failure="out of memory")
+            return TriedChoice(choice, None, failure="out of memory")
         size, period, phase = self.drift
         drift = size * math.sin(phase + self.runs * 6.283 / period) + self.walk
         level = self.step(choice) * math.exp(drift + self.rng.gauss(0, self.run_noise))
         steps = [level * math.exp(self.rng.gauss(0, self.step_noise)) for _ in range(15)]
         steps.sort()
-        return Trial(choice, steps[7], 1.25 * self.step_noise / math.sqrt(15))
+        return TriedChoice(choice, steps[7], 1.25 * self.step_noise / math.sqrt(15))

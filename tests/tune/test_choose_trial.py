@@ -6,18 +6,18 @@ import pytest
 
 from tests.tune.simulated_job import SimulatedJob
 from three_walls.tuning.choose_trial import TrialSearch
-from three_walls.tuning.trials import Choice, Trial
+from three_walls.tuning.trials import Choice, TriedChoice
 
 WORTH = 0.01
 MOST_OFF = 0.02
 
 
-def search_of(job: SimulatedJob, trials: list[Trial]) -> TrialSearch:
+def search_of(job: SimulatedJob, trials: list[TriedChoice]) -> TrialSearch:
     return TrialSearch(job.space, trials, job.space.sweep // 3, WORTH)
 
 
-def tune(job: SimulatedJob) -> tuple[Choice, list[Trial]]:
-    trials: list[Trial] = []
+def tune(job: SimulatedJob) -> tuple[Choice, list[TriedChoice]]:
+    trials: list[TriedChoice] = []
     while (choice := search_of(job, trials).next()[0]) is not None:
         trials.append(job.run(choice))
     return search_of(job, trials).kept, trials
@@ -52,19 +52,26 @@ def test_where_nothing_helps_the_base_is_kept() -> None:
 
 def test_a_base_that_fails_ends_the_search() -> None:
     job = SimulatedJob(1)
-    search = search_of(job, [Trial(job.space.base, None, failure="crash")])
+    search = search_of(job, [TriedChoice(job.space.base, None, failure="crash")])
     assert search.next() == (None, "the base fails")
 
 
 def test_a_machine_on_which_everything_fails_ends_the_search() -> None:
     job = SimulatedJob(1)
     base = job.space.base
-    search = search_of(job, [Trial(base, 1.0), Trial(base, None, failure="crash"), Trial(base, None, failure="crash")])
+    search = search_of(
+        job,
+        [TriedChoice(base, 1.0), TriedChoice(base, None, failure="crash"), TriedChoice(base, None, failure="crash")],
+    )
     assert search.next()[0] is None
 
 
 def test_a_pair_that_failed_leaves_its_values_a_chance() -> None:
     job = SimulatedJob(1, counts=(1, 1, 1, 1))
-    trials = [Trial((0, 0, 0, 0), 1.0), Trial((1, 1, 0, 0), None, failure="out of memory"), Trial((1, 0, 0, 0), 0.99)]
+    trials = [
+        TriedChoice((0, 0, 0, 0), 1.0),
+        TriedChoice((1, 1, 0, 0), None, failure="out of memory"),
+        TriedChoice((1, 0, 0, 0), 0.99),
+    ]
     search = search_of(job, trials)
     assert search.chance((1, 1, 0, 0)) < 0.1 < search.chance((0, 1, 0, 0)) < search.chance((0, 0, 1, 0))

@@ -20,6 +20,7 @@ from tests.paths import REPOSITORY
 
 TRAINER = REPOSITORY / "tests" / "tune" / "trainer.py"
 PATIENCE_S = 240
+MOMENTS = 50
 SPACE = "a: [1]\nb: [1]\nc: [1]\nd: [1]\n"
 EFFECTS = {"effects": {"a=1": -0.1, "b=1": 0.05}, "together": {"a=1 b=1": -0.15}, "drift": 0.02, "noise": 0.005}
 
@@ -134,11 +135,11 @@ def test_kills_at_fifty_moments_leave_no_process_and_lose_no_run(tmp_path: Path)
     told = EFFECTS | {"pause_s": 0.01, "fails": {"d=1": "stays"}}
     words = command(tmp_path, told=told)
     seen = 0
-    for moment in range(50):
+    for moment in range(MOMENTS):
         process = subprocess.Popen(
             words, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        time.sleep(rng.uniform(0.0, 2.5))
+        time.sleep(rng.uniform(0.0, 8.0))
         process.send_signal(rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)))
         process.wait(PATIENCE_S)
         end_s = time.monotonic() + 15
@@ -166,7 +167,7 @@ def test_the_plan_of_the_profiled_base_is_tried_entry_by_entry(tmp_path: Path) -
     done = run(tmp_path, *words, told={"effects": {"model.moe_grouped_gemm=true": -0.2}, "noise": 0.005})
     assert done.returncode == 0, done.stderr
     tried = [each for each in results(tmp_path)["runs"] if each["changed"]]
-    assert {len(each["changed"]) for each in tried[:2]} == {1}
+    assert len(tried[0]["changed"]) == 1
     low, likely, high = tried[0]["predicted"]
     assert low <= likely <= high
     assert results(tmp_path)["pairs"][0]["set"]

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from three_walls.tuning.step_model import StepModel
-from three_walls.tuning.trials import BASE, Choice, Space, Trial
+from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice
 
 _CLEAR = 2.0
 """Deviations by which a step with an edit has to be shorter before nothing more is measured of it."""
@@ -38,7 +38,7 @@ _MOST_LOST = 2
 class TrialSearch:
     """What the runs so far say."""
 
-    def __init__(self, space: Space, trials: Sequence[Trial], most_runs: int, worth: float) -> None:
+    def __init__(self, space: Space, trials: Sequence[TriedChoice], most_runs: int, worth: float) -> None:
         """``worth``: the share of a step that matters."""
         self.space, self.trials, self.most_runs, self.worth = space, tuple(trials), most_runs, worth
         self.measured = tuple(dict.fromkeys(trial.choice for trial in trials if trial.step_s))
@@ -51,6 +51,8 @@ class TrialSearch:
             return None, f"{self.most_runs} runs were made, as many as allowed"
         if self.model is None:
             return (None, "the base fails") if self.trials else (self.space.base, "the base")
+        if not self.space.settings:
+            return None, "there is nothing to try"
         lost = self.trials[-_MOST_LOST:]
         if len(lost) == _MOST_LOST and all(not trial.step_s and trial.choice in self.measured for trial in lost):
             return None, "configurations fail that ran before: is the machine in order?"

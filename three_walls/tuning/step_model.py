@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from three_walls.tuning.trials import BASE, Choice, ExpectedGain, Space, Trial
+from three_walls.tuning.trials import BASE, Choice, ExpectedGain, Space, TriedChoice
 
 Array = npt.NDArray[np.float64]
 
@@ -37,10 +37,11 @@ _QUANTILE = 1.28
 class StepModel:
     """The configurations' steps as the runs show them."""
 
-    def __init__(self, space: Space, trials: Sequence[Trial]) -> None:
+    def __init__(self, space: Space, trials: Sequence[TriedChoice]) -> None:
         self.space = space
         self._runs = [(number, trial) for number, trial in enumerate(trials) if trial.step_s]
-        self._choices = np.array([trial.choice for _, trial in self._runs]).reshape(-1, len(space.settings))
+        self._choices = np.array([trial.choice for _, trial in self._runs], dtype=int)
+        self._choices = self._choices.reshape(len(self._runs), len(space.settings))
         self._order = np.array([number for number, _ in self._runs], dtype=float)
         self._errors = np.array([trial.error for _, trial in self._runs])
         logs = np.log([trial.step_s or 0.0 for _, trial in self._runs])
@@ -121,7 +122,7 @@ class StepModel:
 
     def gains_over(self, reference: Choice, choices: Sequence[Choice]) -> tuple[Array, Array]:
         """How much shorter the steps of ``choices`` are than that of ``reference``: logarithms and their deviations."""
-        rows = np.array([reference, *choices]).reshape(-1, len(self.space.settings))
+        rows = np.array([reference, *choices], dtype=int).reshape(len(choices) + 1, len(self.space.settings))
         known = self._relate(rows, self._choices, self._sizes)
         means = self._expect(rows) + known @ self._weights
         reduced = np.linalg.solve(self._factor, known.T)

@@ -78,7 +78,7 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TriedChoice:
     """A run of a configuration."""
 
     choice: Choice

@@ -23,7 +23,7 @@ from three_walls.tuning import journal
 from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import list_given, list_planned, make_space, most_runs_in, predict_on
 from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
-from three_walls.tuning.trials import BASE, Choice, Space, Trial, Tunable
+from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice, Tunable
 from three_walls.tuning.tuned_command import TunedCommand, as_line
 from three_walls.tuning.tuned_page import Tuned, conclude, render_tuned
 
@@ -120,9 +120,8 @@ class Tuning:
         per_run = f"each ends after {command.iterations} iterations or {self._request.patience_s:.0f} s without one"
         budget_s = self._request.budget_s
         within = "" if math.isinf(budget_s) else f", all within {budget_s / 60:.0f} min"
-        most = (
-            f"at most {search.most_runs} runs" if self._request.most_runs or self._request.only_given else "some runs"
-        )
+        is_known = self._request.most_runs or self._request.only_given
+        most = f"at most {search.most_runs} runs" if is_known else "some runs"
         yield f"{most}, pairs of these and repetitions included; {per_run}{within}"
 
     def _search(self) -> TrialSearch:
@@ -282,7 +281,7 @@ class Tuning:
         return tuned
 
 
-def _as_trial(line: Mapping[str, Any], space: Space) -> Trial | None:
+def _as_trial(line: Mapping[str, Any], space: Space) -> TriedChoice | None:
     """A run of the journal; None where the space no longer has what it changed."""
     numbers = {
         (setting.name, variant.label): number
@@ -293,7 +292,7 @@ def _as_trial(line: Mapping[str, Any], space: Space) -> Trial | None:
     if None in changed.values():
         return None
     choice = tuple(changed.get(setting.name) or BASE for setting in space.settings)
-    return Trial(choice, line["step_s"], line["error"], line["failure"])
+    return TriedChoice(choice, line["step_s"], line["error"], line["failure"])
 
 
 def _quoted(text: str) -> str:

@@ -13,6 +13,7 @@ from three_walls.capture.capture_commands import RUN_CONFIG, TORCHRUN, CaptureRe
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.lib.errors import UsageError
 from three_walls.lib.shell import quote_word
+from three_walls.trace.report_export import find_nsys
 
 TEMPLATE = "{overrides}"
 VARIABLE = "THREE_WALLS_OVERRIDES"
@@ -66,6 +67,7 @@ class TunedCommand:
         request = CaptureRequest(TORCHRUN, self.framework or MEGATRON_LM, first, end, ranks, command=words)
         added = add_settings(request, self.framework, out / RUN_CONFIG)[0]
         attach = [sys.executable, "-P", "-m", "three_walls", "attach", "--no-analyze", "--no-overrides"]
+        attach += ["--nsys", nsys] if (nsys := find_nsys()) else []
         attach += ["--ranks", ",".join(map(str, ranks)), "--out", str(out), "--"]
         words = self.put_in([*overrides, *added], max(self.iterations, end + 1))
         if find_launcher(words) is None:
