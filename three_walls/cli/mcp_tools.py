@@ -37,6 +37,7 @@ from three_walls.report.section import Card, Section, nested_blocks
 from three_walls.report.sections import make_sections
 from three_walls.runs.gate import read_gate
 from three_walls.runs.read_runs import GivenRun, parse_run, read_history
+from three_walls.trace.beside import add_beside
 from three_walls.trace.run_request import RunRequest
 
 PAGE_CHARACTERS = 6_000
@@ -105,7 +106,7 @@ class Tools:
         )
         if not request.traces:
             raise UsageError("traces: expected at least one path, found none")
-        run = self._keep(request)
+        run = self._keep(add_beside(request))
         report = self._runs[run][1]
         sizes = ", ".join(f"{section.name} {_count_pages(_write(section))}" for section in make_sections(report))
         screen = render(report, "text").rpartition("--full")[0].rstrip()

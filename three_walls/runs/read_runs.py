@@ -99,7 +99,12 @@ def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
         progress(f"reading the logs of {name}")
         return Run(name, summarize_logs((path, *given.logs), given.config, given.settings))
     request = RunRequest(
-        (path,), given.logs, given.config, given.settings, kernel_names=given.kernel_names, workers=Workers.per_core()
+        (path,),
+        given.logs,
+        config=given.config,
+        settings=given.settings,
+        kernel_names=given.kernel_names,
+        workers=Workers.per_core(),
     )
     return Run(name, analyze_run(request, progress=lambda stage: progress(f"{name}: {stage}")))
 

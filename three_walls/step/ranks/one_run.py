@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import polars as pl
 
 from three_walls.lib.text import in_ms
-from three_walls.step.find_steps import STEP, StepSource
+from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, find_window
 from three_walls.step.ranks import rank_thresholds
+from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import Operations, Steps
 from three_walls.tables.buckets import TOKEN_EXCHANGES
 from three_walls.trace.identity import Rank
