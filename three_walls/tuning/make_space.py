@@ -114,7 +114,8 @@ def list_planned(report: LiveReport, framework: str | None) -> tuple[tuple[Tunab
 def _expect(step: PlanStep, alone: Finding | None, report: LiveReport) -> ExpectedGain | None:
     """The gain of an entry on the base: alone where a replay gives that, else on what the earlier entries leave."""
     step_ns = report.verdict.replayed_step_ns or report.verdict.step_ns
-    gain = alone.gain_ns if alone and alone.gain_ns.basis == REPLAYED and not step.needs else step.gain_ns
+    is_same = alone is not None and alone.edits == step.edits  # the plan may have chosen another value
+    gain = alone.gain_ns if alone and is_same and alone.gain_ns.basis == REPLAYED and not step.needs else step.gain_ns
     if not step_ns or gain.low is None or gain.likely is None or gain.high is None:
         return None
     low, likely, high = (min(0.9, ns / step_ns) for ns in (gain.low, gain.likely, gain.high))
