@@ -49,7 +49,8 @@ def test_a_likely_gain_above_the_wall_is_explained_and_so_is_the_plan_s(step: Pl
 
 def test_a_plan_that_begins_at_another_wall_says_so(step: PlanStep) -> None:
     verdict, _ = reconcile(verdict_of(100, Wall.COMPUTE_HOST, SubWall.HOST), [step])
-    assert verdict.plan_remark == "Entry 1 changes communication, not the host: no edit that does is worth an entry."
+    remark = "Entry 1 changes communication, not the host: no edit against the host alone gains enough for an entry."
+    assert verdict.plan_remark == remark
 
 
 def test_what_is_less_than_the_steps_differ_by_is_marked(step: PlanStep) -> None:

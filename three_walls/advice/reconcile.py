@@ -68,12 +68,14 @@ def _explain_first(verdict: Verdict, plan: Sequence[PlanStep]) -> Iterator[str]:
         return
     against = [step for step in plan if step.order and _name(step.finding.wall, step.finding.sub_wall) == named]
     entry = f"Entry {first.order} changes {_NAMES[taken]}, not {_NAMES[named]}"
+    if taken == MEMORY:
+        entry = f"Entry {first.order} pays with memory for what it saves elsewhere"
     if not against:
-        yield f"{entry}: no edit that does is worth an entry."
+        yield f"{entry}: no edit against {_NAMES[named]} alone gains enough for an entry."
     elif first.gain_ns.likely is None:
-        yield f"{entry}: it makes room for entry {against[0].order}, which does."
+        yield f"{entry}: it makes room for entry {against[0].order}, the first against {_NAMES[named]}."
     else:
-        yield f"{entry}: it gains more than entry {against[0].order}, the first that does."
+        yield f"{entry}: it gains more than entry {against[0].order}, the first against {_NAMES[named]}."
 
 
 def _explain_total(verdict: Verdict, plan: Sequence[PlanStep]) -> Iterator[str]:

@@ -188,7 +188,9 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
     failed = sum(bool(run.failure) for run in tuned.runs)
     after_ms = None if tuned.base_ms is None or tuned.gain is None else tuned.base_ms * (1 - tuned.gain)
     gain = _describe_gain(tuned.gain, tuned.gain_deviation) if tuned.kept else ""
-    title = f"{len(tuned.kept)} edits kept: {gain} faster" if tuned.kept else "Nothing is clearly faster than the base"
+    title = "Nothing is clearly faster than the base"
+    if tuned.kept:
+        title = f"{len(tuned.kept)} edit{'s' if len(tuned.kept) > 1 else ''} kept: a step {gain.lstrip('+')} shorter"
     metrics = (
         Metric("Base", _format_step(tuned.base_ms)),
         Metric("Kept", _format_step(after_ms), gain, "after"),
