@@ -15,7 +15,7 @@ def test_ten_lines_are_enough(tmp_path: Path) -> None:
     report = analyze(str(path), settings=["num_moe_experts=8"])
     assert report.verdict.wall == "compute_host"
     assert report.step.median_ns == 1000
-    assert three_walls.__all__ == ["Report", "ThreeWallsError", "__version__", "analyze", "plotly_figures"]
+    assert three_walls.__all__ == ["Report", "ThreeWallsError", "__version__", "analyze", "plotly_figures", "tune"]
 
 
 def test_progress_is_told_stage_by_stage(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def comparable(report: Report) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(render_json(report))
     for rank in document["ranks"]:
         del rank["input_name"]
-    del document["inputs"]
+    del document["inputs"], document["recorded_at"]  # not every file states when it began
     document["warnings"] = [warning for warning in document["warnings"] if warning["code"] != "rank-not-in-trace"]
     return document
 
