@@ -46,7 +46,7 @@ TASKS = {
     "Record a run": ("capture", "attach", "doctor", "scrub"),
     "Analyze it": ("analyze", "render", "export", "recipe"),
     "Try edits": ("whatif", "verify", "tune", "compare", "plan"),
-    "Look up and extend": ("rules", "facts", "completion"),
+    "Look up and extend": ("rules", "facts", "mcp", "completion"),
 }
 """Groups of commands in ``--help``. A command without a group is listed behind them."""
 
