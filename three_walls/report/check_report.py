@@ -17,7 +17,9 @@ from three_walls.report.sections.steps import StepBase, find_step_base
 from three_walls.report.sections.verdict import verdict
 from three_walls.report.sections.walls import find_counterfactual
 
-_STEP = re.compile(r"(\w+) ([\d.,]+) ms (?:unprofiled )?step\b|\b(of) ([\d.,]+) ms without the profiler")
+_STEP = re.compile(
+    r"\b(\w{1,40}) ([\d.,]{1,20}) ms (?:unprofiled )?step\b|\b(of) ([\d.,]{1,20}) ms without the profiler"
+)
 """A length of the step in a sentence, with the word before it."""
 
 
