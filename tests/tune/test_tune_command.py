@@ -17,6 +17,7 @@ import pytest
 
 from tests.capture.fake_nsys import make_fake_nsys
 from tests.paths import REPOSITORY
+from three_walls.tuning import supervise_job
 
 TRAINER = REPOSITORY / "tests" / "tune" / "trainer.py"
 PATIENCE_S = 240
@@ -64,6 +65,31 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 pytestmark = pytest.mark.slow
+
+
+SLOWLY = """
+import runpy, subprocess, sys, time
+start = subprocess.Popen.__init__
+
+def start_slowly(self, *arguments, **keywords):
+    start(self, *arguments, **keywords)
+    time.sleep(0.5)
+
+subprocess.Popen.__init__ = start_slowly
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+"""Runs a script in which a command has ended before it can be waited for."""
+
+
+def test_the_exit_code_of_a_command_that_ends_at_once_is_not_lost() -> None:
+    liveness, held = os.pipe()
+    words = [sys.executable, "-c", SLOWLY, supervise_job.__file__, str(liveness), "1", "false"]
+    try:
+        done = subprocess.run(words, pass_fds=[liveness], timeout=20, check=False)
+    finally:
+        os.close(liveness)
+        os.close(held)
+    assert done.returncode == 1
 
 
 def test_what_interacts_is_found_and_failures_are_named_and_leave_no_process(tmp_path: Path) -> None:

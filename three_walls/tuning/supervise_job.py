@@ -34,10 +34,11 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a handler, unlike SIG_IGN, does not reach the command
     try:
-        program = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True).pid
+        job = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+    program = job.pid  # ``job`` itself stays: without it Python takes the exit code of a command that ended at once
     codes: dict[int, int] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(liveness, selectors.EVENT_READ)
