@@ -46,6 +46,15 @@ def test_of_two_logs_none_is_taken_and_one_line_says_so(run: Path) -> None:
     assert request.config == run / "run_config.yaml"
 
 
+def test_the_logs_of_all_ranks_are_taken_together(run: Path) -> None:
+    (run / "train.log").unlink()
+    for name in ("00-base.rank0.log", "00-base.rank1.log"):
+        (run / name).touch()
+    assert [log.name for log in find_beside([run]).logs] == ["00-base.rank0.log", "00-base.rank1.log", "progress.txt"]
+    (run / "01-base.rank1.log").touch()
+    assert find_beside([run]).logs == ()
+
+
 def test_what_is_named_wins_and_what_is_left_out_is_not_taken(run: Path) -> None:
     named = RunRequest((run,), logs=(Path("my.log"),), config=Path("my.yaml"))
     assert add_beside(named) == named

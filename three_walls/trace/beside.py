@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from three_walls.trace.trace_files import holds_traces
 _PROGRESS_NAME = "progress.txt"
 _OVERRIDES = "overrides."
 """Begins the names of files that ``analyze`` writes."""
+_RANK = re.compile(r"rank[._-]?\d{1,6}", re.IGNORECASE)
+"""Of a name of a log that each rank has: the last one's holds iterations, the first one's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,10 @@ class Beside:
 
 
 def find_beside(directories: Iterable[Path]) -> Beside:
-    """What lies in those of ``directories`` that hold traces, not below them. Of several logs none is taken."""
+    """What lies in those of ``directories`` that hold traces, not below them.
+
+    Logs whose names differ only in the rank are of one run. Of other several logs none is taken.
+    """
     folders = [folder for folder in directories if folder.is_dir() and holds_traces(folder)]
     files = [path for folder in folders for path in sorted(folder.iterdir()) if is_log(path)]
     logs = [path for path in files if not plain_log_name(path).startswith((_OVERRIDES, _PROGRESS_NAME))]
@@ -36,7 +42,7 @@ def find_beside(directories: Iterable[Path]) -> Beside:
     progress = [path for path in files if plain_log_name(path) == _PROGRESS_NAME]
     configs = [path for folder in folders if (path := folder / CONFIG_NAME).is_file()]
     unclear = ""
-    if len(logs) > 1:
+    if len({_RANK.sub("rank", plain_log_name(path)) for path in logs}) > 1:
         names = ", ".join(path.name for path in logs[:4]) + (", ..." if len(logs) > 4 else "")
         unclear = (
             f"{len(logs)} logs lie beside the traces ({names}) and none was read: name those of this run with --log, "
