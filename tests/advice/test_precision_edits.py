@@ -60,6 +60,17 @@ def step_of(tmp_path: Path, gemm_us: int, apart_us: int, update_us: int = 10) ->
 CURRENT, DELAYED = "tensorwise", "delayed"
 
 
+def test_padding_by_the_router_that_comes_with_fp8_adds_nothing_to_it_and_alone_is_unknown() -> None:
+    padding = {"config.moe_router_padding_for_quantization": True}
+    before = sheet_of({**LARGE, "config.moe_router_padding_for_quantization": False})
+    fp8 = {"config.fp8": "hybrid", "config.fp8_recipe": DELAYED}
+    both = compare_settings(EFFECTS, before, fp8 | padding)
+    assert both.transformations == compare_settings(EFFECTS, before, fp8).transformations
+    assert both.unknown == ()
+    running = sheet_of({**LARGE, "config.fp8": "hybrid", "config.moe_router_padding_for_quantization": False})
+    assert compare_settings(EFFECTS, running, padding, lambda _: "no such kernels").unknown
+
+
 @pytest.mark.parametrize("recipe", [CURRENT, DELAYED])
 def test_large_gemms_win_more_than_their_casts_cost(tmp_path: Path, recipe: str) -> None:
     graph = step_of(tmp_path, gemm_us=1000, apart_us=5)
