@@ -14,7 +14,7 @@ from three_walls.tables.config_keys import ConfigKey, PathSpelling, config_keys,
 
 _COPIES = ("model", "optimizer", "ddp")
 """Sections that a CommOverlapConfig copies its fields to, by name (``setup`` in comm_overlap.py of every release)."""
-_CHECK_SECTION = (
+CHECK_SECTION = (
     "the run does not show whether its recipe has a comm_overlap section: check cfg.comm_overlap first. The lines that "
     "begin with comm_overlap. need one"
 )
@@ -154,7 +154,7 @@ class BridgeSpeller:
         elif is_copied and not self.config.knows(COMM_OVERLAP):
             self._write(f"{COMM_OVERLAP}.{field}={text}")
             self.without_section += [f"{section}.{field}={text}" for section in copies]
-            self.note(_CHECK_SECTION)
+            self.note(CHECK_SECTION)
             self.python.set_in_either(COMM_OVERLAP, copies, field, value)
         else:
             for section in copies:

@@ -26,6 +26,10 @@ _LinesByRelease = Mapping[_Release, Sequence[str]]
 """The lines for each release, oldest first."""
 
 
+RELEASE_UNKNOWN = "Megatron-Bridge: the run's release is not known"
+"""Begins a note that takes nothing from the lines."""
+
+
 def spell(edits: Sequence[PlannedEdit], config: RunConfig, bridge_version: str | None = None) -> Overrides:
     """The edits as lines to paste, in their order; of two edits of one key the later one counts.
 
@@ -70,8 +74,8 @@ def _spell_bridge(
     notes = list(spellers.values())[-1].notes
     if release is None and any(lines.values()):
         notes.append(
-            "Megatron-Bridge: the run's release is not known, so the overrides are those that every release from "
-            f"{known_releases()[0]} to {NEWEST_BRIDGE} takes"
+            f"{RELEASE_UNKNOWN}, so the overrides are those that every release from {known_releases()[0]} to "
+            f"{NEWEST_BRIDGE} takes"
         )
     return Overrides(
         bridge_version=release or f"{known_releases()[0]} to {NEWEST_BRIDGE}",

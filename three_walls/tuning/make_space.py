@@ -12,7 +12,8 @@ import yaml
 
 from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.finding import REPLAYED, Finding, PlanStep
-from three_walls.bridge.render_overrides import spell
+from three_walls.bridge.render_bridge import CHECK_SECTION
+from three_walls.bridge.render_overrides import RELEASE_UNKNOWN, spell
 from three_walls.capture.capture_commands import setting_words
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.lib.errors import InputError, UsageError
@@ -28,6 +29,10 @@ _FEW_RUNS = 6
 _MOST_RUNS = 60
 _RUNS_PER_ENTRY = 4
 """Of a plan: the entry, two bases around it, and a repetition."""
+_OTHERS = {BRIDGE: "Megatron-LM", MEGATRON_LM: "Megatron-Bridge"}
+"""Framework -> how notes on overrides begin that are for the other alone."""
+_REMARKS = (RELEASE_UNKNOWN, f"Megatron-Bridge: {CHECK_SECTION}")
+"""How those begin that keep no line from being added."""
 
 
 def read_space(path: Path) -> dict[str, list[ConfigData]]:
@@ -88,18 +93,18 @@ def _is_stated(variant: Variant, command: Sequence[str]) -> bool:
 def list_planned(report: LiveReport, framework: str | None) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:
     """The entries of the plan of ``report`` as settings, and why some cannot be tried by adding to the command."""
     findings = {finding.rule: finding for finding in report.findings}
+    harmless = (_OTHERS.get(framework or "", "Megatron-"), *_REMARKS)
     settings, left_out = [], []
     for step in report.plan:
         spelled = spell(step.edits, report.config)
         flags = tuple(word for line in spelled.megatron_lm for word in line.split(" "))
         words = spelled.bridge if framework == BRIDGE else flags
-        mark = "Megatron-Bridge" if framework == BRIDGE else "Megatron-LM"
-        by_hand = [note for note in spelled.notes if note.startswith((mark, "Environment"))]
+        by_hand = [note for note in spelled.notes if not note.startswith(harmless)]
         if not step.edits:
             left_out.append(f"{step.rule}: it has no settings")
         elif framework not in (BRIDGE, MEGATRON_LM) and any(edit.kind == "config" for edit in step.edits):
             left_out.append(f"{step.rule}: the command is neither Megatron-Bridge's nor Megatron-LM's")
-        elif any("remove" in note or "by hand" in note or "no flag" in note for note in by_hand):
+        elif by_hand:
             left_out.append(f"{step.rule}: {'; '.join(by_hand)}")
         else:
             config = {edit.key if edit.kind == "config" else f"env.{edit.key}": edit.to for edit in step.edits}

@@ -18,6 +18,7 @@ from three_walls.lib.files import write_texts
 from three_walls.lib.plain_data import ConfigData
 from three_walls.pipeline import analyze
 from three_walls.report.report import LiveReport
+from three_walls.runs.read_runs import LABEL_NAME
 from three_walls.trace.report_export import find_nsys
 from three_walls.tuning import journal
 from three_walls.tuning.choose_trial import TrialSearch
@@ -36,8 +37,6 @@ _QUIET_FACTOR = 4.0
 """A run may be silent so many times as long as the base was, since edits compile and start up longer."""
 _LEAST_QUIET_S = 30.0
 _RUN_FACTOR = 4.0
-LABEL_NAME = "tried.yaml"
-"""By which ``plan next`` knows what a run changes."""
 PROFILED_STEPS = "4"
 NO_NSYS = "nsys is not on PATH: tuned by logs alone, without a plan; give --space to say what to try"
 
@@ -206,9 +205,8 @@ class Tuning:
         variables = command.variables(words, environment)
         ended = run_job(command.put_in(words), variables, folder / "train.log", self._limits(), self._lock)
         if rules:
-            write_texts(
-                {"tried.yaml": f"label: {_quoted(name)}\nentries: [{', '.join(map(_quoted, rules))}]\n"}, folder
-            )
+            entries = ", ".join(map(_quoted, rules))
+            write_texts({LABEL_NAME: f"label: {_quoted(name)}\nentries: [{entries}]\n"}, folder)
         target = self._request.out / ("failed" if ended.failure else "runs") / place
         target.parent.mkdir(exist_ok=True)
         folder.rename(target)
@@ -231,8 +229,11 @@ class Tuning:
             return
         trace = request.trace
         if trace is None and request.command is not None and self._runs:
-            done = next((line for line in self._lines if line["kind"] == "profile"), None)
-            trace = Path(done["trace"]) if done else self._profile()
+            done = [line["trace"] for line in self._lines if line["kind"] == "profile"]
+            if not done:
+                trace = self._profile()
+            elif done[0]:
+                trace = Path(done[0])
         if trace is None or not trace.exists():
             return
         self._say("analyzing the capture of the base")

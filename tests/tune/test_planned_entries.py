@@ -1,0 +1,56 @@
+"""Which entries of a plan a tuning tries: those that lines added to the command carry whole."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.bridge.builders import config, edit
+from tests.bridge.test_entries import GROUPED, ROPE, entry
+from three_walls.advice.finding import PlanStep
+from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
+from three_walls.tuning.make_space import list_planned
+
+VARIABLE = edit("NCCL_P2P_DISABLE", None, "env")
+
+
+def report(*plan: PlanStep, **settings: Any) -> Any:
+    verdict = SimpleNamespace(step_ns=1000, replayed_step_ns=None)
+    return SimpleNamespace(
+        plan=plan, findings=tuple(step.finding for step in plan), config=config(**settings), verdict=verdict
+    )
+
+
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [(BRIDGE, ("model.moe_grouped_gemm=true",)), (MEGATRON_LM, ("--moe-grouped-gemm",))],
+)
+def test_an_entry_is_tried_with_the_words_of_the_framework(framework: str, words: tuple[str, ...]) -> None:
+    (setting,), left_out = list_planned(report(entry(1, "experts", GROUPED)), framework)
+    assert setting.values[0].words == words
+    assert left_out == ()
+
+
+def test_what_no_added_word_does_is_left_out_with_the_reason() -> None:
+    plan = (entry(1, "unset", VARIABLE), entry(2, "nothing"), entry(3, "rope", ROPE))
+    (setting,), left_out = list_planned(report(*plan), BRIDGE)
+    assert setting.name == "rope"
+    assert left_out == ("unset: Environment: unset NCCL_P2P_DISABLE", "nothing: it has no settings")
+
+
+def test_a_flag_to_remove_leaves_out_the_entry_of_megatron_lm_alone() -> None:
+    plan = entry(1, "rope", edit("moe_grouped_gemm", False))
+    tried, left_out = list_planned(report(plan, moe_grouped_gemm=True), MEGATRON_LM)
+    assert (tried, left_out) == ((), ("rope: Megatron-LM: remove --moe-grouped-gemm",))
+    (setting,), left_out = list_planned(report(plan, moe_grouped_gemm=True), BRIDGE)
+    assert setting.values[0].words == ("model.moe_grouped_gemm=false",)
+    assert left_out == ()
+
+
+def test_an_unknown_framework_takes_variables_alone() -> None:
+    plan = (entry(1, "experts", GROUPED), entry(2, "connections", edit("CUDA_DEVICE_MAX_CONNECTIONS", "8", "env")))
+    (setting,), left_out = list_planned(report(*plan), None)
+    assert setting.values[0].environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    assert left_out == ("experts: the command is neither Megatron-Bridge's nor Megatron-LM's",)
