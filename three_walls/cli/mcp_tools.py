@@ -148,13 +148,14 @@ class Tools:
         scales: Annotated[list[str], Field(description="host=0.5, nccl=0.5, gemms=1.2, or a bucket")] = [],  # noqa: B006
         dropped: Annotated[list[str], Field(description="Regex of kernels to leave out")] = [],  # noqa: B006
         network_gbs: Annotated[float | None, Field(description="GB/s per GPU and direction")] = None,
+        page: Page = 1,
     ) -> str:
         """Predict the step after changes, all taken together, and name what a release of the launcher refuses."""
         report = self._find(run)
         question = read_question(tuple(settings), tuple(scales), tuple(dropped), network_gbs)
         if not isinstance(report, LiveReport) or report.replay is None:
             raise UsageError("whatif: expected a run analyzed from its traces, found a report.json: analyze the traces")
-        return _page("\n".join(describe_what_if(answer(question, report.replay))))
+        return _page("\n".join(describe_what_if(answer(question, report.replay))), page)
 
     def verify(
         self,
