@@ -11,6 +11,7 @@ from tests.facts.model_runs import toy
 from tests.facts.views import run_view, step_view
 from tests.step.test_operators import nest
 from three_walls.facts import unfused_ops
+from three_walls.facts.recoverable import ProfilersPart
 from three_walls.lib.fact import FactValue
 from three_walls.step.intervals import mask_of
 from three_walls.step.operators import Operators
@@ -39,8 +40,10 @@ def measure_step(
     step: StepView, operators: Operators, labelled_step: pl.DataFrame = UNLABELLED
 ) -> dict[str, tuple[FactValue, str | None]]:
     """Without a log, which would take a share of the launch-starved time."""
-    log = {"launch_starved_ns": 1000, "launch_starved_recoverable_ns": 1000}
-    return views.measure(unfused_ops, step=step, run=step.run, operators=operators, labelled_step=labelled_step, **log)
+    without = ProfilersPart(None, 1000)
+    return views.measure(
+        unfused_ops, step=step, run=step.run, operators=operators, labelled_step=labelled_step, profilers_part=without
+    )
 
 
 def measure(

@@ -13,6 +13,8 @@ from three_walls.advice.format.conditions import KnownFacts
 from three_walls.advice.testing.rule_cases import sheet_of
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.report.report import LiveReport
+from three_walls.report.sections.plan import NO_SETTING
+from three_walls.report.sections.verdict import verdict
 
 MS = 1_000_000
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>"
@@ -46,6 +48,18 @@ def test_faster_gemms_shorten_a_step_unless_it_waits_for_its_data_loader(
     saved_ns = answer.step.likely_ns - answer.after.likely_ns
     assert abs(saved_ns) <= 0.002 * answer.step.likely_ns if is_paced else saved_ns >= MS
     assert sum(answer.budget_after.values()) == answer.after.likely_ns
+
+
+def test_time_that_starves_for_a_batch_is_no_upper_bound_of_an_edit_and_the_loader_comes_first(tmp_path: Path) -> None:
+    report = run_with_wait(tmp_path, 4 * MS)
+    starved_ns, recoverable_ns = (
+        report.facts.get(name).value for name in ("launch_starved_ns", "launch_starved_recoverable_ns")
+    )
+    assert starved_ns - recoverable_ns == 4 * MS - 20_000  # the kernel that fills runs meanwhile
+    (hero, *_) = verdict(report).blocks
+    assert [(edit.title, edit.note) for edit in hero.edits[:1]] == [
+        ("Make the data loader faster than the step", NO_SETTING)
+    ]
 
 
 def test_a_step_that_takes_longer_than_its_batches_is_as_long_as_its_work(tmp_path: Path) -> None:

@@ -5,23 +5,41 @@ from __future__ import annotations
 import polars as pl
 
 from three_walls.facts import fact_thresholds
-from three_walls.lib.declare import duration, flag
+from three_walls.lib.declare import artifact, duration, flag
 from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
 from three_walls.step.operators import read_named_ranges, take_batch_requests
+from three_walls.step.ownership import LABELS
+from three_walls.step.step_tables import NamedRanges
 from three_walls.step.step_view import StepView
 
 
+@artifact
+def batch_requests(step: StepView) -> NamedRanges:
+    """The ranges around the step in which a thread asks PyTorch's data loader for its next batch."""
+    return take_batch_requests(read_named_ranges(step.trace, step.rank.process, step.operations))
+
+
+@artifact
+def starved_by_loader_ns(step: StepView, batch_requests: NamedRanges) -> int:
+    """Launch-starved time of the step in which a thread waits for its next batch: no edit of the model shortens it."""
+    starved = step.slices.filter((pl.col("active") & mask_of(["launch_starved"], LABELS)) != 0)
+    asked = batch_requests.with_columns(pl.lit(step.rank_index).cast(starved.schema["rank_index"]).alias("rank_index"))
+    return int(
+        intersect(starved, merge_overlapping(asked, ["rank_index"]), ["rank_index"]).select(DURATION.sum()).item()
+    )
+
+
 @duration("data loader wait per step", share="waiting for the data loader")
-def data_loader_wait_ns(step: StepView) -> Measurement[int]:
+def data_loader_wait_ns(step: StepView, batch_requests: NamedRanges) -> Measurement[int]:
     """Time per step in which a thread asks PyTorch's data loader for its next batch, and does nothing else.
 
     Not the same as: Idle time of the GPU: what was launched before may run meanwhile.
     """
-    asked = take_batch_requests(read_named_ranges(step.trace, step.rank.process, step.operations))
-    if asked.is_empty():
+    if batch_requests.is_empty():
         return missing("no range shows when the data loader is asked for a batch (capture with emit_nvtx)")
     start, end = (pl.col(name).clip(*step.window) for name in ("start_ns", "end_ns"))
-    by_thread = asked.group_by("thread").agg(ns=(end - start).sum())
+    by_thread = batch_requests.group_by("thread").agg(ns=(end - start).sum())
     return known(max(by_thread["ns"]))
 
 

@@ -81,10 +81,11 @@ def host_recoverable_ns(step: StepView, profilers_part: ProfilersPart) -> int:
     share="recoverable launch-starved time",
     needs=HOST_LAUNCHES,
 )
-def launch_starved_recoverable_ns(step: StepView, profilers_part: ProfilersPart) -> int:
-    """Time per step that is launch-starved, less its share of the time that the profiler added where a log was given
-    (at least 0). The profiler lengthens time without device work, each kind in proportion."""
-    return profilers_part.leave(step.owned_ns("launch_starved"))
+def launch_starved_recoverable_ns(step: StepView, starved_by_loader_ns: int, profilers_part: ProfilersPart) -> int:
+    """Time per step that is launch-starved while no thread waits for the data loader, less its share of the time that
+    the profiler added where a log was given (at least 0). The profiler lengthens time without device work, each kind in
+    proportion."""
+    return profilers_part.leave(step.owned_ns("launch_starved") - starved_by_loader_ns)
 
 
 @duration(

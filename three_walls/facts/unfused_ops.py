@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from three_walls.facts.recoverable import ProfilersPart
 from three_walls.facts.step_facts import HOST_LAUNCHES
 from three_walls.layers.labels import LabelledOperations
 from three_walls.layers.operator_sequences import FusedPart, is_operator
@@ -49,16 +50,6 @@ class UnfusedTime:
     """With nothing else computing."""
     launch_starved_ns: int
     """Before the kernels, with what the profiler added."""
-
-    def starved_without_profiler_ns(self, launch_starved_ns: int, recoverable_ns: int) -> int:
-        """The launch-starved part without what the profiler is taken to have added.
-
-        ``recoverable_ns``: what of the step's ``launch_starved_ns`` is not the profiler's; each part loses the same
-        fraction.
-        """
-        if not launch_starved_ns:
-            return self.launch_starved_ns
-        return self.launch_starved_ns * recoverable_ns // launch_starved_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +108,11 @@ def _declare_times(op: str, label: str, kernels: str) -> None:
     def kernels_ns(unfused_times: UnfusedTimes) -> Measurement[int]:
         return unfused_times[op].map(lambda time: time.kernels_ns)
 
-    def starved_ns(
-        unfused_times: UnfusedTimes, launch_starved_ns: int, launch_starved_recoverable_ns: int
-    ) -> Measurement[int]:
-        shares = launch_starved_ns, launch_starved_recoverable_ns
-        return unfused_times[op].map(lambda time: time.starved_without_profiler_ns(*shares))
+    def starved_ns(unfused_times: UnfusedTimes, profilers_part: ProfilersPart) -> Measurement[int]:
+        return unfused_times[op].map(lambda time: profilers_part.leave(time.launch_starved_ns))
 
-    def total_ns(
-        unfused_times: UnfusedTimes, launch_starved_ns: int, launch_starved_recoverable_ns: int
-    ) -> Measurement[int]:
-        shares = launch_starved_ns, launch_starved_recoverable_ns
-        return unfused_times[op].map(lambda time: time.kernels_ns + time.starved_without_profiler_ns(*shares))
+    def total_ns(unfused_times: UnfusedTimes, profilers_part: ProfilersPart) -> Measurement[int]:
+        return unfused_times[op].map(lambda time: time.kernels_ns + profilers_part.leave(time.launch_starved_ns))
 
     duration(
         f"{label} kernel time",

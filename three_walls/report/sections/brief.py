@@ -36,13 +36,15 @@ from three_walls.report.sections.budget import bar_column, order_buckets, title_
 from three_walls.report.sections.plan import (
     BELOW_NOISE,
     CONFIRM_TITLE,
+    NO_SETTING,
     describe_expectation,
     explain_empty,
     list_unpriced,
+    list_without_plan,
     order_forms,
 )
 from three_walls.report.sections.steps import find_step_base, step_after
-from three_walls.report.sections.verdict import NO_SETTING, list_weighty, verdict
+from three_walls.report.sections.verdict import list_weighty, verdict
 from three_walls.step.step_rows import BudgetRow
 
 MOST_BUDGET_ROWS = 10
@@ -173,9 +175,12 @@ def _lead(report: Report) -> str:
 
 
 def _tabulate_unpriced(report: Report, lines: int) -> tuple[Block, ...]:
-    """Without a plan: a line for each edit that may help, with its upper bound."""
-    found = list_unpriced(report)
-    rows = [(format_gain(finding.gain_ns), finding.title) for finding in found[:lines]]
+    """Without a plan: a line for each edit that may help, and for what no setting fixes, with its upper bound."""
+    found = list_without_plan(report)
+    rows = [
+        (format_gain(finding.gain_ns), f"{finding.title}{'' if finding.edits else f' ({NO_SETTING})'}")
+        for finding in found[:lines]
+    ]
     if len(found) > len(rows):
         rows[-1] = ("", f"{len(found) - len(rows) + 1} more: --full")
     columns = (Column("Gain", itemgetter(0)), Column("Change", itemgetter(1)))

@@ -70,6 +70,7 @@ from three_walls.report.sections.steps import StepBase, find_step_base, step_aft
 from three_walls.report.sections.timeline import format_clock, link_of, name_cause
 
 SHOWN_PLACES = 3
+NO_SETTING = "no setting does it: see the finding"
 CONFIRM_TITLE = "Before you apply it"
 BELOW_NOISE = "too small to measure alone: apply it together with others"
 IF_NOT = "If it cannot be applied:"
@@ -179,6 +180,12 @@ def list_unpriced(report: Report) -> list[Finding]:
     planned = {step.rule for step in report.plan}
     outside = (finding for finding in found if finding.rule not in planned)
     return sorted(outside, key=lambda finding: (-(finding.gain_ns.high or 0), finding.rule))
+
+
+def list_without_plan(report: Report) -> list[Finding]:
+    """What helps where there is no plan: edits without a price, and what no setting fixes; the largest bound first."""
+    found = [finding for finding in report.findings if finding.outcome is Outcome.FOUND]
+    return sorted([*found, *list_unpriced(report)], key=lambda finding: -(finding.gain_ns.high or 0))
 
 
 def _name_file(report: Report) -> Iterator[Inline]:

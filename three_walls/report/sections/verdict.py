@@ -29,7 +29,7 @@ from three_walls.report.report import Report
 from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
 from three_walls.report.sections.findings import group_missing_facts
 from three_walls.report.sections.moe import sum_parts
-from three_walls.report.sections.plan import describe_top_edit, list_unpriced
+from three_walls.report.sections.plan import NO_SETTING, describe_top_edit, list_unpriced, list_without_plan
 from three_walls.report.sections.steps import describe_log_and_progress, find_step_base, step_after
 from three_walls.report.sections.walls import find_counterfactual, judged_step, recoverable_of, share_of_judged_step
 from three_walls.tables.buckets import BUCKET_TITLES, Group, SubWall, Wall
@@ -40,7 +40,6 @@ LONGEST_REASON, LONGEST_REMARK = 290, 190
 """Characters: three lines of a terminal, and two. The section on the walls has the whole reason."""
 MOST_WEIGHTY = 2
 """So many findings that outweigh them."""
-NO_SETTING = "no setting does it: see the finding"
 _MANY_EXPERT_KERNELS = 0.2
 """Of all kernels."""
 
@@ -182,10 +181,10 @@ def list_weighty(report: Report) -> list[Finding]:
 def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
     """What can be done without a plan: edits that no replay prices, findings that no setting fixes, and what would
     decide rules."""
-    texts = [(finding, format_gain(finding.gain_ns), "") for finding in list_unpriced(report)]
-    found = (finding for finding in report.findings if finding.outcome is Outcome.FOUND)
-    texts += [(finding, "", "not in the configuration") for finding in found]
-    lines = [TopEdit("", finding.title, f"rule-{slug(finding.rule)}", gain, note) for finding, gain, note in texts]
+    lines = [
+        TopEdit("", each.title, f"rule-{slug(each.rule)}", format_gain(each.gain_ns), "" if each.edits else NO_SETTING)
+        for each in list_without_plan(report)
+    ]
     settings = {rule for group in group_missing_facts(report) if group.are_settings for rule in group.rules}
     if settings and not report.verdict.abstained:
         title = "Give the run's configuration: --config or --log"
