@@ -15,6 +15,7 @@ from three_walls.advice.format.rule import Edit, FactTarget, Rule
 from three_walls.lib.fact import Fact, FactSheet, FactValue
 from three_walls.lib.plain_data import ConfigData
 from three_walls.replay.transformation import Selection, Transformation
+from three_walls.tables.buckets import SubWall, Wall
 
 LARGER = rule(
     "larger",
@@ -71,6 +72,19 @@ def test_of_the_values_that_a_rule_proposes_the_best_one_enters(steps_ms: Mappin
     )
     assert [(edit.key, edit.from_value, edit.to) for edit in step.edits] == [("micro_batch_size", 1, size)]
     assert step.gain_ns.likely == (800 - steps_ms[f"size{size}"]) * MS
+
+
+@pytest.mark.parametrize(("free_host_ms", "half"), [(0, SubWall.HOST), (60, SubWall.HOST), (120, SubWall.COMPUTE)])
+def test_an_entry_is_the_hosts_where_it_gains_less_than_half_once_the_host_takes_no_time(
+    free_host_ms: float, half: SubWall
+) -> None:
+    def step_ms(taken: frozenset[str]) -> float:
+        saved_ms = free_host_ms if "host" in taken else 150
+        return (400 if "host" in taken else 800) - saved_ms * ("fuses" in taken)
+
+    fuses = replace(rule("fuses"), wall=Wall.COMPUTE_HOST, sub_wall=SubWall.COMPUTE)
+    found, (step,) = plan_of([fuses], FakePredictor(step_ms))
+    assert (step.finding.sub_wall, found["fuses"].sub_wall) == (half, half)
 
 
 def test_values_are_tried_as_far_as_the_requirements_hold() -> None:

@@ -12,7 +12,7 @@ from three_walls.advice import verdict_thresholds
 from three_walls.advice.plan.replays import Replays, Transformations
 from three_walls.advice.verdict_rows import REMOVED, Counterfactual
 from three_walls.lib.fact import FactSheet
-from three_walls.replay.transformation import NOTHING, Action, Selection, Transformation
+from three_walls.replay.transformation import FREE_HOST, NOTHING, Action, Selection, Transformation
 from three_walls.tables.buckets import HOST_COPIES
 from three_walls.tables.prediction_intervals import Levels
 
@@ -49,7 +49,7 @@ def _list_removals(replays: Replays, facts: FactSheet) -> tuple[dict[str, Transf
         ),
         COMMUNICATION: (Transformation(Action.SCALE, Selection(categories=("communication",)), time=NOTHING),),
         COMPUTE: (Transformation(Action.SCALE, Selection(categories=("attention_unfused",)), time=NOTHING),),
-        HOST: (Transformation(Action.HOST, host=NOTHING),),
+        HOST: (FREE_HOST,),
     }
     notes: dict[str, str] = {}
     efficiency = facts.get("gemm_efficiency_fraction")

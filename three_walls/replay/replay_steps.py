@@ -24,7 +24,7 @@ from three_walls.replay.profiler_cost import measure_profiler_cost
 from three_walls.replay.step_graph import RankOperations, StepGraph, find_steady, replay
 from three_walls.replay.synchronizations import label_synchronizations, measure_synchronizations
 from three_walls.replay.transform_graph import transform
-from three_walls.replay.transformation import NOTHING, Action, Level, NoPredictor, Predictor, Transformation
+from three_walls.replay.transformation import FREE_HOST, Level, NoPredictor, Predictor
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
 from three_walls.step.intervals import DURATION
@@ -197,8 +197,7 @@ def free_host_step_ns(joined_log: JoinedLog, captured_replay: CapturedReplay) ->
         return missing(joined_log.why_no_median or "the unchanged replay is too far off the captured step")
     graph = captured.graph.without_pauses()
     work = replace(graph.work, duration_ns=graph.work.duration_ns - graph.work.wait_ns, wait_ns=0 * graph.work.wait_ns)
-    nothing = Transformation(Action.HOST, host=NOTHING)
-    return known(find_steady(graph, transform(graph, work, (nothing,), Level.LIKELY))[1].longest_ns)
+    return known(find_steady(graph, transform(graph, work, (FREE_HOST,), Level.LIKELY))[1].longest_ns)
 
 
 @artifact

@@ -154,6 +154,10 @@ class Transformation:
     source: str = ""
 
 
+FREE_HOST = Transformation(Action.HOST, host=NOTHING)
+"""The host takes no time."""
+
+
 class Predictor(Protocol):
     """Predicts steps. The range of a step after changes is that of their gain, from the likely step as it is."""
 

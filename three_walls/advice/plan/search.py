@@ -10,7 +10,8 @@ shortens a step only after the launches are gone.
 Then pairs are tried: edits that gain nothing alone but let others follow, as freed memory does for a larger
 micro-batch, and the best single candidates that gain more on top of each other. Such a pair is one entry.
 
-A rule's threshold on something measured keeps no edit out: the replay shows what is there to gain.
+A rule's threshold on something measured keeps no edit out: the replay shows what is there to gain. It also shows
+whether an edit shortens what the host or what the GPU does, whatever most runs of such a rule gain from.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from three_walls.advice.wording import explain
 from three_walls.lib.expressions import Truth
 from three_walls.lib.fact import FactSheet, FactValue
 from three_walls.lib.text import capitalize
-from three_walls.replay.transformation import Action, Selection
-from three_walls.tables.buckets import Wall
+from three_walls.replay.transformation import FREE_HOST, Action, Selection
+from three_walls.tables.buckets import SubWall, Wall
 from three_walls.tables.prediction_intervals import Levels
 
 FITTING_PRESSURES = ("allocator_retries", "near_limit", "fragmented")
@@ -379,6 +380,7 @@ class Search:
             else:
                 self.refused[finding.rule] = problems
             return
+        finding = replace(finding, sub_wall=self._find_half(candidate))
         before, after = self.replays.step(self.changes), self.replays.step(candidate.changes)
         new = tuple(change for change in candidate.changes if change not in self.changes)
         alone = self.findings[finding.rule].gain_ns
@@ -404,6 +406,16 @@ class Search:
         self.effects += candidate.effects
         self.facts = self._settle(self.facts, candidate.settings).with_values(_list_removed(new, self.facts))
 
+    def _find_half(self, candidate: Candidate) -> SubWall | None:
+        """Which half of the wall it shortens: what gains less than half where the host takes no time is the host's."""
+        sub_wall = candidate.finding.sub_wall
+        if sub_wall is None or candidate.gain_ns <= 0:
+            return sub_wall
+        before_ns, after_ns = (
+            self.replays.likely_ns((*changes, FREE_HOST)) for changes in (self.changes, candidate.changes)
+        )
+        return SubWall.HOST if before_ns - after_ns < candidate.gain_ns / 2 else SubWall.COMPUTE
+
     def with_reason(self, finding: Finding) -> Finding:
         """``finding`` with its outcome after the search.
 
@@ -419,7 +431,8 @@ class Search:
             if finding.outcome in (Outcome.NOT_APPLICABLE, Outcome.BLOCKED):
                 return replace(finding, near="", outcome=Outcome.BLOCKED)
             # What a threshold kept out has no edits and no gain of its own.
-            return replace(finding if finding.outcome is Outcome.RECOMMENDED else entry.finding, near="")
+            found = finding if finding.outcome is Outcome.RECOMMENDED else entry.finding
+            return replace(found, near="", sub_wall=entry.finding.sub_wall)
         if rule in self.part_of:
             reason = f"Its edits are part of the entry of {self.part_of[rule]}"
             return replace(finding, near="", outcome=Outcome.ALTERNATIVE, reason=reason)
