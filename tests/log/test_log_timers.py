@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from three_walls.facts.fact_rows import SlowRank, TimerSummary
-from three_walls.facts.log_timers import find_slow_ranks, summarize_timers
+from three_walls.facts.log_facts import find_slow_ranks, summarize_timers
 from three_walls.log.collect_log import Collector
 from three_walls.log.read_log import read_text
 from three_walls.log.steady_steps import Role

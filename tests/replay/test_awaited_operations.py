@@ -68,7 +68,8 @@ QUEUE = 3
 
 @pytest.fixture(autouse=True)
 def _short_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("three_walls.step.timeline_thresholds.FULL_QUEUE_OPERATIONS", QUEUE)
+    for module in ("step.selected_steps", "replay.awaited_operations"):
+        monkeypatch.setattr(f"three_walls.{module}.FULL_QUEUE_OPERATIONS", QUEUE)
 
 
 def launches(

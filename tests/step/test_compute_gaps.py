@@ -9,13 +9,10 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, TraceBuilder
 
 from tests.step.compute_gaps_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
 from three_walls import analyze
-from three_walls.step import attribution_thresholds
-from three_walls.step.compute_gaps import Cause
+from three_walls.step.compute_gaps import MAXIMUM_LAUNCH_LATENCY_NS, Cause
 from three_walls.step.host_activity import STARVATION_CAUSES, kind_of
 
 pytestmark = pytest.mark.slow
-
-LATENCY_NS = attribution_thresholds.MAXIMUM_LAUNCH_LATENCY_NS
 
 
 def test_a_step_without_gaps_has_no_causes(tmp_path: Path) -> None:
@@ -29,8 +26,8 @@ def test_a_step_without_gaps_has_no_causes(tmp_path: Path) -> None:
 def test_a_long_queue_is_no_starvation(tmp_path: Path) -> None:
     # The next operation was launched long before; what exceeds the usual latency has no visible cause.
     assert causes(tmp_path, three_steps(next_launched=10)) == {
-        ("launch_latency", ""): LATENCY_NS // US,
-        ("unexplained", "launched, nothing visible held it"): 500 - LATENCY_NS // US,
+        ("launch_latency", ""): MAXIMUM_LAUNCH_LATENCY_NS // US,
+        ("unexplained", "launched, nothing visible held it"): 500 - MAXIMUM_LAUNCH_LATENCY_NS // US,
     }
 
 

@@ -92,7 +92,7 @@ def test_a_gap_that_is_as_long_in_every_layer_is_no_pause(tmp_path: Path) -> Non
 def test_pauses_of_every_step_count_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launches: tuple[int, ...], are_found: bool
 ) -> None:
-    monkeypatch.setattr("three_walls.step.attribution_thresholds.MINIMUM_REGULAR_PAUSE_FRACTION", 0.2)
+    monkeypatch.setattr("three_walls.step.host_pauses.MINIMUM_REGULAR_PAUSE_FRACTION", 0.2)
     pauses = {(step, launch): 8 * MS for step in range(STEPS) for launch in launches}
     assert bool(count(Program().run(tmp_path, pauses, norms=launches))) is are_found
 

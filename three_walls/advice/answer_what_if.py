@@ -18,8 +18,7 @@ from three_walls.advice.format.effect import Effect
 from three_walls.advice.format.rule import Rule
 from three_walls.advice.what_if import Changes, Question, WhatIf
 from three_walls.advice.widening import Widening
-from three_walls.facts import fact_thresholds
-from three_walls.facts.fact_rows import Prediction
+from three_walls.facts.fact_rows import MINIMUM_LINK_FRACTION, Prediction
 from three_walls.lib.errors import UsageError
 from three_walls.lib.fact import Fact, FactSheet, FactValue
 from three_walls.lib.load_documents import suggest
@@ -255,4 +254,4 @@ def _is_dp_over_network(facts: FactSheet) -> bool:
 
 def _is_nvlink_unused(facts: FactSheet) -> bool:
     achieved = facts.number("nvlink_achieved_fraction")
-    return achieved is not None and achieved < fact_thresholds.MINIMUM_LINK_FRACTION
+    return achieved is not None and achieved < MINIMUM_LINK_FRACTION

@@ -24,8 +24,7 @@ from three_walls.advice.wording import list_labels
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize, in_ms, in_percent
 from three_walls.replay.transformation import Predictor
-from three_walls.step import attribution_thresholds
-from three_walls.step.step_rows import Straggler
+from three_walls.step.step_rows import MINIMUM_SHARED_GPU_SPREAD_RATIO, Straggler
 from three_walls.tables.buckets import SubWall, Wall
 
 _FACTS = {
@@ -257,7 +256,7 @@ def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mappi
         )
     spread = facts.number("kernel_spread_ratio")
     is_alone = facts.number("ranks_captured_count") == 1  # with healthy peers one of these is judged
-    if is_alone and spread is not None and spread >= attribution_thresholds.MINIMUM_SHARED_GPU_SPREAD_RATIO:
+    if is_alone and spread is not None and spread >= MINIMUM_SHARED_GPU_SPREAD_RATIO:
         return (
             f"The GPU of rank {facts.number('kernel_spread_rank'):.0f}, the only one captured, is slow by itself: "
             f"kernels that repeat take {spread:.2f} times their fastest call on average, and 1.0 to 1.1 times on a GPU "

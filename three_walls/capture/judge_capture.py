@@ -14,8 +14,8 @@ from three_walls.capture.capture_facts import Captures, read_captures
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM, Capability, capture_rules
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.text import in_ms, in_percent, plural
-from three_walls.step import timeline_thresholds
 from three_walls.step.find_steps import TRAINING_STEP_TEXT
+from three_walls.step.ranks.capture_start import MINIMUM_START_SKEW_FRACTION
 from three_walls.tables.shareable import cut_sentence
 from three_walls.trace.beside import find_beside
 from three_walls.trace.capabilities import YES
@@ -208,7 +208,7 @@ def judge_start_skew(captures: Captures) -> Judgement:
     contents = f"they begin {in_ms(skew_ns, ',.0f')} apart; a step takes {in_ms(step_ns, ',.0f')}"
     if captures.hosts is None or captures.hosts > 1:
         return Answer.UNKNOWN, f"{contents}; the hosts' clocks may differ by as much"
-    most = timeline_thresholds.MINIMUM_START_SKEW_FRACTION * step_ns
+    most = MINIMUM_START_SKEW_FRACTION * step_ns
     return (Answer.YES if skew_ns <= most else Answer.NO), contents
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from three_walls.facts import fact_thresholds
 from three_walls.lib.declare import CATALOG, artifact, duration, flag
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.text import in_ms
@@ -16,6 +15,14 @@ from three_walls.megatron.parallel_layout import ParallelLayout
 from three_walls.step.communication_owners import BY_OPERATION
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, EP_CATEGORIES
+
+MAXIMUM_AMBIGUOUS_FRACTION = 0.01
+"""Of the step: with more in SendRecv kernels of unknown owner no time of expert parallelism is given, because some of
+that time could be its own."""
+MAXIMUM_OPEN_FRACTION = 0.05
+"""Of the step: with more in transfer of collectives of unknown owner no data- or tensor-parallel time is stated. Rules
+on data and tensor parallelism apply from a twentieth of the step on. With that much time of unknown owner, that time
+alone could decide whether a rule applies."""
 
 _OTHER_CATEGORIES = tuple(name for name in COMMUNICATION_CATEGORIES if name not in EP_CATEGORIES)
 
@@ -59,7 +66,7 @@ def _split(step: StepView, categories: Collection[str]) -> SplitCommunication:
 def owned_ep_communication(step: StepView, ep_communication: SplitCommunication) -> Measurement[SplitCommunication]:
     """Expert-parallel communication; missing where too many exchanges have no known owner."""
     ambiguous_ns = step.union_ns(("send_recv_ambiguous",))
-    if ambiguous_ns <= fact_thresholds.MAXIMUM_AMBIGUOUS_FRACTION * step.step_ns:
+    if ambiguous_ns <= MAXIMUM_AMBIGUOUS_FRACTION * step.step_ns:
         return known(ep_communication)
     return missing(
         f"SendRecv kernels of {in_ms(ambiguous_ns)} cannot be classified into expert, pipeline and context "
@@ -71,7 +78,7 @@ def owned_ep_communication(step: StepView, ep_communication: SplitCommunication)
 def step_with_owners(step: StepView) -> Measurement[StepView]:
     """The step; missing where too many collectives have no known owner."""
     unowned_ns = sum(step.transfer_ns.get(category, 0) for category in BY_OPERATION)
-    if unowned_ns <= fact_thresholds.MAXIMUM_OPEN_FRACTION * step.step_ns:
+    if unowned_ns <= MAXIMUM_OPEN_FRACTION * step.step_ns:
         return known(step)
     return missing(
         f"collectives of {in_ms(unowned_ns)} cannot be classified into tensor and data parallelism: neither "

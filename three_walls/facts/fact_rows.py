@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 from three_walls.log.training_log import TimerKind
 
+MINIMUM_LINK_FRACTION = 0.25
+"""Of a link's bandwidth: communication that stays below it does not use the link. On H200s the fastest token exchange
+of a run reaches 0.66 to 0.78 of NVLink's bandwidth in one direction (NCCL), or 0.49 (DeepEP); with peer-to-peer
+disabled 0.06 to 0.07. PCIe, which carries what goes through host memory, has 0.14 of it on Hopper and 0.25 on a Grace
+superchip."""
+
 
 @dataclass(frozen=True, slots=True)
 class MoePart:

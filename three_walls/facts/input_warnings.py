@@ -13,16 +13,16 @@ from statistics import median_low
 
 import polars as pl
 
-from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import LogSummary, SlowRank
 from three_walls.facts.moe_ledger import MoeLedger
+from three_walls.facts.weight_updates import MINIMUM_OUTLIER_EXCESS_FRACTION
 from three_walls.lib import limits
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.text import capitalize, format_gib, format_setting, in_ms, in_percent, shorten, write_times
 from three_walls.lib.units import NS_PER_S
-from three_walls.log import log_thresholds
+from three_walls.log.steady_steps import CAPTURED_STEP_TOLERANCE_FRACTION
 from three_walls.log.training_log import TrainingLog
 from three_walls.megatron.parallel_layout import find_contradictions
 from three_walls.megatron.settings.run_config import ConfigConflict, RunConfig
@@ -37,6 +37,15 @@ from three_walls.trace.capabilities import YES
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_inputs import Inputs
 from three_walls.trace.read_trace import Capture
+
+MINIMUM_UNCLASSIFIED_FRACTION = 0.05
+"""Of the step: from here on kernels of unknown kind are named. Budget rows of less decide nothing."""
+MINIMUM_OUTLIER_STEPS = 5
+"""Kept steps that a rank needs before one of them is reported as an outlier. With fewer kept steps of a rank a median
+does not show what is usual."""
+MINIMUM_OUTLIER_DEVIATIONS = 3
+"""Median absolute deviations above the median of the rank's steps from which on a step is an outlier: the usual bound
+for a robust one."""
 
 _RANK_VARIABLES = frozenset(
     [
@@ -122,7 +131,7 @@ def _fold_alike(warnings: Sequence[ReportWarning]) -> Iterator[ReportWarning]:
 
 
 def _warn_of_unclassified(kernels: Sequence[UnclassifiedKernel], fraction: float) -> Iterator[ReportWarning]:
-    if fraction >= fact_thresholds.MINIMUM_UNCLASSIFIED_FRACTION:
+    if fraction >= MINIMUM_UNCLASSIFIED_FRACTION:
         names = ", ".join(shorten(kernel.name, _LONGEST_KERNEL) for kernel in kernels[:_MOST_KERNELS_NAMED])
         yield ReportWarning(
             "unclassified-kernels",
@@ -303,7 +312,7 @@ def _find_unseen_steps(joined: JoinedLog, captured_lengths: Sequence[int | None]
     numbers = [line.iteration for line in joined.log.iterations]
     if joined.shows_capture or joined.quartiles_ns is None or len(numbers) <= max(numbers) - min(numbers):
         return ""  # known, not used, or lines that stand for several iterations
-    tolerance = log_thresholds.CAPTURED_STEP_TOLERANCE_FRACTION
+    tolerance = CAPTURED_STEP_TOLERANCE_FRACTION
     for length in filter(None, captured_lengths):
         if all(abs(line.elapsed_ns - length) > tolerance * length for line in joined.log.iterations):
             return f"No iteration of the log is as long as the captured step of {in_ms(length)}"
@@ -496,13 +505,13 @@ def _warn_of_outlier_steps(attribution: Attribution, rank_of: Mapping[int, int])
         lengths_ns = {
             int(step): int(end - start) for step, start, end in steps.select("step", "start_ns", "end_ns").rows()
         }
-        if len(lengths_ns) < fact_thresholds.MINIMUM_OUTLIER_STEPS:
+        if len(lengths_ns) < MINIMUM_OUTLIER_STEPS:
             continue
         median_ns = median_low(lengths_ns.values())
         deviation_ns = median_low(abs(length_ns - median_ns) for length_ns in lengths_ns.values())
         excess_ns = max(
-            fact_thresholds.MINIMUM_OUTLIER_DEVIATIONS * deviation_ns,
-            fact_thresholds.MINIMUM_OUTLIER_EXCESS_FRACTION * median_ns,
+            MINIMUM_OUTLIER_DEVIATIONS * deviation_ns,
+            MINIMUM_OUTLIER_EXCESS_FRACTION * median_ns,
         )
         typical_step = min(lengths_ns, key=lambda step: (abs(lengths_ns[step] - median_ns), step))
         for step, length_ns in lengths_ns.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.facts import fact_thresholds
+from three_walls.facts.hardware_metrics import MINIMUM_OWN_SAMPLES_FRACTION
 from three_walls.facts.run_layout import UNKNOWN_GPU
 from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import Measurement, known, missing
@@ -42,7 +42,7 @@ def exposed_network_send_bytes_per_s(step: StepView, nic_samples: NicSamples) ->
     pieces = intersect(samples, exposed, ["rank_index"]).with_columns(ns=DURATION)
     ns, is_own = pl.col("ns"), pl.col("ns") == pl.col("length_ns")
     own, own_fraction = pieces.filter(is_own), pieces.select(ns.filter(is_own).sum() / ns.sum()).item()
-    if not own.height or own_fraction < fact_thresholds.MINIMUM_OWN_SAMPLES_FRACTION:
+    if not own.height or own_fraction < MINIMUM_OWN_SAMPLES_FRACTION:
         return missing(
             "the network adapters were sampled too rarely: hardly a sample covers exposed communication alone"
         )

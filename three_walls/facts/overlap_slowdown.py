@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import OverlapSlowdown
 from three_walls.lib.declare import artifact, duration
 from three_walls.lib.measurement import Measurement, known, missing
@@ -20,6 +19,16 @@ from three_walls.step.intervals import DURATION, intersect, merge_overlapping
 from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, GEMM_CATEGORIES
+
+MINIMUM_OVERLAP_CALLS = 3
+"""Calls of a GEMM, of those that ran alone and of those concurrent with communication, needed to compare their
+medians."""
+MINIMUM_CONCURRENT_FRACTION = 0.5
+"""Of a GEMM's time: concurrent communication from which on the call counts as concurrent. A call that ran alone had
+none at all."""
+MAXIMUM_ALONE_SPREAD_RATIO = 1.25
+"""Ninth over first decile of the durations of GEMM calls that ran alone: above it they are taken to be of several
+sizes. Expert GEMMs vary by a few percent with routing, GEMMs of different sizes by half and more."""
 
 GEMM_KIND = ("name_id", "grid_x", "grid_y", "grid_z", "stream", "name_before", "name_after")
 """The same GEMM in the same place of a layer."""
@@ -69,7 +78,7 @@ def overlap_slowdown_ns(overlap_slowdown: tuple[OverlapSlowdown, ...]) -> Measur
     """
     if overlap_slowdown:
         return known(sum(row.slowdown_ns for row in overlap_slowdown))
-    fewest = round(fact_thresholds.MINIMUM_OVERLAP_CALLS)
+    fewest = MINIMUM_OVERLAP_CALLS
     return missing(f"no GEMM ran {fewest} times alone and {fewest} times concurrent with communication in the step")
 
 
@@ -114,15 +123,15 @@ def _with_communication(gemms: Operations, communication: Operations) -> Operati
 
 def _choose_comparable(gemms: Operations) -> Operations:
     """The calls of ``gemms`` that can be compared, with ``is_alone``."""
-    fewest = fact_thresholds.MINIMUM_OVERLAP_CALLS
+    fewest = MINIMUM_OVERLAP_CALLS
     is_alone = pl.col("concurrent_ns") == 0
-    is_concurrent = pl.col("concurrent_ns") >= fact_thresholds.MINIMUM_CONCURRENT_FRACTION * pl.col("duration_ns")
+    is_concurrent = pl.col("concurrent_ns") >= MINIMUM_CONCURRENT_FRACTION * pl.col("duration_ns")
     calls = gemms.with_columns(is_alone=is_alone).filter(is_alone | is_concurrent)
     shortest, longest = (_take_quantile(pl.col("is_alone"), fraction) for fraction in (0.1, 0.9))
     return calls.filter(
         (pl.col("is_alone").sum().over(GEMM_KIND) >= fewest)
         & ((~pl.col("is_alone")).sum().over(GEMM_KIND) >= fewest)
-        & (longest.over(GEMM_KIND) <= fact_thresholds.MAXIMUM_ALONE_SPREAD_RATIO * shortest.over(GEMM_KIND))
+        & (longest.over(GEMM_KIND) <= MAXIMUM_ALONE_SPREAD_RATIO * shortest.over(GEMM_KIND))
     )
 
 

@@ -26,8 +26,7 @@ from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import list_median_steps
 from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
 from three_walls.step.ownership import COMPUTE_MASK, LABELS, ConservationError
-from three_walls.step.ranks import rank_thresholds
-from three_walls.step.ranks.matched_ranks import MatchedRanks
+from three_walls.step.ranks.matched_ranks import MINIMUM_RESOLVED_FRACTION, MatchedRanks
 from three_walls.step.step_tables import Operations, Slices
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import BUCKETS, EP_CATEGORIES, Group
@@ -314,7 +313,7 @@ def _why_no_bubble(row: Mapping[str, int | str], is_drained: bool, why_not_split
     """Why the bubble of a phase (a row of _measure) is not known; empty where it is."""
     if row["phase"] == UPDATE:
         return "" if is_drained else "not all stages of the pipeline were captured with their passes on one clock"
-    least_ns = rank_thresholds.MINIMUM_RESOLVED_FRACTION * int(row["exposed_ns"])
+    least_ns = MINIMUM_RESOLVED_FRACTION * int(row["exposed_ns"])
     if int(row["resolved_ns"]) >= least_ns:
         return ""
     return f"waiting and transfer cannot be separated ({why_not_split or 'its exchanges are not matched'})"

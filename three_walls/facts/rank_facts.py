@@ -8,12 +8,11 @@ import polars as pl
 
 from three_walls.lib.declare import artifact, duration, fact
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
-from three_walls.step import attribution_thresholds
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_rows import Straggler
 from three_walls.step.step_view import StepView, find_sick
-from three_walls.step.stragglers import SICK_CAUSES
+from three_walls.step.stragglers import MINIMUM_LATE_FRACTION, SICK_CAUSES
 
 _ONE_RANK = "one rank alone was captured (give the traces of several ranks)"
 _NOT_MATCHED = "no call of one rank could be matched with another rank's in a kept step"
@@ -62,7 +61,7 @@ def culprit(
     waiting_ns = max(0, wait_exposed_ns - step.contended_ns)
     for straggler, late_ns in find_sick(attribution.stragglers, step.step_ns, profiler_excess_ns.value):
         cost_ns = min(late_ns, waiting_ns)
-        if cost_ns >= attribution_thresholds.MINIMUM_LATE_FRACTION * step.step_ns:
+        if cost_ns >= MINIMUM_LATE_FRACTION * step.step_ns:
             return known(RootCauseRank(straggler.rank, straggler.cause, cost_ns))
     return known(None)
 

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import polars as pl
 
-from three_walls.facts import fact_thresholds
 from three_walls.facts.fact_rows import RecomputedLayer
 from three_walls.layers.directions import is_recomputing
 from three_walls.layers.labels import LabelledOperations
@@ -21,6 +20,13 @@ from three_walls.step.intervals import DURATION
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import GEMM_CATEGORIES
 from three_walls.tables.model_parts import BACKWARD, FORWARD, RECOMPUTE, VISION
+
+MINIMUM_FULL_RECOMPUTE_FRACTION = 0.8
+"""GEMMs of a replay per GEMM of a forward layer from which on recompute is full. It replays all of them; without its
+experts or its attention, which selective recompute replays, a layer lacks two GEMMs of six or more."""
+MINIMUM_REPLAYED_LAYER_RATIO = 2.5
+"""GEMMs of a backward layer per GEMM of a forward layer from which on work other than attention is replayed. A backward
+pass runs two GEMMs for each one of the forward pass, and three where an expert layer is replayed."""
 
 FULL, SELECTIVE, NONE = "full", "selective", "none"
 
@@ -114,7 +120,7 @@ def _find_unseen_replays(step: StepView, labelled: LabelledOperations, forward: 
     medians = dict(_count_gemms(labelled).group_by("direction").agg(pl.col("gemms").median()).iter_rows())
     of_forward, of_backward = medians.get(FORWARD), medians.get(BACKWARD)
     # By ranges each replay is labelled. Without them the experts alone may be replayed, and nothing shows where.
-    if of_forward and of_backward and of_backward >= fact_thresholds.MINIMUM_REPLAYED_LAYER_RATIO * of_forward:
+    if of_forward and of_backward and of_backward >= MINIMUM_REPLAYED_LAYER_RATIO * of_forward:
         return (
             f"a backward layer runs {of_backward:.0f} GEMMs, a forward layer {of_forward:.0f}: work other than "
             "attention is replayed, and the trace does not show where it begins and ends"
@@ -137,7 +143,7 @@ def _classify(labelled: LabelledOperations) -> str:
     replayed = labelled.filter((pl.col("direction") == RECOMPUTE) & is_gemm).height
     if not isinstance(usual, float) or not usual or not whole.height:
         return SELECTIVE
-    return FULL if replayed >= fact_thresholds.MINIMUM_FULL_RECOMPUTE_FRACTION * usual * whole.height else SELECTIVE
+    return FULL if replayed >= MINIMUM_FULL_RECOMPUTE_FRACTION * usual * whole.height else SELECTIVE
 
 
 def _bound_replays(labelled: LabelledOperations) -> Replays:

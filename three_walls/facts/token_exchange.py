@@ -22,10 +22,10 @@ from three_walls.lib.declare import fact, flag
 from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, missing, unstated
 from three_walls.lib.units import NS_PER_S
 from three_walls.megatron.settings.run_config import RunConfig
-from three_walls.step import attribution_thresholds
 from three_walls.step.intervals import DURATION
 from three_walls.step.step_tables import Arrivals
 from three_walls.step.step_view import StepView
+from three_walls.step.transfer import MINIMUM_CALLS
 from three_walls.tables.model_parts import BACKWARD, COMBINE, DISPATCH
 
 BYTES_PER_VALUE = 2
@@ -228,7 +228,7 @@ def measure_rates(exchanges: LabelledOperations, arrivals: Arrivals, config: Run
         reason = sent.missing_reason or "expert-parallel size 1: nothing is sent"
         return ExchangeRates(sent.value, missing(reason))
     calls = _select_token_calls(exchanges, arrivals)
-    minimum_calls = attribution_thresholds.MINIMUM_CALLS
+    minimum_calls = MINIMUM_CALLS
     if calls.height < minimum_calls:
         too_few = missing(f"the step has fewer than {minimum_calls} token exchanges")
         return ExchangeRates(sent.value, too_few)

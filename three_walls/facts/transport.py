@@ -15,7 +15,7 @@ from typing import Literal
 
 import polars as pl
 
-from three_walls.facts import fact_thresholds
+from three_walls.facts.fact_rows import MINIMUM_LINK_FRACTION
 from three_walls.facts.run_layout import is_in_domain
 from three_walls.lib.declare import artifact, fact, flag
 from three_walls.lib.load_documents import Text, load_table
@@ -189,7 +189,7 @@ def nccl_transport_disabled(
         network_fraction = ep_rate / ep_link
     reached = {"nvlink": nvlink_achieved_fraction.value, "network": network_fraction}
     is_used = {"nvlink": step.layout.ranks_per_node != 1, "network": step.layout.nodes != 1}
-    limit = fact_thresholds.MINIMUM_LINK_FRACTION
+    limit = MINIMUM_LINK_FRACTION
     return any(
         is_used[row.path] and ((fraction := reached[row.path]) is None or fraction < limit)
         for row in (nccl_variables.disabling if nccl_variables else ())

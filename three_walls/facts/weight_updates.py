@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.facts import fact_thresholds
 from three_walls.lib.declare import duration, fact, flag
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.build_timeline import Timeline
@@ -14,6 +13,12 @@ from three_walls.step.ownership import OWNER
 from three_walls.step.step_tables import Operations
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import GEMM_CATEGORIES, IDLE_BUCKETS
+
+MINIMUM_OUTLIER_EXCESS_FRACTION = 0.05
+"""Of the median step: a step that is longer by less is no outlier. Steps of one run differ by a few percent."""
+CHECKPOINT_BYTES = 256 << 20
+"""Copied to the host in one step and not in the others: from here on a step is taken to save a checkpoint. Norms,
+losses and token counts are some kilobytes; the shard of a rank is gigabytes."""
 
 _FOREACH = r"(Pointwise|Ternary|Binary|Unary)Op\w{0,40}Functor"
 _FOREACH_UPDATE = r"(Pointwise|Ternary)Op\w{0,40}Functor"
@@ -95,8 +100,8 @@ def checkpoint_steps_count(timeline: Timeline, step: StepView) -> int:
     usual_bytes = copied["bytes"].median()
     assert isinstance(usual_ns, int | float) and isinstance(usual_bytes, int | float)
     return copied.filter(
-        (pl.col("bytes") >= usual_bytes + fact_thresholds.CHECKPOINT_BYTES)
-        & (pl.col("length_ns") >= usual_ns * (1 + fact_thresholds.MINIMUM_OUTLIER_EXCESS_FRACTION))
+        (pl.col("bytes") >= usual_bytes + CHECKPOINT_BYTES)
+        & (pl.col("length_ns") >= usual_ns * (1 + MINIMUM_OUTLIER_EXCESS_FRACTION))
     ).height
 
 

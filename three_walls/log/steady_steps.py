@@ -8,8 +8,34 @@ from enum import StrEnum
 from itertools import pairwise
 from statistics import median
 
-from three_walls.log import log_thresholds
 from three_walls.log.training_log import LogEvent, LogIteration
+
+DISTURBING_EVENTS = frozenset({"evaluation", "checkpoint"})
+"""Kinds of lines (log-lines.yaml) after whose iteration the next one is not steady: it follows an evaluation, or runs
+while an asynchronous checkpoint is still being written."""
+PLATEAU_FRACTION = 0.5
+"""Of the undisturbed iterations: the last part, whose median is the length of a steady iteration. Warm-up is over in
+the later half of a log, however long it took."""
+MINIMUM_STEP_TOLERANCE_FRACTION = 0.03
+"""Of the median iteration: one that differs by less is steady. Unprofiled iterations of one run lie within 1-2% of each
+other (measured on H200s); one that differs by more is warm-up at the start of a run and an outlier later."""
+TOLERANCE_IN_DEVIATIONS = 5.0
+"""Times the run's own median deviation: the tolerance of a run that jitters more. Runs with more jitter (full
+recompute: 870 to 1059 ms) get five times their own median deviation, so that their spread is reported instead of cut
+off."""
+MINIMUM_STEADY_COUNT = 2
+"""Steady iterations needed for a spread: a single one has none, so nothing shows that it is typical."""
+CAPTURED_STEP_TOLERANCE_FRACTION = 0.05
+"""Of a captured step: an iteration of the log that differs by less may be this step. The log measures from the end of
+one iteration to the end of the next, the trace between optimizer phases. Where the host decides, it reaches them at
+other times in every step; profiled iterations are longer than others by 5% or more."""
+CAPTURED_STEPS_TOLERANCE_FRACTION = 0.01
+"""The same of all captured steps together, in which only the first and the last boundary differ. On two H200s the
+lengths of the same iterations differ by 0.4% at most."""
+OTHER_STEPS_TOLERANCE_FRACTION = 0.03
+"""Of all captured steps together: if the log's profiled iterations differ by more, or one of them by more than the
+tolerance of a step, the log is of another run. Of 30 captured runs their own iterations differ by 0.9% at most together
+and by 2.8% alone; logs of other runs in their place by 6 to 60%, but for one of a run as long."""
 
 
 class Role(StrEnum):
@@ -50,9 +76,7 @@ def classify_iterations(
     continues from a checkpoint. Later lines that are off the plateau are outliers.
     """
     disturbed = {
-        event.iteration + 1
-        for event in events
-        if event.kind in log_thresholds.DISTURBING_EVENTS and event.iteration is not None
+        event.iteration + 1 for event in events if event.kind in DISTURBING_EVENTS and event.iteration is not None
     }
     batch = _batch_size(iterations, profiled)
     roles: list[Role] = []
@@ -85,7 +109,7 @@ def match_captured_steps(iterations: Sequence[LogIteration], lengths: Sequence[i
     length cannot be compared. Profiled iterations are usually longer than the others, so that few places fit.
     """
     offsets = [offset for offset, length in enumerate(lengths) if length is not None]
-    if len(offsets) < log_thresholds.MINIMUM_STEADY_COUNT:
+    if len(offsets) < MINIMUM_STEADY_COUNT:
         return None
     by_number = {(line.run, line.iteration): line.elapsed_ns for line in iterations}
     starts = []
@@ -119,7 +143,7 @@ def find_other_steps(
         if len(lengths) != len(numbers) or not kept or None in elapsed_ns:
             continue
         profiled_ns = [alone[run, number] for number, _ in kept]
-        if _are_same(profiled_ns, captured_ns, log_thresholds.OTHER_STEPS_TOLERANCE_FRACTION):
+        if _are_same(profiled_ns, captured_ns, OTHER_STEPS_TOLERANCE_FRACTION):
             return None
         other_ns = profiled_ns
     return (other_ns, captured_ns) if other_ns else None
@@ -128,7 +152,7 @@ def find_other_steps(
 def _are_same(
     elapsed_ns: Sequence[int | None],
     lengths: Sequence[int],
-    of_all: float = log_thresholds.CAPTURED_STEPS_TOLERANCE_FRACTION,
+    of_all: float = CAPTURED_STEPS_TOLERANCE_FRACTION,
 ) -> bool:
     """Whether iterations are the captured steps: each may be cut at another place of the host's work, all together
     not."""
@@ -136,7 +160,7 @@ def _are_same(
     return len(known_ns) == len(lengths) and all(
         abs(elapsed - length) <= tolerance * length
         for elapsed, length, tolerance in (
-            *((*pair, log_thresholds.CAPTURED_STEP_TOLERANCE_FRACTION) for pair in zip(known_ns, lengths, strict=True)),
+            *((*pair, CAPTURED_STEP_TOLERANCE_FRACTION) for pair in zip(known_ns, lengths, strict=True)),
             (sum(known_ns), sum(lengths), of_all),
         )
     )
@@ -182,10 +206,8 @@ def _batch_size(iterations: Sequence[LogIteration], profiled: ProfiledRange | No
 
 def _plateau(lengths: Sequence[int]) -> tuple[float, float]:
     """The shortest and the longest a steady iteration may be, in ns."""
-    later = lengths[int(len(lengths) * (1 - log_thresholds.PLATEAU_FRACTION)) :]
+    later = lengths[int(len(lengths) * (1 - PLATEAU_FRACTION)) :]
     middle = median(later)
     deviation = median(abs(length - middle) for length in later)
-    tolerance = max(
-        log_thresholds.MINIMUM_STEP_TOLERANCE_FRACTION * middle, log_thresholds.TOLERANCE_IN_DEVIATIONS * deviation
-    )
+    tolerance = max(MINIMUM_STEP_TOLERANCE_FRACTION * middle, TOLERANCE_IN_DEVIATIONS * deviation)
     return middle - tolerance, middle + tolerance

@@ -16,7 +16,7 @@ import polars as pl
 
 from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, HostCalls
-from three_walls.step import timeline_thresholds
+from three_walls.step.selected_steps import FULL_QUEUE_OPERATIONS
 from three_walls.step.step_tables import Operations
 from three_walls.trace.schemas import BoolArray, Int64Array, StreamWaits
 
@@ -182,7 +182,7 @@ def find_queue_waits(
                 continue
             ended = int(np.searchsorted(ended_ns, end[call], side="right"))
             queued, awaited = before.height + place - ended, ended - 1 - before.height
-            if queued < timeline_thresholds.FULL_QUEUE_OPERATIONS or ended == 0 or awaited < -len(places):
+            if queued < FULL_QUEUE_OPERATIONS or ended == 0 or awaited < -len(places):
                 continue
             waits.append((call, int(places[awaited]), awaited < 0, int(end[call] - ended_ns[ended - 1])))
     by_call = {wait[0]: wait for wait in reversed(waits)}  # a graph has several operations; its first one counts

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from three_walls.facts import fact_thresholds
+from three_walls.facts.data_loader import LOADER_BOUND_FRACTION
 from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, StepGraph, Times, Work, find_steady
 from three_walls.step.operators import take_batch_requests
@@ -51,7 +51,7 @@ def find_loader_waits(graph: StepGraph, ranges: Sequence[NamedRanges]) -> Loader
                 overlap_ns = np.minimum(start_ns, given_ns) - np.maximum(idle_from_ns, asked_ns)
                 waits[2 * index] += np.maximum(0, overlap_ns)
         waits = np.where(graph.points.sync_node == NONE, np.minimum(waits, graph.host_segment_ns), 0)
-        if waits.sum() >= fact_thresholds.LOADER_BOUND_FRACTION * graph.measured_ns[place]:
+        if waits.sum() >= LOADER_BOUND_FRACTION * graph.measured_ns[place]:
             wait_ns += waits
             period_ns = max(period_ns, int(graph.measured_ns[place]))
     return LoaderWaits(wait_ns, period_ns) if period_ns else None

@@ -12,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from three_walls.step import timeline_thresholds
 from three_walls.step.step_tables import ClassifiedOperations, LaunchedOperations, Operations
 from three_walls.tables.buckets import CATEGORIES, GEMM_CATEGORIES, SEND_RECV, TOKEN_EXCHANGES
 from three_walls.tables.kernel_names import KernelPack, match_kernel
 from three_walls.trace.schemas import ROWS_AT_ONCE, BoolArray, distinct_rows
+
+MAXIMUM_OPERATIONS_BETWEEN_GEMMS = 24
+"""Operations around a softmax that count as unfused attention. Between the two GEMMs around it the backward pass of
+Megatron's local attention runs about ten operations; a longer stretch holds other work too."""
 
 CATEGORY = pl.Enum(CATEGORIES)
 """Categories in order of precedence; casting any other name raises."""
@@ -162,7 +165,7 @@ def mark_unfused_attention(operations: Operations) -> Operations:
         opens[0] = True
         starts = np.flatnonzero(opens)
         lengths = np.diff(np.append(starts, len(row)))
-        is_short = lengths <= timeline_thresholds.MAXIMUM_OPERATIONS_BETWEEN_GEMMS
+        is_short = lengths <= MAXIMUM_OPERATIONS_BETWEEN_GEMMS
         has_softmax = np.logical_or.reduceat(category == CATEGORIES.index(UNFUSED_ATTENTION), starts)
         is_generic = _is_in(category, _GENERIC_CATEGORIES)
         is_within = np.repeat(is_short & has_softmax, lengths)

@@ -33,7 +33,6 @@ from enum import StrEnum
 
 import polars as pl
 
-from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP, list_steps
 from three_walls.step.host_activity import THREAD, name_activities
@@ -44,6 +43,10 @@ from three_walls.step.step_rows import GapCause
 from three_walls.step.step_tables import GapCauses, GapCauseSums, LateLaunches, Operations, Pauses, Slices, Steps
 from three_walls.step.stream_edges import EventCalls, find_blocking, find_edges
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
+
+MAXIMUM_LAUNCH_LATENCY_NS = 50_000
+"""From the end of a launch call to the start of an operation that nothing delays. A launched operation that nothing
+delays begins within a few microseconds; what exceeds this is something else."""
 
 
 class Cause(StrEnum):
@@ -291,7 +294,7 @@ def _cap_latency(split: pl.DataFrame) -> pl.DataFrame:
 
     The launch call itself is latency whatever its length: it blocks while the launch queue is full.
     """
-    capped_ns = pl.col("start_ns") + attribution_thresholds.MAXIMUM_LAUNCH_LATENCY_NS
+    capped_ns = pl.col("start_ns") + MAXIMUM_LAUNCH_LATENCY_NS
     excess = (pl.col("end_ns") > capped_ns) & pl.col("number").is_in([_LATENCY, _GRAPH_LATENCY])
     beyond = split.filter(excess).with_columns(
         start_ns=capped_ns,

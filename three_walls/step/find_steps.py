@@ -24,12 +24,20 @@ from types import MappingProxyType
 import polars as pl
 
 from three_walls.lib import limits
-from three_walls.step import timeline_thresholds
 from three_walls.step.intervals import DURATION
 from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import STEPS, Operations, StepKeys, Steps
 from three_walls.trace.schemas import HostRanges
 from three_walls.trace.spans import StepsToRead
+
+SAME_OPTIMIZER_PHASE_FRACTION = 0.1
+"""Of a step's model work: clusters of optimizer kernels with less between them are one phase. Between the updates of
+dense and expert parameters lies a parameter all-gather, or (Muon) a few GEMMs of the update itself; no forward and
+backward pass fits there."""
+MAXIMUM_PAUSE_FRACTION = 0.5
+"""Of the step: a longer pause between two step ranges belongs to no step. The host also works between two step ranges
+(logging, data): that is the earlier step's time. A pause of more than half a step is something else (evaluation, a
+checkpoint)."""
 
 STEP = ("rank_index", "step")
 """What identifies a step of a rank."""
@@ -273,7 +281,7 @@ def _end_before(following_ns: int, start_ns: int, end_ns: int) -> int:
     Host work between two ranges (logging, data) counts to the earlier step. A pause far longer than the step
     (evaluation, a checkpoint) does not.
     """
-    longest_pause = timeline_thresholds.MAXIMUM_PAUSE_FRACTION
+    longest_pause = MAXIMUM_PAUSE_FRACTION
     return following_ns if following_ns - end_ns <= longest_pause * (end_ns - start_ns) else end_ns
 
 
@@ -322,7 +330,7 @@ def _optimizer_phase_ends(operations: Operations) -> list[int]:
     # Model work between update kernels, before the first and after the last one.
     between = done["work_ns"].diff().fill_null(0).to_list()
     longest = max([*between, done["work_ns"][0], total - done["work_ns"][-1]])
-    least = timeline_thresholds.SAME_OPTIMIZER_PHASE_FRACTION * longest
+    least = SAME_OPTIMIZER_PHASE_FRACTION * longest
     opens_phase = [order == 0 or between[order] > least for order in range(done.height)]
     phases = done.with_columns(phase=pl.Series(opens_phase).cast(pl.Int64).cum_sum())
     ends = phases.group_by("phase", maintain_order=True).agg(pl.col("end_ns").max())

@@ -6,11 +6,14 @@ from functools import lru_cache
 
 import polars as pl
 
-from three_walls.step import attribution_thresholds
 from three_walls.step.intervals import intersect
 from three_walls.step.step_tables import CallsOfKind, GapActivities, LateLaunches, Operations
 from three_walls.tables.kernel_names import load_api_patterns
 from three_walls.trace.api_calls import ApiCalls
+
+MAXIMUM_RETURN_NS = 50_000
+"""From the end of an operation to the return of the call that waited for it. A synchronizing call returns some ten
+microseconds after what it waits for has ended; a later return means that it waited for something else."""
 
 THREAD = ("capture_id", "thread")
 """Identifies a host thread."""
@@ -94,5 +97,5 @@ def _name_releaser(waits: LateLaunches, operations: Operations) -> LateLaunches:
         check_sortedness=False,
     )
     name = pl.format(" until {} on stream {}", pl.col("category").cast(pl.String), pl.col("stream"))
-    earliest = pl.max_horizontal("begun_ns", pl.col("returned_ns") - attribution_thresholds.MAXIMUM_RETURN_NS)
+    earliest = pl.max_horizontal("begun_ns", pl.col("returned_ns") - MAXIMUM_RETURN_NS)
     return releases.with_columns(released_by=pl.when(pl.col("released_ns") > earliest).then(name).otherwise(pl.lit("")))

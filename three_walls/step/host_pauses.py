@@ -16,7 +16,6 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import polars as pl
 
-from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION
@@ -25,6 +24,23 @@ from three_walls.step.step_tables import PAUSES, Pauses
 from three_walls.trace.read_tables import read_os_calls_between, read_ranges_between
 from three_walls.trace.read_trace import Trace
 from three_walls.trace.schemas import Int64Array
+
+MINIMUM_PAUSE_NS = 5_000_000
+"""A shorter gap between launches is Python at work: hosts are silent for up to 4 ms in layers. In optimizers it is up
+to 11 ms, which the bounds below leave out."""
+MINIMUM_PAUSE_FRACTION = 0.02
+"""Of the step: a shorter gap is no pause, because a replay of the step may be off by more."""
+MINIMUM_PAUSE_DEVIATIONS = 10
+"""Median absolute deviations above the median gap of a place from which on a gap stands out. Gaps have a long tail: in
+four runs 6 to 14 percent of them are beyond three, the usual bound, and 1 to 2 percent beyond ten, nearly all short."""
+MINIMUM_PAUSE_RATIO = 2
+"""Of the median gap of a place, likewise: of few gaps the deviation may be 0."""
+MINIMUM_REGULAR_PAUSE_FRACTION = 0.05
+"""Of the step: shorter gaps of a place are together no pause where it has the like in every step. Optimizers in Python
+take up to 4 percent without a CUDA call in real steps, and 2.4 without a range."""
+MOST_LONG_GAPS = 256
+"""Gaps that are looked into, the longest first. Most hold a synchronizing call, which takes milliseconds to see; for
+the others ranges are read from the trace."""
 
 _Gaps = Annotated[
     pl.DataFrame,
@@ -72,11 +88,11 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
         .join(kept, on="rank_index")
         .join(usual, on="rank_index")
         .filter(
-            pl.col("gap_ns") >= attribution_thresholds.MINIMUM_PAUSE_NS,
-            pl.col("gap_ns") >= attribution_thresholds.MINIMUM_PAUSE_FRACTION * pl.col("step_ns"),
+            pl.col("gap_ns") >= MINIMUM_PAUSE_NS,
+            pl.col("gap_ns") >= MINIMUM_PAUSE_FRACTION * pl.col("step_ns"),
         )
         .sort("gap_ns", "rank_index", "end_ns", descending=[True, False, False])
-        .head(attribution_thresholds.MOST_LONG_GAPS)
+        .head(MOST_LONG_GAPS)
     )
     rows = []
     for gap in long.iter_rows(named=True):
@@ -161,20 +177,20 @@ def _find_usual(ns: int, same_place: _Gaps, gap: Mapping[str, int]) -> int | Non
     gaps of the program take anywhere.
     """
     step_ns = gap["step_ns"]
-    if ns < max(attribution_thresholds.MINIMUM_PAUSE_NS, attribution_thresholds.MINIMUM_PAUSE_FRACTION * step_ns):
+    if ns < max(MINIMUM_PAUSE_NS, MINIMUM_PAUSE_FRACTION * step_ns):
         return None
     gap_ns = pl.col("gap_ns")
     of_ranks = same_place.group_by("rank_index").agg(
         usual_ns=gap_ns.median(), deviation_ns=(gap_ns - gap_ns.median()).abs().median()
     )
     for usual_ns, deviation_ns in of_ranks.select("usual_ns", "deviation_ns").sort("usual_ns").head(1).iter_rows():
-        most_ns = usual_ns + attribution_thresholds.MINIMUM_PAUSE_DEVIATIONS * deviation_ns
-        if ns > max(most_ns, attribution_thresholds.MINIMUM_PAUSE_RATIO * usual_ns):
+        most_ns = usual_ns + MINIMUM_PAUSE_DEVIATIONS * deviation_ns
+        if ns > max(most_ns, MINIMUM_PAUSE_RATIO * usual_ns):
             return int(usual_ns)
-    beyond_ns = attribution_thresholds.MINIMUM_PAUSE_RATIO * gap["most_ns"]  # of few launches all are far apart
+    beyond_ns = MINIMUM_PAUSE_RATIO * gap["most_ns"]  # of few launches all are far apart
     is_like = (pl.col("rank_index") == gap["rank_index"]) & (pl.col("step") == gap["step"]) & (2 * gap_ns >= ns)
     in_step = 1 + same_place.filter(is_like).height  # a pause in each layer is short, and all of them are long
-    least_ns = max(attribution_thresholds.MINIMUM_REGULAR_PAUSE_FRACTION * step_ns / in_step, beyond_ns)
+    least_ns = max(MINIMUM_REGULAR_PAUSE_FRACTION * step_ns / in_step, beyond_ns)
     return int(gap["common_ns"]) if ns >= least_ns else None
 
 

@@ -10,8 +10,8 @@ from statistics import quantiles
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known_or_missing
 from three_walls.lib.text import in_ms
-from three_walls.log import log_thresholds
 from three_walls.log.steady_steps import (
+    MINIMUM_STEADY_COUNT,
     ProfiledRange,
     Role,
     classify_iterations,
@@ -23,6 +23,25 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.intervals import DURATION
 from three_walls.trace.read_inputs import Inputs, find_other_sizes
+
+MINIMUM_ITERATIONS_PER_CAPTURED_STEP = 4
+"""Iterations in the log per captured step from which on their median counts as unprofiled. Where the log does not show
+which iterations were profiled, their median is still that of unprofiled ones if at most a quarter of them can have been
+profiled."""
+MINIMUM_PERTURBATION_RATIO = 1.05
+"""Traced step to unprofiled iteration: above it the profiler made the step longer. Unprofiled iterations of a run
+differ by up to 5% (501 to 493 ms on four H200s); a traced step that is longer than that was slowed down by the
+profiler."""
+MINIMUM_STEP_RATIO = 0.8
+"""Traced step to unprofiled iteration: below it the log is of another run. The profiler makes no step shorter (0.97 of
+the unprofiled median at least, in twelve real captures): a traced step that is a fifth shorter belongs to another run,
+model or batch size."""
+MAXIMUM_STEP_RATIO = 3.0
+"""Traced step to unprofiled iteration: above it the log is of another run. The profiler doubled the step of a run with
+7,700 kernels in 377 ms; a factor of three has not been seen and means another run, model or batch size."""
+LEAST_OF_FREE_HOST_RATIO = 0.9
+"""Unprofiled iteration to the traced step if the host took no time: below it the log is of another run. Kernels of two
+runs on one GPU model differ by a few percent; of 30 captured runs with logs none was below 1.01."""
 
 NO_LOG = "no training log was given (--log)"
 NO_ITERATION_LINE = "the log holds no iteration line (the last rank prints them: give its log too)"
@@ -56,11 +75,11 @@ class JoinedLog:
         quartiles = self.quartiles_ns
         if self.other_run or not quartiles or not quartiles[1] or not traced_step_ns:
             return self.other_run
-        if free_host_step_ns and quartiles[1] < log_thresholds.LEAST_OF_FREE_HOST_RATIO * free_host_step_ns:
+        if free_host_step_ns and quartiles[1] < LEAST_OF_FREE_HOST_RATIO * free_host_step_ns:
             least = in_ms(free_host_step_ns)
             return f"its steps take {in_ms(quartiles[1])}, and the traced one {least} if its host took no time at all"
         ratio = traced_step_ns / quartiles[1]
-        if log_thresholds.MINIMUM_STEP_RATIO <= ratio <= log_thresholds.MAXIMUM_STEP_RATIO:
+        if MINIMUM_STEP_RATIO <= ratio <= MAXIMUM_STEP_RATIO:
             return ""
         return f"its steps take {in_ms(quartiles[1])}, the traced step {ratio:.2f} times that"
 
@@ -75,7 +94,7 @@ def measure_excess_ns(traced_step_ns: int, unprofiled_step_ns: int) -> int | Non
     """How much longer the traced step is, where that is more than iterations differ by themselves; None for no step."""
     if not traced_step_ns or not unprofiled_step_ns:
         return None
-    is_perturbed = traced_step_ns / unprofiled_step_ns >= log_thresholds.MINIMUM_PERTURBATION_RATIO
+    is_perturbed = traced_step_ns / unprofiled_step_ns >= MINIMUM_PERTURBATION_RATIO
     return traced_step_ns - unprofiled_step_ns if is_perturbed else 0
 
 
@@ -185,8 +204,8 @@ def _why_no_median(log: TrainingLog, steady_count: int, is_known: bool, captured
         return EMPTY_LOG
     if not log.iterations:
         return NO_ITERATION_LINE
-    if steady_count < log_thresholds.MINIMUM_STEADY_COUNT:
+    if steady_count < MINIMUM_STEADY_COUNT:
         return f"only {steady_count} of the log's {len(log.iterations)} iteration lines are unprofiled and steady"
-    if not is_known and steady_count < log_thresholds.MINIMUM_ITERATIONS_PER_CAPTURED_STEP * captured_steps:
+    if not is_known and steady_count < MINIMUM_ITERATIONS_PER_CAPTURED_STEP * captured_steps:
         return "neither log nor trace states which iterations were profiled (profile_step_start, profile_step_end)"
     return ""

@@ -13,12 +13,15 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from three_walls.step import timeline_thresholds
 from three_walls.step.build_timeline import Timeline, find_between
 from three_walls.step.intervals import DURATION
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 from three_walls.trace.read_trace import Trace
 from three_walls.trace.schemas import OPERATIONS, Int64Array, share_constants
+
+FULL_QUEUE_OPERATIONS = 900
+"""Operations that wait to run while the launch queue is full, at least. Launches that waited for 20 ms or more had
+1,004 to 1,021 operations before them on their stream that had not ended (H200, driver 580)."""
 
 LARGEST_MARGIN = 20_000
 """Operations before and after some steps, however many streams there are."""
@@ -30,7 +33,7 @@ class RankRows:
     def __init__(self, operations: pl.DataFrame) -> None:
         """``operations``: those of a rank among Timeline.operations."""
         self._start_ns, self._end_ns = operations["start_ns"], operations["end_ns"]
-        most_queued = timeline_thresholds.FULL_QUEUE_OPERATIONS * operations["stream"].n_unique()
+        most_queued = FULL_QUEUE_OPERATIONS * operations["stream"].n_unique()
         self._margin = min(LARGEST_MARGIN, 2 * most_queued)
         ends_gap = pl.col("category").is_in(list(COMPUTE_CATEGORIES)) & (DURATION > 0)
         computes = operations.select("category", "start_ns", "end_ns").select(ends_gap.arg_true())

@@ -21,7 +21,6 @@ from enum import StrEnum
 
 import polars as pl
 
-from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, find_window
@@ -39,6 +38,28 @@ from three_walls.step.step_tables import (
 )
 from three_walls.tables.buckets import COMPUTE_CATEGORIES
 from three_walls.trace.read_trace import Trace
+
+MINIMUM_REPEATED_CALLS = 4
+"""Calls of a kernel in a step from which it counts as repeated. A mean over its fastest call says little of a kernel
+that runs once or twice; layers and micro-batches repeat most."""
+MINIMUM_REPEATED_KERNEL_NS = 20_000
+"""Kernels that take less on average do not count as repeated: those of a few microseconds vary by a fifth on a GPU that
+runs nothing else."""
+MINIMUM_REPEATED_FRACTION = 0.2
+"""Of the compute: with less of it in kernels that repeat, a few of them decide, and their spread is not known. In
+Megatron's steps on H200s they are a third to nine tenths of it."""
+SHARED_GPU_SPREAD_RATIO = 1.25
+"""A slow rank's spread of repeated kernels to its peers': from here on another process is likely on its GPU. Repeated
+kernels take 1.00 to 1.03 times their fastest call on the healthy ranks of 17 captures on H200s, and 1.9 to 2.0 times on
+a GPU on which another process ran matrix products; a process that takes a fifth of the GPU stretches them by a
+quarter."""
+EVEN_SPREAD_RATIO = 1.1
+"""The same: up to here all kernels are slower alike, as with lower clocks. At a lower clock every call is slower by the
+same factor, so that the spread stays that of the peers: those of one run differ by no more than 0.02."""
+MINIMUM_SLOW_KERNELS_RATIO = 1.1
+"""Time for the same kernels over that of the usual rank: a rank above it is slow. The same kernels take 0.99 to 1.01
+times as long on each of the healthy H200s of three four-rank runs as on the median one, and 1.6 times (mean 2.07) on a
+GPU that another process used too."""
 
 ROUTED_CATEGORIES = ("grouped_gemm", "permute")
 """Compute whose work follows the routing of tokens, also where name and grid are the same."""
@@ -78,9 +99,9 @@ def suspect_gpu(spread: float | None, peers_spread: float | None) -> GpuSuspicio
     if spread is None or peers_spread is None:
         return GpuSuspicion.NONE
     ratio = spread / peers_spread
-    if ratio >= attribution_thresholds.SHARED_GPU_SPREAD_RATIO:
+    if ratio >= SHARED_GPU_SPREAD_RATIO:
         return GpuSuspicion.SHARED_GPU
-    return GpuSuspicion.LOWER_CLOCKS if ratio <= attribution_thresholds.EVEN_SPREAD_RATIO else GpuSuspicion.NONE
+    return GpuSuspicion.LOWER_CLOCKS if ratio <= EVEN_SPREAD_RATIO else GpuSuspicion.NONE
 
 
 def measure_kernel_spread(spreads: StepSpreads) -> Mapping[int, float]:
@@ -106,9 +127,9 @@ def measure_step_spreads(operations: Operations, steps: Steps) -> StepSpreads:
         .group_by(*STEP, *_KIND)
         .agg(calls=pl.len(), total_ns=pl.col("ns").sum(), mean_ns=pl.col("ns").mean(), fastest_ns=pl.col("ns").min())
         .filter(
-            (pl.col("calls") >= attribution_thresholds.MINIMUM_REPEATED_CALLS)
+            (pl.col("calls") >= MINIMUM_REPEATED_CALLS)
             & (pl.col("fastest_ns") > 0)
-            & (pl.col("mean_ns") >= attribution_thresholds.MINIMUM_REPEATED_KERNEL_NS)
+            & (pl.col("mean_ns") >= MINIMUM_REPEATED_KERNEL_NS)
         )
         .with_columns(spread=pl.col("mean_ns") / pl.col("fastest_ns"))
         .sort(*STEP, "spread")
@@ -119,7 +140,7 @@ def measure_step_spreads(operations: Operations, steps: Steps) -> StepSpreads:
         .group_by(STEP)
         .agg(pl.col("spread").min(), pl.col("repeated_ns").first())
         .join(compute_ns, on=STEP)
-        .filter(pl.col("repeated_ns") >= attribution_thresholds.MINIMUM_REPEATED_FRACTION * pl.col("compute_ns"))
+        .filter(pl.col("repeated_ns") >= MINIMUM_REPEATED_FRACTION * pl.col("compute_ns"))
         .select(*STEP, "spread")
     )
 
@@ -159,7 +180,7 @@ def find_slow_ranks(paces: Paces) -> Mapping[int, float]:
     """
     slow = (
         paces.with_columns(ratio=pl.col("pace") / _lower_median("pace").over("stage"))
-        .filter(pl.col("ratio") >= attribution_thresholds.MINIMUM_SLOW_KERNELS_RATIO)
+        .filter(pl.col("ratio") >= MINIMUM_SLOW_KERNELS_RATIO)
         .select("rank_index", "ratio")
     )
     return dict(slow.sort("rank_index").rows())
@@ -214,10 +235,7 @@ def measure_paces(paced: PacedCalls, rank_indices: Sequence[int], pipeline: Pipe
         .group_by("rank_index", "ranks", *_KERNEL)
         # The median: the output layer's GEMM may have the name and grid of a layer's, on the last stage alone.
         .agg(calls=pl.len(), ns=pl.col("ns").median())
-        .filter(
-            (pl.col("calls") >= attribution_thresholds.MINIMUM_REPEATED_CALLS)
-            & (pl.col("ns") >= attribution_thresholds.MINIMUM_REPEATED_KERNEL_NS)
-        )
+        .filter((pl.col("calls") >= MINIMUM_REPEATED_CALLS) & (pl.col("ns") >= MINIMUM_REPEATED_KERNEL_NS))
         .filter(pl.len().over(_KERNEL) == pl.col("ranks"))
         .with_columns(usual_ns=_lower_median("ns").over(_KERNEL))
     )
@@ -228,7 +246,7 @@ def measure_paces(paced: PacedCalls, rank_indices: Sequence[int], pipeline: Pipe
             usual_ns=(pl.col("usual_ns") * pl.col("calls")).sum(),
         )
         .join(compute_ns, on="rank_index")
-        .filter(pl.col("compared_ns") >= attribution_thresholds.MINIMUM_REPEATED_FRACTION * pl.col("compute_ns"))
+        .filter(pl.col("compared_ns") >= MINIMUM_REPEATED_FRACTION * pl.col("compute_ns"))
         .select("rank_index", "stage", pace=pl.col("compared_ns") / pl.col("usual_ns"))
         .sort("rank_index")
     )

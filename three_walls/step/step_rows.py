@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+MINIMUM_SHARED_GPU_SPREAD_RATIO = 1.4
+"""Mean over fastest call of repeated kernels: a rank above it does not represent the run, also where no call shows it
+late. Halfway, as a ratio, between 1.03 on healthy ranks and 1.9 on a shared GPU; the warning shared-gpu begins there
+too."""
+
 
 class StepSource(StrEnum):
     """Where step boundaries come from, most trustworthy first."""

@@ -14,7 +14,6 @@ from itertools import groupby
 import polars as pl
 
 from three_walls.lib.text import in_ms, in_percent, plural, write_times
-from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
@@ -27,6 +26,21 @@ from three_walls.step.step_rows import Straggler
 from three_walls.step.step_tables import Arrivals, Operations, Slices, Steps
 from three_walls.tables.buckets import COMPUTE_CATEGORIES, EP_CATEGORIES
 from three_walls.trace.read_trace import Trace
+
+MINIMUM_LATE_FRACTION = 0.05
+"""Of the step: a rank that delays its group by less is not a straggler. Of two healthy H200s in one host, one delays
+the other by 3.2% of every step; with four it is 0 to 3.4%. A rank that delays its group by less than a twentieth of the
+step, beyond what its peers do, cannot be distinguished from that."""
+MINIMUM_CAUSE_FRACTION = 0.5
+"""Of the time by which a rank was late: a cause is named only if it explains more than this part."""
+MINIMUM_SLOW_OUTSIDE_FRACTION = 0.2
+"""Of the excess compute: from this part outside of the experts on, a slow GPU is the cause and not imbalance. A slow
+GPU is slow in every part of a layer; imbalance shows only between dispatch and combine. With less than a fifth of the
+excess outside of the experts, the cause is imbalance."""
+MOST_SLOW_RANKS_COMPARED = 16
+"""Ranks that are slow together: of more, only the slowest are each compared with the others. Each takes a pass over the
+calls of all ranks: 0.2 s with 1,024 of them. A run with more slow ranks has one cause for all, such as a power cap on a
+rack, which the slowest show."""
 
 ATTENTION = ("attention", "attention_unfused")
 """Runs between combine and the next dispatch of every layer, and never between dispatch and combine."""
@@ -98,7 +112,7 @@ def find_late_ranks(
     """
     slow = frozenset(slow_ranks if len(slow_ranks) > 1 else ())
     slowest = sorted(slow, key=lambda rank_index: (-slow_ranks[rank_index], rank_index))
-    slowest = slowest[: attribution_thresholds.MOST_SLOW_RANKS_COMPARED]
+    slowest = slowest[:MOST_SLOW_RANKS_COMPARED]
     late_ranks = []
     # Ranks that are slow together hide each other: each is compared with those that are not slow.
     for left_out in [slow, *(slow - {rank_index} for rank_index in sorted(slowest))]:
@@ -191,7 +205,7 @@ def _list_late_ranks(arrivals: Arrivals, steps: Steps, kernel_spread: Mapping[in
     lateness, spreads = PeerMedians(late_ns for _, late_ns, _, _ in rows), PeerMedians(kernel_spread.values())
     for rank_index, late_ns, step_ns, count in rows:
         peers_ns = lateness.without(late_ns)
-        if peers_ns is not None and late_ns - peers_ns >= attribution_thresholds.MINIMUM_LATE_FRACTION * step_ns:
+        if peers_ns is not None and late_ns - peers_ns >= MINIMUM_LATE_FRACTION * step_ns:
             spread = kernel_spread.get(rank_index)
             peers_spread = spreads.without(spread)
             late_ranks.append(LateRank(rank_index, round(late_ns), round(peers_ns), count, spread, peers_spread))
@@ -252,7 +266,7 @@ def _find_cause(
     }
     cause = max(candidates, key=lambda candidate: candidates[candidate])
     more_ms = f"{in_ms(candidates[cause])} more"
-    if candidates[cause] <= attribution_thresholds.MINIMUM_CAUSE_FRACTION * late.late_ns:
+    if candidates[cause] <= MINIMUM_CAUSE_FRACTION * late.late_ns:
         return StragglerCause.UNKNOWN, f"nothing recorded explains it (at most {more_ms} of {cause.words})"
     match cause:
         case StragglerCause.SLOW_COMPUTE:
@@ -369,7 +383,7 @@ def _explain_compute(kernels: pl.DataFrame, late: LateRank, more_ms: str) -> tup
         .row(0, named=True)
     )
     elsewhere = 1 - sums["experts_ns"] / sums["all_ns"] if sums["all_ns"] > 0 else 1.0
-    is_imbalance = elsewhere < attribution_thresholds.MINIMUM_SLOW_OUTSIDE_FRACTION and sums["experts_differ"]
+    is_imbalance = elsewhere < MINIMUM_SLOW_OUTSIDE_FRACTION and sums["experts_differ"]
     is_shared = late.gpu_suspicion is GpuSuspicion.SHARED_GPU
     if is_imbalance and not is_shared:
         return StragglerCause.EXPERT_IMBALANCE, (

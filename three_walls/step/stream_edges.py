@@ -23,7 +23,6 @@ from typing import Annotated, Literal
 
 import polars as pl
 
-from three_walls.step import attribution_thresholds
 from three_walls.step.host_activity import kind_of
 from three_walls.step.intervals import DURATION, intersect
 from three_walls.step.step_tables import (
@@ -37,6 +36,13 @@ from three_walls.step.step_tables import (
 )
 from three_walls.trace.api_calls import ApiCalls
 from three_walls.trace.schemas import EventRecords, StreamWaits, share_constants
+
+MAXIMUM_EVENT_LATENCY_NS = 20_000
+"""From the end of an operation to the start of the next one on a stream that waited for it. A stream continues a few
+microseconds after the event it waits for; if it continues later, something else delayed it."""
+FOLLOWED_EVENTS = 4
+"""Events in a row that are followed from a waiting operation to its producers. Dispatch, expert and combine streams
+need two."""
 
 PROCESS = ("capture_id", "process")
 CALL = (*PROCESS, "correlation")
@@ -225,7 +231,7 @@ def _eliminate(waits: CalledWaits, unlisted: EventCallTimes, operations: StreamO
             "producer",
             "producer_end_ns",
             "producer_stream",
-            resolved=gap_ns.is_between(0, attribution_thresholds.MAXIMUM_EVENT_LATENCY_NS).fill_null(value=False),
+            resolved=gap_ns.is_between(0, MAXIMUM_EVENT_LATENCY_NS).fill_null(value=False),
         )
     )
 
@@ -282,7 +288,7 @@ def find_blocking(
     # First what the stream itself ran in the gap, then from event to event what other streams ran.
     running = [_running(gaps.select(*_NEED), operations)]
     all_edges = [ends_of_gaps]
-    for _ in range(attribution_thresholds.FOLLOWED_EVENTS):
+    for _ in range(FOLLOWED_EVENTS):
         waiting = edges.join(running[-1].select("op", "rank_index", "gap").unique(), on="op").join(bounds, on="gap")
         all_edges.append(waiting)
         needs = _needs(pl.concat([ends_of_gaps, waiting]) if len(running) == 1 else waiting)

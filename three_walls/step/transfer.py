@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, intersect, merge_overlapping
@@ -37,6 +36,23 @@ from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import ExposureRows, Operations, ReadyDurations, Slices, TransferRows
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, TOKEN_EXCHANGES
+
+READY_QUANTILE = 0.1
+"""Of the durations of a kind of call, other than token exchanges: the quantile that counts as its transfer, because so
+many calls are taken to have found all peers ready. Calls of one kind may have several sizes, so the shortest alone says
+little; a quartile would have called waiting transfer. Of exchanges of tokens, which have one size, the shortest
+counts."""
+MINIMUM_CALLS = 8
+"""Calls of a kind per rank that are needed for that quantile. With fewer it means nothing."""
+MAXIMUM_CONTROL_NS = 50_000
+"""Transfer of a call that carries next to nothing. Kilobytes arrive within this time on any link of a cluster; over
+NVLink they took 6 us where all ranks were captured."""
+MINIMUM_SMALL_EXCHANGE_RATIO = 3.0
+"""Jump in the sorted durations that separates exchanges of counts and probabilities (kilobytes) from exchanges of
+tokens (megabytes) on one stream. They take 0.08 to 0.3 ms over NVLink, 0.14 to 3.7 ms through host memory, in the
+bundled traces."""
+MAXIMUM_SMALL_EXCHANGE_NS = 500_000
+"""An exchange of counts takes longer than this only if it waits."""
 
 _KIND = ("rank_index", "category", "stream", "name_id", "small")
 """Identifies calls that are comparable in size. ``small``: see _mark_small."""
@@ -172,7 +188,7 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
     fastest_ns_per_byte: of the call that moves its bytes fastest; null where no sizes were recorded.
     """
     per_byte = pl.col("duration_ns") / pl.when(pl.col("message_bytes") > 0).then("message_bytes")
-    lowest = pl.col("duration_ns").quantile(attribution_thresholds.READY_QUANTILE, interpolation="lower")
+    lowest = pl.col("duration_ns").quantile(READY_QUANTILE, interpolation="lower")
     quantile = lowest.cast(pl.Int64)
     return (
         calls.filter("kept")
@@ -187,8 +203,8 @@ def _ready_durations(calls: pl.DataFrame) -> pl.DataFrame:
             *_KIND,
             "fastest_ns_per_byte",
             ready_ns=pl.when(pl.col("category") == "ep_control")
-            .then(pl.min_horizontal("shortest_ns", pl.lit(attribution_thresholds.MAXIMUM_CONTROL_NS)))
-            .when(pl.col("calls") >= attribution_thresholds.MINIMUM_CALLS)
+            .then(pl.min_horizontal("shortest_ns", pl.lit(MAXIMUM_CONTROL_NS)))
+            .when(pl.col("calls") >= MINIMUM_CALLS)
             .then(pl.when(_IS_TOKEN_EXCHANGE).then("shortest_ns").otherwise("quantile_ns")),
         )
     )
@@ -213,13 +229,13 @@ def _mark_small(calls: pl.DataFrame) -> pl.DataFrame:
     stream = ["rank_index", "category", "stream", "name_id"]
     before = pl.col("duration_ns").shift(1).over(stream)
     in_shorter_half = pl.int_range(pl.len()).over(stream) <= pl.len().over(stream) // 2
-    may_be_small = in_shorter_half & (before <= attribution_thresholds.MAXIMUM_SMALL_EXCHANGE_NS)
+    may_be_small = in_shorter_half & (before <= MAXIMUM_SMALL_EXCHANGE_NS)
     jump = pl.when(may_be_small).then(pl.col("duration_ns") / before.clip(1))
     largest = (
         calls.filter(pl.col("category").is_in(list(_EXCHANGES)))
         .sort(*stream, "duration_ns")
         .with_columns(jump=jump)
-        .filter(pl.col("jump") >= attribution_thresholds.MINIMUM_SMALL_EXCHANGE_RATIO)
+        .filter(pl.col("jump") >= MINIMUM_SMALL_EXCHANGE_RATIO)
         .sort(*stream, "jump", "duration_ns")
         .group_by(stream, maintain_order=True)
         .agg(carries_tokens_ns=pl.col("duration_ns").last())

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import polars as pl
 
 from three_walls.lib.text import in_percent
-from three_walls.step import attribution_thresholds
 from three_walls.step.find_steps import STEP, list_median_steps
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
@@ -15,6 +14,9 @@ from three_walls.step.ranks.rank_groups import PAIRWISE
 from three_walls.step.step_rows import Wait
 from three_walls.step.step_tables import Arrivals, ExposureRows, Steps, TransferRows
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES
+
+MINIMUM_BLAME_FRACTION = 0.5
+"""Of a wait: a rank is blamed for it only if it arrived last for more than this part."""
 
 LATEST_ARRIVAL = "latest arrival"
 SHORTEST_PARTICIPANT = "shortest participant"
@@ -49,7 +51,7 @@ def _find_awaited(arrivals: Arrivals) -> pl.DataFrame:
         .agg(pl.col("wait_ns").sum())
         .with_columns(fraction=pl.col("wait_ns") / pl.col("wait_ns").sum().over(STEP_AND_CLASS))
     )
-    is_most = pl.col("fraction") > attribution_thresholds.MINIMUM_BLAME_FRACTION
+    is_most = pl.col("fraction") > MINIMUM_BLAME_FRACTION
     return waits.filter(pl.col("last").is_not_null() & is_most).select(*STEP_AND_CLASS, awaited="last")
 
 

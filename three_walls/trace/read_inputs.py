@@ -12,7 +12,6 @@ from three_walls.lib.errors import InputError, NothingToAnalyzeError
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.report_warning import UNREADABLE, ReportWarning
 from three_walls.lib.threads import read_each
-from three_walls.log import log_thresholds
 from three_walls.log.training_log import ProgressJob, TrainingLog
 from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.log_settings import read_log_settings
@@ -30,6 +29,17 @@ from three_walls.trace.read_trace import Capture, Trace, read_trace
 from three_walls.trace.run_request import RunRequest
 from three_walls.trace.spans import Device, StepsToRead
 from three_walls.trace.trace_files import find_traces, find_unread
+
+COMPARED_LAYOUT_SIZES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+)
+"""Sizes of the parallel layout, which a log prints in lines of their own."""
+COMPARED_ARGUMENTS = ("num_layers", "hidden_size", "seq_length", "micro_batch_size", "global_batch_size")
+"""Config keys of the model and the batch, which a log has in Megatron-LM's arguments block. A log that states another
+value of one of these than the trace's command line is of another run."""
 
 Progress = Callable[[str], None]
 """Called with a few words when a stage begins."""
@@ -285,18 +295,16 @@ def _settings_in(log: TrainingLog | None, config_without_log: RunConfig) -> list
 def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
     """A size that differs between ``log`` and ``config``, as a sentence with both values; empty if none does.
 
-    ``config`` holds the settings of the trace and of a saved configuration. ``log_thresholds`` lists the sizes to
-    compare. A log with a different one is of another run.
+    ``config`` holds the settings of the trace and of a saved configuration. A log with another
+    one of the compared sizes is of another run.
     """
     if log.contradictions:
         return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"
     world = config.environment.get(_WORLD_SIZE)
     sizes: list[tuple[str, object, ConfigValue | None]] = [("world_size", log.layout.world_size, world)]
-    sizes += [
-        (name, getattr(log.layout, name), config.values.get(name)) for name in log_thresholds.COMPARED_LAYOUT_SIZES
-    ]
+    sizes += [(name, getattr(log.layout, name), config.values.get(name)) for name in COMPARED_LAYOUT_SIZES]
     values_of_log = [settings.values for settings in read_log_settings(log, None)]
-    for name in (*log_thresholds.COMPARED_LAYOUT_SIZES, *log_thresholds.COMPARED_ARGUMENTS):
+    for name in (*COMPARED_LAYOUT_SIZES, *COMPARED_ARGUMENTS):
         logged = next((values[name] for values in values_of_log if name in values), None)
         sizes.append((name, None if logged is None else logged.value, config.values.get(name)))
     sizes.append((BATCH_SIZE, _find_batch_size(log, config), config.values.get(BATCH_SIZE)))

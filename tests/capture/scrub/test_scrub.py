@@ -18,8 +18,7 @@ from tests.capture.scrub.conftest import SECRETS, plant
 from tests.paths import SAMPLES, is_open
 from three_walls import analyze
 from three_walls.capture.scrub import scrub_export as scrubbing
-from three_walls.capture.scrub.copying import open_new
-from three_walls.capture.scrub.scrub_export import scrub
+from three_walls.capture.scrub.scrub_export import open_new, scrub
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.report.html_report import render_html
 from three_walls.report.json_report import render_json

@@ -13,7 +13,7 @@ from three_walls import analyze
 from three_walls.report.report import Report
 from three_walls.report.sections.verdict import count_complete
 from three_walls.step import selected_steps
-from three_walls.step.ranks import attributed_steps, rank_thresholds
+from three_walls.step.ranks import attributed_steps, steps_to_read
 
 pytestmark = pytest.mark.slow
 
@@ -22,10 +22,11 @@ STEP_NS = 1_000
 
 def attribute_few(monkeypatch: pytest.MonkeyPatch, operations: int, fewest: int = 4) -> None:
     """Makes every capture of more than ``operations`` a long one, of which two stretches are attributed."""
-    monkeypatch.setattr(rank_thresholds, "MOST_ATTRIBUTED_OPERATIONS", operations)
-    monkeypatch.setattr(rank_thresholds, "FEWEST_ATTRIBUTED_STEPS", fewest)
-    monkeypatch.setattr(rank_thresholds, "ATTRIBUTED_STRETCHES", 2)
-    monkeypatch.setattr(rank_thresholds, "LONGEST_ATTRIBUTED_STEPS", 1)
+    for module in (attributed_steps, steps_to_read):
+        monkeypatch.setattr(module, "MOST_ATTRIBUTED_OPERATIONS", operations)
+    monkeypatch.setattr(attributed_steps, "FEWEST_ATTRIBUTED_STEPS", fewest)
+    monkeypatch.setattr(attributed_steps, "ATTRIBUTED_STRETCHES", 2)
+    monkeypatch.setattr(attributed_steps, "LONGEST_ATTRIBUTED_STEPS", 1)
     monkeypatch.setattr(selected_steps, "LARGEST_MARGIN", 60)
 
 

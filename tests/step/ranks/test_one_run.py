@@ -10,7 +10,7 @@ import pytest
 
 from three_walls.lib.errors import InputError
 from three_walls.step.find_steps import StepSource
-from three_walls.step.ranks.one_run import refuse_other_work
+from three_walls.step.ranks.matched_ranks import refuse_other_work
 from three_walls.step.step_tables import STEPS
 from three_walls.trace.identity import Rank
 

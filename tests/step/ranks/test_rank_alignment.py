@@ -113,7 +113,7 @@ def test_other_hosts_give_the_same_waits(tmp_path: Path, odd: dict[str, float]) 
 
 
 def test_clocks_that_cannot_be_aligned_resolve_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("three_walls.step.ranks.rank_thresholds.MINIMUM_COMMON_ENDS", 1_000)
+    monkeypatch.setattr("three_walls.step.ranks.align_clocks.MINIMUM_COMMON_ENDS", 1_000)
     report = analyze(simulate([USUAL, Behaviour(slow=1.4, host="node1")]).write(tmp_path))
     assert report.alignment is not None
     assert report.alignment.method == NOT_RESOLVABLE

@@ -16,11 +16,21 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.match_calls import MatchedCalls
 from three_walls.step.step_rows import Alignment
 from three_walls.step.step_tables import CLOCKS, Clocks, CollectiveCalls, CommonIntervals, RankIntervals
 from three_walls.trace.read_trace import Capture
+
+MINIMUM_COMMON_ENDS = 4
+"""Matched ends that two captures need before a clock is fitted. With fewer matched ends a median means nothing; hosts
+often share one or two calls per step only."""
+BETTER_CLOCK_FRACTION = 0.5
+"""A fitted clock replaces a simpler one only if it brings the 95th percentile of the residual below this share of what
+the simpler clock leaves."""
+MAXIMUM_SAME_HOST_ERROR_NS = 1_000_000
+"""Error of session clocks up to which two captures are taken to be of one host. Session clocks of one host agree to
+microseconds. A larger residual that a fit removes means that it is not one host after all: containers on different
+machines often share a host name."""
 
 SESSION_CLOCKS = "session clocks"
 FITTED = "fitted on collective ends (offset)"
@@ -99,7 +109,7 @@ def align_clocks(sources: Sequence[ClockSource], matched: MatchedCalls) -> Commo
         ends = next((tier for tier in tiers if tier.height), tiers[-1])
         by_session = _finish(session, rank_indices, ends, SESSION_CLOCKS, single=len(sources) == 1)
         # A single capture has a single clock: uneven ends in it are calls of different groups, which no fit removes.
-        plausible = by_session.error_ns <= rank_thresholds.MAXIMUM_SAME_HOST_ERROR_NS
+        plausible = by_session.error_ns <= MAXIMUM_SAME_HOST_ERROR_NS
         if rank_indices["capture_id"].n_unique() == 1 or plausible:
             return by_session
     by_ends = _fit_on_ends(tiers, rank_indices, sources[0].capture_id)
@@ -109,7 +119,7 @@ def align_clocks(sources: Sequence[ClockSource], matched: MatchedCalls) -> Commo
 
 
 def _is_clearly_better(clock: CommonClock, simpler: CommonClock) -> bool:
-    return clock.error_ns < rank_thresholds.BETTER_CLOCK_FRACTION * simpler.error_ns
+    return clock.error_ns < BETTER_CLOCK_FRACTION * simpler.error_ns
 
 
 def _fit_on_ends(tiers: Sequence[pl.DataFrame], rank_indices: pl.DataFrame, reference: int) -> CommonClock:
@@ -186,7 +196,7 @@ def _clock_per_capture(differences: pl.DataFrame, *, with_drift: bool) -> pl.Dat
             ends=pl.len(),
         )
     )
-    minimum_ends = rank_thresholds.MINIMUM_COMMON_ENDS
+    minimum_ends = MINIMUM_COMMON_ENDS
     drift = pl.when(pl.lit(with_drift) & (pl.col("run") > 0)).then(pl.col("rise") / pl.col("run")).otherwise(0.0)
     level = pl.col("difference_ns") - pl.col("drift") * (pl.col("end_ns") - pl.col("pivot_ns"))
     return (

@@ -15,12 +15,25 @@ import polars as pl
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION
-from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.selected_steps import select_steps
 from three_walls.step.step_tables import StepKeys, Steps
 from three_walls.trace.schemas import Int64Array
 from three_walls.trace.spans import StepsToRead
+
+MOST_ATTRIBUTED_OPERATIONS = 800_000
+"""Operations of all ranks up to which all steps are attributed; of more, steps with about as many. Attributing an
+operation takes about 4 us. So many take three seconds, and are 150 steps of a small model whose host launches 5,250
+operations per step: their median is known ten times better than the steps vary."""
+FEWEST_ATTRIBUTED_STEPS = 24
+"""Steps that are attributed however many operations they have. However large steps are, their median is then known four
+times better than they vary; and few captures are longer."""
+ATTRIBUTED_STRETCHES = 8
+"""Stretches of consecutive steps that these are. Clocks, memory and routing drift in the course of minutes, so the
+steps are taken from all over the capture. Each stretch also needs the operations next to it."""
+LONGEST_ATTRIBUTED_STEPS = 4
+"""The longest steps, which are attributed besides. An outlier has a cause of its own (a checkpoint, garbage
+collection), which the others do not show."""
 
 LEFT_OUT = "left out of a long capture"
 """Begins the reason of a step that is dropped although conclusions could rest on it."""
@@ -66,8 +79,8 @@ def leave_out(steps: Steps, are_attributed: pl.Expr, all_count: int, attributed_
     """``steps`` with only those kept that are attributed: ``attributed_count`` of ``all_count``."""
     reason = (
         f"{LEFT_OUT}: of {all_count:,} steps {attributed_count} are attributed, "
-        f"in {rank_thresholds.ATTRIBUTED_STRETCHES} stretches from all over the capture, "
-        f"and the {rank_thresholds.LONGEST_ATTRIBUTED_STEPS} longest"
+        f"in {ATTRIBUTED_STRETCHES} stretches from all over the capture, "
+        f"and the {LONGEST_ATTRIBUTED_STEPS} longest"
     )
     is_left_out = pl.col("kept") & ~are_attributed
     return steps.with_columns(
@@ -77,11 +90,11 @@ def leave_out(steps: Steps, are_attributed: pl.Expr, all_count: int, attributed_
 
 def choose_numbers(steps: Steps, operations: int) -> frozenset[int] | None:
     """Numbers of the steps that are attributed of ``steps`` with so many ``operations``; None: all are."""
-    if operations <= rank_thresholds.MOST_ATTRIBUTED_OPERATIONS:
+    if operations <= MOST_ATTRIBUTED_OPERATIONS:
         return None
     common = _list_common(steps)
     per_step = max(1, operations // steps["step"].n_unique())
-    count = max(rank_thresholds.FEWEST_ATTRIBUTED_STEPS, rank_thresholds.MOST_ATTRIBUTED_OPERATIONS // per_step)
+    count = max(FEWEST_ATTRIBUTED_STEPS, MOST_ATTRIBUTED_OPERATIONS // per_step)
     if 2 * count >= common.height:  # leaving out fewer than half saves little
         return None
     return frozenset(common["step"].gather(_choose_places(common["longest_ns"].to_numpy(), count)).to_list())
@@ -116,10 +129,10 @@ def _choose_places(length_ns: Int64Array, count: int) -> Int64Array:
 
     The stretches of equal length and distance whose median is nearest to that of all.
     """
-    of_stretch = np.arange(count // rank_thresholds.ATTRIBUTED_STRETCHES)
+    of_stretch = np.arange(count // ATTRIBUTED_STRETCHES)
     last = len(length_ns) - len(of_stretch)
-    begins = np.linspace(0, last, rank_thresholds.ATTRIBUTED_STRETCHES).round().astype(np.int64)
-    longest = np.argsort(-length_ns, kind="stable")[: rank_thresholds.LONGEST_ATTRIBUTED_STEPS]
+    begins = np.linspace(0, last, ATTRIBUTED_STRETCHES).round().astype(np.int64)
+    longest = np.argsort(-length_ns, kind="stable")[:LONGEST_ATTRIBUTED_STEPS]
     room = max(0, int(begins[1]) - len(of_stretch)) // 2
     median_ns = np.median(length_ns)
 

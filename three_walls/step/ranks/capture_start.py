@@ -15,14 +15,26 @@ import polars as pl
 
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.text import in_ms
-from three_walls.step import timeline_thresholds
 from three_walls.step.find_steps import COUNTED_SOURCES, STEP
 from three_walls.step.intervals import DURATION
-from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import ClockSource, CommonClock
 from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import Arrivals, RankIntervals, StepKeys, Steps
 from three_walls.trace.schemas import Int64Array
+
+MINIMUM_COMMON_STEPS = 2
+"""Step ends that two captures must have in common before their steps are numbered alike. With fewer step ends in common
+a coincidence proves nothing."""
+SAME_STEP_FRACTION = 0.1
+"""Of the step: ends within this distance are of the same step. Ranks finish a step within this share of its length,
+because before the update all wait for the gradient norm."""
+DIFFERENT_STEP_FRACTION = 0.5
+"""Of the step: ends further apart are of different steps."""
+
+MINIMUM_START_SKEW_FRACTION = 0.1
+"""Of the step: captures that start further apart than this affect the first captured steps. If profilers start a tenth
+of a step apart, the first captured collectives wait for the last profiler; less than that is ordinary skew of the
+ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +77,20 @@ def _find_shift(ends_ns: list[int], first_ends_ns: list[int]) -> int:
     Only those shifts are compared at which most steps end together. They are counted for all shifts at once: comparing
     at each of them takes time with the square of the number of steps.
     """
-    shifts = len(first_ends_ns) - rank_thresholds.MINIMUM_COMMON_STEPS + 1
-    if len(ends_ns) < rank_thresholds.MINIMUM_COMMON_STEPS or shifts < 2:
+    shifts = len(first_ends_ns) - MINIMUM_COMMON_STEPS + 1
+    if len(ends_ns) < MINIMUM_COMMON_STEPS or shifts < 2:
         return 0
     ends, first_ends = np.array(ends_ns, dtype=np.int64), np.array(first_ends_ns, dtype=np.int64)
     lengths = np.sort(np.diff(first_ends))
     step_ns = int(lengths[len(lengths) // 2])
-    same_ns = int(rank_thresholds.SAME_STEP_FRACTION * step_ns)
+    same_ns = int(SAME_STEP_FRACTION * step_ns)
     places = np.arange(len(ends))
     begins = np.clip(np.searchsorted(first_ends, ends - same_ns, "left") - places, 0, shifts)
     untils = np.clip(np.searchsorted(first_ends, ends + same_ns, "right") - places, 0, shifts)
     together = np.cumsum(np.bincount(begins, minlength=shifts + 1) - np.bincount(untils, minlength=shifts + 1))[:shifts]
     compared = np.minimum(len(ends), len(first_ends) - np.arange(shifts))
     candidates = np.flatnonzero(together > compared // 2).tolist()
-    is_elsewhere = _median_distance(ends, first_ends) > rank_thresholds.DIFFERENT_STEP_FRACTION * step_ns
+    is_elsewhere = _median_distance(ends, first_ends) > DIFFERENT_STEP_FRACTION * step_ns
     if not candidates or not is_elsewhere:
         return 0
     return min(candidates, key=lambda shift: _median_distance(ends, first_ends[shift:]))
@@ -106,7 +118,7 @@ def find_capture_start_skew(
     skew_ns = int(last_begin) - int(first_begin)
     step_ns = steps.filter("kept").select(ns=DURATION)["ns"].median()
     is_small = not isinstance(step_ns, int | float) or skew_ns <= max(
-        timeline_thresholds.MINIMUM_START_SKEW_FRACTION * step_ns, clock.error_ns
+        MINIMUM_START_SKEW_FRACTION * step_ns, clock.error_ns
     )
     # The first step of the last capture begins with that capture, up to the error of the clocks, and is not distorted.
     began_before = pl.col("common_start_ns") + clock.error_ns < last_begin

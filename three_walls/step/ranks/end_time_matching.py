@@ -21,10 +21,20 @@ from heapq import heapify, heappop, heappush
 
 import polars as pl
 
-from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import SIMULTANEOUS, CommonClock
 from three_walls.step.ranks.match_calls import MatchedCalls
 from three_walls.step.step_tables import CommunicationCalls
+
+MAXIMUM_END_SPREAD_NS = 100_000
+"""Calls that end further apart are not matched as one collective. Members of one NCCL collective end within 0.06 ms of
+each other (measured on NVLink: all-reduce and all-gather 0.002 ms, reduce-scatter of 17 ms 0.057 ms)."""
+MAXIMUM_EVEN_END_SPREAD_NS = 10_000
+"""The same for all-reduce and all-gather, whose members end closer together: five times what they show over NVLink.
+Concurrent calls of two groups end tens of microseconds apart; with the wider spread they would be matched as one call
+of both groups."""
+MAXIMUM_EVEN_END_SPREAD_FRACTION = 0.005
+"""Of the shortest call: what a long transfer may add to :data:`MAXIMUM_EVEN_END_SPREAD_NS`, because it ends less evenly
+(0.057 of 17 ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +104,9 @@ def match_by_end_time(matched: MatchedCalls, groups: Sequence[frozenset[int]], c
 
 
 def _allowed_spread(clock: CommonClock) -> _Spread:
-    widest_ns = rank_thresholds.MAXIMUM_END_SPREAD_NS
-    even_ns = max(rank_thresholds.MAXIMUM_EVEN_END_SPREAD_NS, 0 if clock.is_exact else clock.error_ns)
-    return _Spread(min(even_ns, widest_ns), rank_thresholds.MAXIMUM_EVEN_END_SPREAD_FRACTION, widest_ns)
+    widest_ns = MAXIMUM_END_SPREAD_NS
+    even_ns = max(MAXIMUM_EVEN_END_SPREAD_NS, 0 if clock.is_exact else clock.error_ns)
+    return _Spread(min(even_ns, widest_ns), MAXIMUM_EVEN_END_SPREAD_FRACTION, widest_ns)
 
 
 def _find_collectives(

@@ -8,8 +8,8 @@ the list of what is worked out, in order:
 - ``match_calls.py``: calls matched by their order; ``pipeline_pairs.py``: pipeline exchanges matched by the schedule.
 - ``align_clocks.py``: the clocks of the ranks aligned.
 - ``end_time_matching.py``: calls that order could not match, matched by when they end.
-- ``one_run.py``: ranks of two runs refused, by what their steps hold.
 - ``measure_arrivals``, here: the part of each call that is waiting for peers.
+- ``refuse_other_work``, here: ranks of two runs refused, by what their steps hold.
 
 A call transfers data from the moment its last member arrives (the start of its kernel there) to its end; until then the
 kernels of the other members wait. So per call and rank wait = latest arrival - own arrival, and transfer = own end -
@@ -20,27 +20,40 @@ arrive was not captured, and too low for an all-to-all whose shortest participan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from three_walls.lib.report_warning import ReportWarning
+from three_walls.lib.text import in_ms
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
-from three_walls.step.intervals import DURATION
-from three_walls.step.ranks import rank_thresholds
+from three_walls.step.intervals import DURATION, find_window
 from three_walls.step.ranks.align_clocks import CommonClock, align_clocks, list_clock_sources
 from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
-from three_walls.step.ranks.end_time_matching import match_by_end_time
+from three_walls.step.ranks.end_time_matching import MAXIMUM_END_SPREAD_NS, match_by_end_time
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS, MatchedCalls, RankOutline, match_calls, outline_ranks
-from three_walls.step.ranks.one_run import refuse_other_work
 from three_walls.step.ranks.pipeline_pairs import pair_by_order, pair_by_time
 from three_walls.step.ranks.rank_groups import Pipeline, captures_everyone, find_members, find_pipeline, list_groups
-from three_walls.step.step_tables import Arrivals, ClassSplits, StepKeys, Steps
+from three_walls.step.step_rows import StepSource
+from three_walls.step.step_tables import Arrivals, ClassSplits, Operations, StepKeys, Steps
+from three_walls.tables.buckets import TOKEN_EXCHANGES
 from three_walls.trace.identity import Rank
+from three_walls.trace.read_inputs import of_two_runs
 from three_walls.trace.read_trace import Capture
+
+MAXIMUM_STEP_RATIO = 1.25
+"""The shortest kept step of a rank to the longest of another one, beyond which they are of two runs. The medians of
+ranks of one run differ by 1.3 percent at most (28 runs), and host-bound steps of one rank by 15."""
+MAXIMUM_LOST_FRACTION = 0.03
+"""Of a kind of operations: by how many a rank may have more than another one of its run. One layer of 32 makes as many;
+a capture that drops one event in 200 lost two of 96 token exchanges in each step."""
+MINIMUM_RESOLVED_FRACTION = 0.9
+"""Of a class's time: the part whose calls have to match before the class is split into wait and transfer. A few calls
+of a class can run on another communicator than the rest. With more than a tenth of its time in calls that do not match,
+splitting the whole class would be a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +153,7 @@ def measure_arrivals(matched: MatchedCalls, clock: CommonClock) -> Arrivals:
     )
     # No member leaves a collective before the last has arrived. Where the class can run in several groups, calls of
     # different groups may have been matched: only leaving together shows that they are the same collective.
-    maximum_spread_ns = rank_thresholds.MAXIMUM_END_SPREAD_NS
+    maximum_spread_ns = MAXIMUM_END_SPREAD_NS
     overlaps = pl.col("first_end_ns") + min(clock.error_ns, maximum_spread_ns) >= pl.col("latest_ns")
     leave_together = pl.col("end_spread_ns") <= maximum_spread_ns
     fits = overlaps & (pl.col("sure") | leave_together)
@@ -173,7 +186,7 @@ def split_classes(matched: MatchedCalls, arrivals: Arrivals) -> ClassSplits:
         size=pl.col("size").first(),
         complete=pl.col("complete").first(),
     )
-    enough = rank_thresholds.MINIMUM_RESOLVED_FRACTION * pl.col("total_ns")
+    enough = MINIMUM_RESOLVED_FRACTION * pl.col("total_ns")
     return (
         total.join(split, on=STEP_AND_CLASS, how="left")
         .with_columns(pl.col("matched_ns", "resolved_ns").fill_null(0))
@@ -184,3 +197,78 @@ def split_classes(matched: MatchedCalls, arrivals: Arrivals) -> ClassSplits:
         .drop("matched_ns")
         .sort(STEP_AND_CLASS)
     )
+
+
+_KINDS = {
+    "attention": "attention kernels",
+    "attention_unfused": "kernels of unfused attention",
+    **dict.fromkeys(TOKEN_EXCHANGES, "token exchanges"),
+    "quantize": "casts to FP8",
+}
+"""Categories of which all ranks without a pipeline run equally many operations in each step, with words for them."""
+_UNEVEN = _KINDS["quantize"]
+"""Of these all ranks run some, or none does: how many depends on the weights that a rank updates."""
+
+
+def refuse_other_work(
+    operations: Operations, steps: Steps, sources: Mapping[int, StepSource], ranks: Sequence[Rank], *, has_stages: bool
+) -> None:
+    """Raises InputError where the kept ``steps`` of two of the ``ranks`` cannot be of one run.
+
+    All ranks wait for each other in every step, so their steps take equally long. Without a pipeline all run the same
+    layers, too. Ranks of pipeline stages differ by design, and a capture that began late or ended early has other
+    steps.
+
+    ``sources``: see Timeline. ``has_stages``: whether the run is known to have pipeline stages.
+    """
+    name_of = {rank.rank_index: rank.input_name for rank in ranks}
+    kept = steps.filter("kept").filter(pl.len().over("rank_index") > 1)  # a single one may be distorted or cut off
+    unlike = [*_list_other_lengths(kept, sources)]
+    if not has_stages and operations.filter(pl.col("category") == "pipeline_p2p").is_empty():
+        unlike += _list_other_numbers(operations, kept)
+    for first, other, difference in unlike[:1]:
+        raise of_two_runs(f"{name_of[first]} and {name_of[other]}", difference)
+
+
+def _list_other_lengths(kept: Steps, sources: Mapping[int, StepSource]) -> Iterator[tuple[int, int, str]]:
+    """Two ranks of which every step of one is longer than any of the other, if there are such, and both lengths."""
+    lengths = kept.group_by("rank_index").agg(shortest=DURATION.min(), longest=DURATION.max())
+    source = pl.col("rank_index").replace_strict(dict(sources), default=None, return_dtype=pl.String)
+    by_source = lengths.with_columns(source=source).sort("source", "rank_index")
+    for _, alike in by_source.group_by("source", maintain_order=True):
+        quick = alike.sort("longest", maintain_order=True).row(0, named=True)
+        slow = alike.sort("shortest", maintain_order=True).row(-1, named=True)
+        if slow["shortest"] > MAXIMUM_STEP_RATIO * quick["longest"]:
+            stated = f"{in_ms(quick['longest'])} in the first and {in_ms(slow['shortest'])} in the second"
+            yield quick["rank_index"], slow["rank_index"], f"a step takes {stated}"
+
+
+def _list_other_numbers(operations: Operations, kept: Steps) -> Iterator[tuple[int, int, str]]:
+    """Two ranks whose steps hold unlike numbers of operations of a kind, if there are such, and both numbers.
+
+    Steps of one rank that differ among themselves prove nothing, nor do few operations: a capture may lose events.
+    """
+    of_kinds = operations.filter(pl.col("category").is_in(list(_KINDS))).select(
+        "rank_index", "start_ns", "end_ns", "category"
+    )
+    kind = pl.col("category").cast(pl.String).replace_strict(_KINDS, return_dtype=pl.String)
+    counts = (
+        of_kinds.select("rank_index", kept["step"].gather(find_window(of_kinds, kept, ["rank_index"])), kind=kind)
+        .drop_nulls("step")
+        .group_by(*STEP, "kind")
+        .agg(count=pl.len().cast(pl.Int64))
+    )
+    in_steps = (
+        kept.select(STEP)
+        .join(counts.select("kind").unique(), how="cross")
+        .join(counts, on=[*STEP, "kind"], how="left")
+        .with_columns(pl.col("count").fill_null(0))
+    )
+    of_ranks = in_steps.group_by("rank_index", "kind").agg(pl.col("count").first(), numbers=pl.col("count").n_unique())
+    steady = of_ranks.filter(pl.col("numbers") == 1).sort("kind", "rank_index")
+    for (name,), of_kind in steady.group_by("kind", maintain_order=True):
+        (first, count), *others = of_kind.select("rank_index", "count").iter_rows()
+        for other, other_count in others:
+            is_other = abs(other_count - count) > MAXIMUM_LOST_FRACTION * max(count, other_count)
+            if is_other and (name != _UNEVEN or not other_count or not count):
+                yield first, other, f"a step has {count:,} {name} in the first and {other_count:,} in the second"

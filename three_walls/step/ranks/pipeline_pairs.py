@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import CommonClock
+from three_walls.step.ranks.end_time_matching import MAXIMUM_END_SPREAD_NS
 from three_walls.step.ranks.match_calls import MatchedCalls
 from three_walls.step.ranks.rank_groups import Pipeline
 from three_walls.step.step_tables import CommunicationCalls
@@ -143,7 +143,7 @@ def _nearest(ends: pl.DataFrame, towards: int) -> pl.DataFrame:
             on="common_end_ns",
             by=["step", "lane", "stage"],
             strategy="nearest",
-            tolerance=rank_thresholds.MAXIMUM_END_SPREAD_NS,
+            tolerance=MAXIMUM_END_SPREAD_NS,
             check_sortedness=False,
         )
         .drop_nulls("found")

@@ -28,9 +28,8 @@ from three_walls.step.find_steps import (
     list_marked_steps,
     list_optimizer_steps,
 )
-from three_walls.step.ranks import rank_thresholds
 from three_walls.step.ranks.align_clocks import ClockSource, align_clocks
-from three_walls.step.ranks.attributed_steps import choose_numbers
+from three_walls.step.ranks.attributed_steps import MOST_ATTRIBUTED_OPERATIONS, choose_numbers
 from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.step.ranks.match_calls import MatchedCalls, RankOutline, outline_ranks
 from three_walls.step.step_rows import StepSource
@@ -188,7 +187,7 @@ def choose_steps_to_read(
     operations = sum(filter(None, counts.values()))
     # As in choose_steps, leaving out fewer than half saves little. A survey attributes every step that it reads.
     least = 2 if captures_count == len(paths) else 1
-    if operations <= least * rank_thresholds.MOST_ATTRIBUTED_OPERATIONS:
+    if operations <= least * MOST_ATTRIBUTED_OPERATIONS:
         return {}
     progress("choosing the steps to read")
     try:

@@ -21,7 +21,6 @@ import polars as pl
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.threads import read_each
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
-from three_walls.step import attribution_thresholds
 from three_walls.step.build_timeline import Timeline, build_timeline, wanted_ranges
 from three_walls.step.find_steps import NUMBERED_IN_ORDER, STEP
 from three_walls.step.intervals import merge_overlapping
@@ -36,7 +35,7 @@ from three_walls.step.ownership import (
 from three_walls.step.ranks.attributed_steps import UnreadStepError, check_are_kept, leave_out
 from three_walls.step.ranks.match_calls import RankOutline
 from three_walls.step.ranks.steps_to_read import outline_run, take_sampled
-from three_walls.step.slow_ranks import PacedCalls, list_paced_calls, measure_step_spreads
+from three_walls.step.slow_ranks import MINIMUM_REPEATED_KERNEL_NS, PacedCalls, list_paced_calls, measure_step_spreads
 from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import BudgetRows, ExposureRows, StepIntervals, Steps, StepSpreads, StepTimes
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
@@ -293,7 +292,7 @@ def _drop_others(steps: Steps, to_read: Mapping[int, StepsToRead], sample: Sampl
 def _condense(paced: PacedCalls) -> PacedCalls:
     """The calls of a kernel and grid as one row, without kernels whose median cannot be long enough to compare."""
     kernel = [name for name in paced.calls.columns if name not in ("step", "ns")]
-    least_ns = attribution_thresholds.MINIMUM_REPEATED_KERNEL_NS
+    least_ns = MINIMUM_REPEATED_KERNEL_NS
     # A name is hundreds of characters long, and all ranks have the same.
     long = paced.calls.filter(pl.col("ns").max().over(kernel) >= least_ns).cast({"kernel": pl.Categorical})
     return PacedCalls(long.group_by([*kernel, "step"], maintain_order=True).agg("ns"), paced.compute)
