@@ -59,7 +59,7 @@ from three_walls.facts.summarize_step import budget, shown_waits, step_summary, 
 from three_walls.lib.declare import Artifacts
 from three_walls.lib.errors import InputError
 from three_walls.lib.load_documents import load_table
-from three_walls.lib.units import NS_PER_S
+from three_walls.lib.measurement import NS_PER_S
 from three_walls.lib.version import VERSION
 from three_walls.replay.replay_steps import critical_path, predictor, synchronizations
 from three_walls.report.check_report import check_report

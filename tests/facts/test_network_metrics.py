@@ -9,7 +9,7 @@ from trace_builder import ADAM, ALL_GATHER, GEMM, TraceBuilder
 
 from three_walls import analyze
 from three_walls.lib.fact import FactSheet
-from three_walls.trace.nic_samples import read_nic_samples
+from three_walls.trace.hardware_samples import read_nic_samples
 
 pytestmark = pytest.mark.slow
 

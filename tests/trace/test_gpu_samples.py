@@ -10,7 +10,7 @@ from trace_builder import GEMM, TraceBuilder
 
 from tests.paths import REPOSITORY
 from three_walls.tables.gpu_metrics import gpu_counters
-from three_walls.trace.gpu_samples import read_gpu_samples
+from three_walls.trace.hardware_samples import read_gpu_samples
 from three_walls.trace.schemas import GPU_SAMPLES
 
 SM, TENSOR = "SMs Active [Throughput %]", "Tensor Active [Throughput %]"

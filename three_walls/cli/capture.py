@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import click
 
+from three_walls.capture.attach.attach_settings import find_framework
 from three_walls.capture.capture_commands import (
     LAUNCHERS,
     TORCHRUN,
@@ -21,8 +22,6 @@ from three_walls.capture.capture_commands import (
 from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
 from three_walls.cli.options import gpu_metrics_option
 from three_walls.lib.errors import UsageError
-from three_walls.megatron.settings.launchers import find_program
-from three_walls.megatron.settings.option_words import find_dialect
 
 _DEFAULT_RANKS = 8
 """So many ranks are profiled where --ranks is not given: an expert-parallel group within a host."""
@@ -44,10 +43,8 @@ def capture_command(
     framework: str | None,
     steps: str | None,
     ranks: str | None,
-    graphs: bool,
-    memory: bool,
-    gpu_metrics: bool,
     command: tuple[str, ...],
+    **recorded: bool,
 ) -> None:
     """Print the commands that capture a run well, with reasons; nothing is run.
 
@@ -66,10 +63,8 @@ def capture_command(
         first_step=first,
         end_step=end,
         ranks=first_ranks(count_ranks(command)) if ranks is None else read_ranks(ranks),
-        graphs=graphs,
-        memory=memory,
-        gpu_metrics=gpu_metrics,
         command=command,
+        **recorded,
     )
     click.echo(format_recipe(make_recipe(request)), nl=False)
 
@@ -82,13 +77,13 @@ def first_ranks(world: int | None) -> tuple[int, ...]:
 def _find_framework(command: tuple[str, ...]) -> str:
     if not command:
         return BRIDGE
-    dialect = find_dialect(find_program(command))
-    if dialect == "unknown":
+    framework = find_framework(command)
+    if framework is None:
         raise UsageError(
             "expected a command of Megatron-Bridge or Megatron-LM, found neither's settings in it; "
             f"state which: --framework {BRIDGE} or --framework {MEGATRON_LM}"
         )
-    return MEGATRON_LM if dialect == "megatron_lm" else BRIDGE
+    return framework
 
 
 def format_recipe(steps: Iterable[CaptureStep]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -51,13 +51,8 @@ Page = Annotated[int, Field(ge=1, description="Of a long text")]
 Settings = Annotated[list[str], Field(description="KEY=VALUE each, by Megatron Core name or Bridge path")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stamp:
-    """A file as it was when it was read."""
-
-    path: Path
-    size: int
-    changed_ns: int
+_Stamp = tuple[Path, int, int]
+"""A file as it was when it was read: path, size and time of its last change in ns."""
 
 
 class Tools:
@@ -108,7 +103,7 @@ class Tools:
             raise UsageError("traces: expected at least one path, found none")
         run = self._keep(add_beside(request))
         report = self._runs[run][1]
-        sizes = ", ".join(f"{section.name} {_count_pages(_write(section))}" for section in make_sections(report))
+        sizes = ", ".join(f"{section.name} {len(_split(_write(section)))}" for section in make_sections(report))
         screen = render(report, "text").rpartition("--full")[0].rstrip()
         return f"Run {run}.\n{screen}\n\nSections of {run}, with their pages: {sizes}"
 
@@ -273,15 +268,11 @@ def _stamp(paths: Iterable[Path]) -> Iterable[_Stamp]:
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else (path,):
             state = file.stat()
-            yield _Stamp(file, state.st_size, state.st_mtime_ns)
+            yield file, state.st_size, state.st_mtime_ns
 
 
 def _write(section: Section) -> str:
     return write_markdown([section])
-
-
-def _count_pages(text: str) -> int:
-    return len(_split(text))
 
 
 def _page(text: str, page: int = 1) -> str:

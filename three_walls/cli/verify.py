@@ -34,8 +34,10 @@ _RUN_CONFIG = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
 @click.command("verify")
 @click.argument("what", nargs=-1, required=True)
 @click.option("--recipe", metavar="NAME", help="Recipe function that the overrides are for.")
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="run_config.yaml of the run.")
-@click.option("--bridge-version", metavar="X.Y.Z", help="Megatron-Bridge release to check against.")
+@click.option(
+    "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="run_config.yaml of the run."
+)
+@click.option("--bridge-version", "release", metavar="X.Y.Z", help="Megatron-Bridge release to check against.")
 @click.option("--python", default=sys.executable, help="Interpreter that has Megatron-Bridge.  [default: this one]")
 @click.option("--gpu", "gpu_name", metavar="NAME", help="GPU of the run, as in 'NVIDIA B200'.  [default: an H100]")
 @click.option("--transformer-engine", metavar="X.Y", help="Release of Transformer Engine of the run.")
@@ -46,18 +48,7 @@ _RUN_CONFIG = "Megatron-Bridge's configuration as YAML (run_config.yaml)"
     help="Folder of <owner>/<model>/config.json to read model shapes from, instead of the model hub.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/verify.md states its fields.")
-def verify_command(
-    what: tuple[str, ...],
-    recipe: str | None,
-    config: Path | None,
-    bridge_version: str | None,
-    python: str,
-    gpu_name: str | None,
-    transformer_engine: str | None,
-    world_size: int | None,
-    models: Path | None,
-    as_json: bool,
-) -> None:
+def verify_command(what: tuple[str, ...], as_json: bool, **target: Any) -> None:
     """Check that overrides apply and that the run they make is valid.
 
     WHAT is an overrides.txt, or any file with Hydra overrides or with the command that starts the run; a
@@ -76,18 +67,7 @@ def verify_command(
       0  no override fails (a WARNING states where too little of the run is known to compare much)
       1  an override fails            2  usage                        3  an input cannot be read
     """
-    target = Target(
-        recipe=recipe,
-        config_file=config,
-        config=None,
-        release=bridge_version,
-        python=python,
-        gpu_name=gpu_name,
-        transformer_engine=transformer_engine,
-        world_size=world_size,
-        models=models,
-    )
-    verification = verify_given(what, target)
+    verification = verify_given(what, Target(config=None, **target))
     if as_json:
         click.echo(escape_in_json(json.dumps(verification.document, indent=2, ensure_ascii=False)))
     else:

@@ -14,7 +14,7 @@ from three_walls.export.lanes import MeasuredStep
 from three_walls.export.step_detail_rows import KernelPlace, KernelRow
 from three_walls.facts.gemm_shapes import LaunchedGemms
 from three_walls.lib.declare import artifact
-from three_walls.lib.units import NS_PER_S
+from three_walls.lib.measurement import NS_PER_S
 from three_walls.megatron.count_flops import precision_of
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import LONGEST_SHOWN_NAME, Operators, generalize, is_place

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from three_walls.facts.fact_rows import Efficiency, MoePart
 from three_walls.facts.run_layout import UNKNOWN_GPU
 from three_walls.lib.declare import artifact, fact
-from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
-from three_walls.lib.units import NS_PER_S
+from three_walls.lib.measurement import NS_PER_S, Measurement, known, known_or_missing, missing
 from three_walls.megatron.activations import is_attention_unfused
 from three_walls.megatron.count_flops import STEP_PER_FORWARD, ForwardFlops, count_forward, precision_of
 from three_walls.megatron.model_shape import ModelShape

@@ -15,8 +15,7 @@ import polars as pl
 from three_walls.facts.fact_rows import GemmShape
 from three_walls.facts.token_balance import EXPERT_INPUT, EXPERT_OUTPUT, ExpertPass, find_expert_passes
 from three_walls.lib.declare import artifact, fact
-from three_walls.lib.measurement import Measurement, known, missing
-from three_walls.lib.units import NS_PER_S
+from three_walls.lib.measurement import NS_PER_S, Measurement, known, missing
 from three_walls.megatron.count_flops import precision_of
 from three_walls.megatron.model_shape import ModelShape
 from three_walls.megatron.parallel_layout import CompleteLayout

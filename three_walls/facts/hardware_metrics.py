@@ -1,4 +1,4 @@
-"""What the hardware counters of the GPU show of the step, where they were sampled (``trace/gpu_samples.py``).
+"""What hardware counters of the GPU and of network adapters show of the step (``trace/hardware_samples.py``).
 
 A sample covers many kernels or a part of one. In the tables its values count for what owns the time that it covers, so
 averages weighted by that time sum exactly: buckets to the step, and modules of layers too. Facts about a part of the
@@ -14,10 +14,11 @@ import polars as pl
 
 from three_walls.facts.fact_rows import HardwareUse
 from three_walls.facts.overlap_slowdown import GEMM_KIND
+from three_walls.facts.run_layout import UNKNOWN_GPU
 from three_walls.layers.labels import LabelledOperations
 from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
-from three_walls.step.intervals import DURATION, intersect, sweep
+from three_walls.step.intervals import DURATION, intersect, merge_overlapping, sweep
 from three_walls.step.ownership import OWNER, ConservationError
 from three_walls.step.step_tables import Intervals, Operations
 from three_walls.step.step_view import StepView
@@ -31,8 +32,8 @@ from three_walls.tables.buckets import (
 from three_walls.tables.gpu_metrics import gpu_counters
 from three_walls.tables.model_parts import MODULES
 from three_walls.trace.capabilities import YES
-from three_walls.trace.gpu_samples import read_gpu_samples
-from three_walls.trace.schemas import GPU_SAMPLES, GpuSamples
+from three_walls.trace.hardware_samples import read_gpu_samples, read_nic_samples
+from three_walls.trace.schemas import GPU_SAMPLES, GpuSamples, NicSamples
 
 MINIMUM_OWN_SAMPLES_FRACTION = 0.5
 """Of the time of a part of the step: with less of it in samples of hardware counters that lie wholly within that part,
@@ -363,3 +364,51 @@ def overlapped_gemm_tensor_ratio(
             "no sample of tensor pipes lies within calls of a GEMM that ran both alone and beside communication"
         )
     return known(beside / alone)
+
+
+_PORT = ["adapter", "port"]
+
+
+@artifact
+def nic_samples(step: StepView) -> Measurement[NicSamples]:
+    """The samples of the adapters of the rank's host that overlap the step. Reads the trace file again."""
+    state = step.trace.capabilities["nic_metrics"]
+    if state != YES:
+        return missing(state)
+    samples = read_nic_samples(step.trace.path, *step.window)
+    return known(samples) if samples.height else missing("no rate of bytes that a network adapter sent was sampled")
+
+
+@fact("bytes_per_s", "the network traffic of exposed communication")
+def exposed_network_send_bytes_per_s(step: StepView, nic_samples: NicSamples) -> Measurement[float]:
+    """Bytes per second that all network adapters of the rank's host send together while communication of this rank is
+    exposed, from sampled counters. Time in which it waits for peers counts too.
+
+    Not the same as: The traffic of this rank: that of other ranks of the host, and of storage, counts too.
+    """
+    communicates = OWNER.is_in(list(COMMUNICATION_CATEGORIES))
+    exposed = merge_overlapping(step.slices.filter(communicates), ["rank_index"])
+    samples = nic_samples.with_columns(rank_index=pl.lit(step.rank_index, dtype=pl.Int64), length_ns=DURATION)
+    pieces = intersect(samples, exposed, ["rank_index"]).with_columns(ns=DURATION)
+    ns, is_own = pl.col("ns"), pl.col("ns") == pl.col("length_ns")
+    own, own_fraction = pieces.filter(is_own), pieces.select(ns.filter(is_own).sum() / ns.sum()).item()
+    if not own.height or own_fraction < MINIMUM_OWN_SAMPLES_FRACTION:
+        return missing(
+            "the network adapters were sampled too rarely: hardly a sample covers exposed communication alone"
+        )
+    of_port = own.group_by(_PORT).agg(rate=(pl.col("send_bytes_per_s") * ns).sum() / ns.sum())
+    return known(float(of_port["rate"].sum()))
+
+
+@fact("fraction", "the network load of exposed communication", whole="what the host's network adapters carry")
+def exposed_network_send_fraction(step: StepView, exposed_network_send_bytes_per_s: float) -> Measurement[float]:
+    """Fraction of the bandwidth of the network adapters of the rank's host in one direction that they send while
+    communication of this rank is exposed: one adapter for each of the host's ranks, as in the vendor's own servers."""
+    gpu, ranks = step.gpu, step.run.layout.ranks_per_node
+    if gpu is None:
+        return missing(UNKNOWN_GPU)
+    if gpu.nic_bytes_per_s_one_way is None:
+        return missing(f"the network of a {gpu.family} server is not in tables/hardware.yaml")
+    if not ranks:
+        return missing("the number of ranks of a host was not recorded")
+    return known(exposed_network_send_bytes_per_s / (gpu.nic_bytes_per_s_one_way * ranks))

@@ -6,8 +6,7 @@ import polars as pl
 
 from three_walls.facts.fact_rows import CopyBandwidth
 from three_walls.lib.declare import artifact, fact
-from three_walls.lib.measurement import Measurement, known_or_missing
-from three_walls.lib.units import NS_PER_S
+from three_walls.lib.measurement import NS_PER_S, Measurement, known_or_missing
 from three_walls.step.intervals import DURATION
 from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import HOST_COPIES

@@ -18,10 +18,9 @@ from three_walls.facts.moe_ledger import MoeLedger
 from three_walls.facts.weight_updates import MINIMUM_OUTLIER_EXCESS_FRACTION
 from three_walls.lib import limits
 from three_walls.lib.declare import artifact
-from three_walls.lib.measurement import Measurement
+from three_walls.lib.measurement import NS_PER_S, Measurement
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.lib.text import capitalize, format_gib, format_setting, in_ms, in_percent, shorten, write_times
-from three_walls.lib.units import NS_PER_S
 from three_walls.log.steady_steps import CAPTURED_STEP_TOLERANCE_FRACTION
 from three_walls.log.training_log import TrainingLog
 from three_walls.megatron.parallel_layout import find_contradictions

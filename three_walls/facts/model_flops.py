@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from three_walls.facts.run_layout import UNKNOWN_GPU
 from three_walls.lib.declare import artifact, fact
-from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, known_or_missing, missing, unstated
-from three_walls.lib.units import NS_PER_S
+from three_walls.lib.measurement import GIVE_CONFIG, NS_PER_S, Measurement, known, known_or_missing, missing, unstated
 from three_walls.megatron.count_flops import count_forward, precision_of, step_flops
 from three_walls.megatron.model_shape import ModelShape, read_model_shape
 from three_walls.step.step_view import NO_STEP, RunView

@@ -34,7 +34,6 @@ _ORDER = (
     "gemm_shapes",
     "host_copies",
     "hardware_metrics",
-    "network_metrics",
     "memory_estimate",
     "other_layouts",
     "recorded_memory",

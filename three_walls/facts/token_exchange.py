@@ -19,8 +19,7 @@ from three_walls.facts.run_layout import (
 )
 from three_walls.layers.labels import LabelledOperations
 from three_walls.lib.declare import fact, flag
-from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, missing, unstated
-from three_walls.lib.units import NS_PER_S
+from three_walls.lib.measurement import GIVE_CONFIG, NS_PER_S, Measurement, known, missing, unstated
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.intervals import DURATION
 from three_walls.step.step_tables import Arrivals

@@ -19,9 +19,8 @@ from three_walls.facts.fact_rows import MINIMUM_LINK_FRACTION
 from three_walls.facts.run_layout import is_in_domain
 from three_walls.lib.declare import artifact, fact, flag
 from three_walls.lib.load_documents import Text, load_table
-from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.lib.measurement import NS_PER_S, Measurement, known, missing
 from three_walls.lib.resources import TABLES_DIR
-from three_walls.lib.units import NS_PER_S
 from three_walls.step.operators import Operators
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import Arrivals

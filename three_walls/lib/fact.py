@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from three_walls.lib.measurement import NUMERIC
 from three_walls.lib.plain_data import ConfigData
-from three_walls.lib.units import NUMERIC
 
 FactValue = ConfigData
 

@@ -216,7 +216,7 @@ class _Parser:
 
     def _value(self) -> Any:
         if self._next() == "open":
-            return self._list()
+            return tuple([self._element(is_in_list=True) for _ in self._separated("open", "close")])
         if self._next() == "brace_open":
             return self._mapping()
         if self._next() == "id" and self._next(1) == "popen":
@@ -235,9 +235,6 @@ class _Parser:
             is_first = False
             yield
         self._take(closing)
-
-    def _list(self) -> tuple[Any, ...]:
-        return tuple([self._element(is_in_list=True) for _ in self._separated("open", "close")])
 
     def _mapping(self) -> dict[str, Any]:
         entries: dict[str, Any] = {}

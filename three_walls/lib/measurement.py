@@ -1,4 +1,7 @@
-"""A measured value, or the reason why there is none."""
+"""A measured value, or the reason why there is none; and the units of numbers.
+
+Times are nanoseconds and sizes are bytes everywhere; ``lib/text.py`` turns them into text.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Never, TypeVar
 
+NUMERIC = ("ns", "bytes", "count", "fraction", "ratio", "bytes_per_s", "tflops", "flops", "flops_per_s")
+"""Units of facts that are numbers."""
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
 GIVE_CONFIG = "(give --log, --config or --set)"
 """What to give so that a setting is known; ends the reason for which it, or what follows from it, is missing."""
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from three_walls.lib.units import NS_PER_MS
+from three_walls.lib.measurement import NS_PER_MS
 
 UNKNOWN = "unknown"
 UNSET = "unset"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from three_walls.lib import limits
-from three_walls.lib.units import NS_PER_MS
+from three_walls.lib.measurement import NS_PER_MS
 from three_walls.log.log_lines import EVENT_KINDS
 from three_walls.log.read_lines import ParsedLine, Value, read_value
 from three_walls.log.training_log import (

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import polars as pl
 
 from three_walls.lib import limits
-from three_walls.lib.units import NS_PER_MS, NS_PER_S
+from three_walls.lib.measurement import NS_PER_MS, NS_PER_S
 from three_walls.log.log_lines import BlockRow, LineRow, LogGrammar, Prefix
 from three_walls.log.training_log import LogIteration
 

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from three_walls.lib.errors import UsageError
 from three_walls.lib.expressions import OPERATIONS, ORDERED, Condition, parse_expression
 from three_walls.lib.fact import FactDefinition
-from three_walls.lib.units import NUMERIC
+from three_walls.lib.measurement import NUMERIC
 from three_walls.report.comparison import ConditionOutcome, ConditionResult, Pair
 from three_walls.report.report import Report
 from three_walls.runs.compared_run import Run

@@ -74,8 +74,8 @@ def _check_columns(columns: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple
 
 
 @dataclass(frozen=True, slots=True)
-class RangePattern:
-    """NVTX texts that may stay."""
+class SafePattern:
+    """What may stay."""
 
     pattern: AsciiPattern
     reason: Text
@@ -89,7 +89,8 @@ class ScrubRules:
     """Table -> kind -> columns."""
     pairs: Mapping[str, Mapping[Pattern, AsciiPattern]]
     """Table of names and values -> expression that matches a whole name -> values that may stay with it."""
-    ranges: tuple[RangePattern, ...]
+    ranges: tuple[SafePattern, ...]
+    """NVTX texts."""
     parts: tuple[Pattern, ...]
     """Parts that stay of a text that does not stay as a whole."""
     scripts: frozenset[Text]
@@ -142,19 +143,12 @@ class SafeWords:
     words: frozenset[Annotated[Text, AfterValidator(_check_word)]]
 
 
-@dataclass(frozen=True, slots=True)
-class NameForm:
-    """What a part of a name may look like besides words."""
-
-    pattern: AsciiPattern
-    reason: Text
-
-
 @dataclass(frozen=True)
 class ScrubWords:
     """``scrub-words.yaml``."""
 
-    forms: tuple[NameForm, ...]
+    forms: tuple[SafePattern, ...]
+    """What a part of a name may look like besides words."""
     words: frozenset[Annotated[Text, AfterValidator(_check_word)]]
 
     @cached_property

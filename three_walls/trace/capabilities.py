@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from three_walls.trace.gpu_samples import GPU_METRICS
+from three_walls.trace.hardware_samples import GPU_METRICS, NIC_METRICS
 from three_walls.trace.nccl_payload import holds_payloads
-from three_walls.trace.nic_samples import NIC_METRICS
 from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_tables import API, COPIES, GRAPHS, KERNELS, MEMORY_USAGE, MEMSETS, NVTX
 

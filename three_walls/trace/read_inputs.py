@@ -133,7 +133,9 @@ def read_inputs(
     """
     paths = list(request.traces)
     trace_paths = find_traces(paths, request.exports, progress)
-    user_config = _read_user_config(request)
+    user_config = [read_user_settings(request.settings)] if request.settings else []
+    if request.config is not None:
+        user_config.append(read_config_file(request.config))
     log, snapshot = _read_log(request.logs, progress), _read_snapshot(request.memory_snapshot)
     traces, unreadable = _read_traces(trace_paths, ranges, graph_launch, progress, request.workers.jobs, choose_steps)
     refuse_other_runs(traces, trace_paths)
@@ -275,13 +277,6 @@ def read_kernel_settings(trace: Trace) -> SourceSettings:
         ):
             settings.set(row.key, row.value)
     return settings.build()
-
-
-def _read_user_config(request: RunRequest) -> list[SourceSettings]:
-    sources = [read_user_settings(request.settings)] if request.settings else []
-    if request.config is not None:
-        sources.append(read_config_file(request.config))
-    return sources
 
 
 def _settings_in(log: TrainingLog | None, config_without_log: RunConfig) -> list[SourceSettings]:

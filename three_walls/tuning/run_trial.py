@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from three_walls.lib.measurement import NS_PER_MS
 from three_walls.lib.text import show_control_characters
-from three_walls.lib.units import NS_PER_MS
 from three_walls.log.collect_log import Collector
 from three_walls.log.read_log import read_logs, read_text
 from three_walls.log.steady_steps import Role, classify_iterations

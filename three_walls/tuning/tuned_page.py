@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from three_walls.capture.capture_guide import BRIDGE
+from three_walls.lib.measurement import NS_PER_MS
 from three_walls.lib.shell import quote_assignment, quote_word
 from three_walls.lib.text import UNKNOWN, escape_in_json, format_ms, format_share
-from three_walls.lib.units import NS_PER_MS
 from three_walls.lib.version import VERSION
 from three_walls.report.charts import AFTER_COLOUR, MILLISECONDS, NOW_COLOUR, BarRow, Bars, Piece
 from three_walls.report.html_report import render_page

@@ -38,8 +38,8 @@ from three_walls.lib.expressions import (
 )
 from three_walls.lib.fact import FactDefinition, FactSheet
 from three_walls.lib.load_documents import Loc, describe, raise_contradictions, suggest
+from three_walls.lib.measurement import NUMERIC
 from three_walls.lib.plain_data import ConfigData
-from three_walls.lib.units import NUMERIC
 
 _EXAMPLE = "config.num_moe_experts >= 2"
 _CONSTANTS = {"true": "True", "false": "False", "null": "None"}

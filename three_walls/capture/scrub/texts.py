@@ -30,9 +30,9 @@ from three_walls.tables.shareable import (
     is_safe_text,
     scrub_words,
 )
+from three_walls.trace.hardware_samples import RATE_UNITS
 from three_walls.trace.identity import UNNAMED_GPU
 from three_walls.trace.nccl_payload import FIELD_NAMES
-from three_walls.trace.nic_samples import RATE_UNITS
 
 # emit_nvtx appends `, seq = 12, op_id = 3, sizes = [[1, 2], []], input_op_ids = [(0,-1)]` to an operator's name.
 _OPERATOR_TAIL = re.compile(r"(, (stashed )?(seq|op_id|sizes|input_op_ids) = [-\d\[\](), ]*)+", re.ASCII)
