@@ -273,11 +273,8 @@ def _list_longest(rows: Sequence[HostWorkRow]) -> tuple[HostWorkRow, ...]:
             direction=None,
             range="",
             operator="",
-            ns=sum(row.ns for row in others),
-            idle_ns=sum(row.idle_ns for row in others),
-            starved_ns=sum(row.starved_ns for row in others),
-            calls=sum(row.calls for row in others),
             places=len(others),
+            **{name: sum(getattr(row, name) for row in others) for name in ("ns", "idle_ns", "starved_ns", "calls")},
         )
         for thread, others in sorted(rest.items())
     ]

@@ -198,13 +198,5 @@ def _sum_kernels(kernels: Sequence[KernelRow]) -> dict[tuple[str, str], tuple[in
 
 
 def _sum_rest(bucket: str, rows: Sequence[KernelChange]) -> KernelChange:
-    return KernelChange(
-        bucket,
-        REST,
-        "rest",
-        sum(row.before_calls for row in rows),
-        sum(row.after_calls for row in rows),
-        sum(row.before_ns for row in rows),
-        sum(row.after_ns for row in rows),
-        sum(row.change_ns for row in rows),
-    )
+    summed = ("before_calls", "after_calls", "before_ns", "after_ns", "change_ns")
+    return KernelChange(bucket, REST, "rest", *(sum(getattr(row, name) for row in rows) for name in summed))

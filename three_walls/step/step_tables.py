@@ -14,10 +14,13 @@ import polars as pl
 
 from three_walls.trace.schemas import OPERATIONS, EventRecords, StreamWaits
 
-Intervals = Annotated[pl.DataFrame, {"start_ns": pl.Int64, "end_ns": pl.Int64}]
+_INTERVAL = {"start_ns": pl.Int64, "end_ns": pl.Int64}
+_GRID = {"grid_x": pl.Int32, "grid_y": pl.Int32, "grid_z": pl.Int32}
+
+Intervals = Annotated[pl.DataFrame, _INTERVAL]
 """Anything that has a start and an end."""
 
-RankIntervals = Annotated[pl.DataFrame, {"rank_index": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}]
+RankIntervals = Annotated[pl.DataFrame, {"rank_index": pl.Int64, **_INTERVAL}]
 """The same, of a rank."""
 
 CommonIntervals = Annotated[
@@ -29,10 +32,7 @@ CommonIntervals = Annotated[
 ]
 """Intervals of ranks on one clock."""
 
-ThreadIntervals = Annotated[
-    pl.DataFrame,
-    {"capture_id": pl.Int64, "thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64},
-]
+ThreadIntervals = Annotated[pl.DataFrame, {"capture_id": pl.Int64, "thread": pl.Int64, **_INTERVAL}]
 """When a host thread did something."""
 
 _LAUNCH = {
@@ -70,7 +70,7 @@ Operations = Annotated[
 """All that is known of device operations: a row each, sorted by rank and start. Most facts are sums over it."""
 
 _STEP = {"rank_index": pl.Int64, "step": pl.Int64}
-_STEP_INTERVAL = {**_STEP, "start_ns": pl.Int64, "end_ns": pl.Int64}
+_STEP_INTERVAL = {**_STEP, **_INTERVAL}
 _STEP_AND_CLASS = {**_STEP, "class": pl.String}
 
 StepKeys = Annotated[pl.DataFrame, _STEP]
@@ -158,8 +158,7 @@ ReadyDurations = Annotated[
     {
         "rank_index": pl.Int64,
         "stream": pl.Int64,
-        "start_ns": pl.Int64,
-        "end_ns": pl.Int64,
+        **_INTERVAL,
         "ready_ns": pl.Int64,  # how long the call takes when its peers are ready; null if not known
     },
 ]
@@ -171,21 +170,14 @@ GapCauses = Annotated[pl.DataFrame, {**_STEP_INTERVAL, "cause": pl.String, "deta
 GapCauseSums = Annotated[pl.DataFrame, {**_STEP, "cause": pl.String, "detail": pl.String, "ns": pl.Int64}]
 """The time without compute of a step by cause."""
 
-GapDetails = Annotated[pl.DataFrame, {"gap": pl.UInt32, "start_ns": pl.Int64, "end_ns": pl.Int64, "detail": pl.String}]
+GapDetails = Annotated[pl.DataFrame, {"gap": pl.UInt32, **_INTERVAL, "detail": pl.String}]
 """What explains a part of a gap between compute kernels."""
 
 GapActivities = Annotated[GapDetails, {"cause": pl.String}]
 """CUDA calls in which a gap was spent; ``detail`` is the call, and what released a synchronizing one."""
 
 StreamOperations = Annotated[
-    pl.DataFrame,
-    {
-        "start_ns": pl.Int64,
-        "end_ns": pl.Int64,
-        "stream": pl.Int64,
-        "process": pl.Int64,
-        "launch_start_ns": pl.Int64,
-    },
+    pl.DataFrame, {**_INTERVAL, "stream": pl.Int64, "process": pl.Int64, "launch_start_ns": pl.Int64}
 ]
 """What the search for waits between streams needs of operations."""
 
@@ -239,7 +231,7 @@ NAMED_RANGES = pl.Schema(
     }
 )
 
-ThreadRanges = Annotated[pl.DataFrame, {"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64}]
+ThreadRanges = Annotated[pl.DataFrame, {"thread": pl.Int64, **_INTERVAL}]
 """NVTX ranges of a process; ``end_ns`` is null where the capture ended first."""
 
 NamedRanges = Annotated[pl.DataFrame, NAMED_RANGES]
@@ -255,9 +247,7 @@ CallsOfKind = Annotated[
 ]
 """CUDA API calls of known kinds."""
 
-LateLaunches = Annotated[
-    ThreadIntervals, {"rank_index": pl.Int64, "gap": pl.UInt32, "start_ns": pl.Int64, "end_ns": pl.Int64}
-]
+LateLaunches = Annotated[ThreadIntervals, {"rank_index": pl.Int64, "gap": pl.UInt32}]
 """The part of a gap before the launch of what ends it."""
 
 MEMBERS = pl.Schema(
@@ -362,9 +352,7 @@ KernelCalls = Annotated[
         "category": pl.String,
         "ns": pl.Int64,
         "name_id": pl.Int64,
-        "grid_x": pl.Int32,
-        "grid_y": pl.Int32,
-        "grid_z": pl.Int32,
+        **_GRID,
         "stream": pl.Int64,
         "name_before": pl.Int64,  # name_id of the kernels before and after on the stream: they tell places apart
         "name_after": pl.Int64,
@@ -377,9 +365,7 @@ PacedKernels = Annotated[
     {
         **_STEP,
         "kernel": pl.String,  # demangled name
-        "grid_x": pl.Int32,
-        "grid_y": pl.Int32,
-        "grid_z": pl.Int32,
+        **_GRID,
         "ns": pl.Int64,  # of a survey: a list
     },
 ]

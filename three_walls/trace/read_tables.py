@@ -78,22 +78,6 @@ _COMMON = {
     "process": "globalPid",
 }
 
-_ONLY_SOME_HAVE = (
-    "name_id",
-    "short_name_id",
-    "copy_kind",
-    "source_kind",
-    "target_kind",
-    "bytes",
-    "graph_node",
-    "grid_x",
-    "grid_y",
-    "grid_z",
-    "block_x",
-    "block_y",
-    "block_z",
-)
-
 _READ = pl.Schema({**OPERATIONS, "process": pl.Int64(), "device": pl.Int64()})
 del _READ["rank_index"]
 
@@ -115,12 +99,7 @@ _COLUMNS_OF_KIND: dict[str, tuple[str, dict[str, str]]] = {
             "name_id": "demangledName",
             "short_name_id": "shortName",
             "graph_node": "graphNodeId",
-            "grid_x": "gridX",
-            "grid_y": "gridY",
-            "grid_z": "gridZ",
-            "block_x": "blockX",
-            "block_y": "blockY",
-            "block_z": "blockZ",
+            **{side: f"{side[:-2]}{side[-1].upper()}" for side in _SIDES},  # gridX, ...
         },
     ),
     "memcpy": (
@@ -136,6 +115,7 @@ _COLUMNS_OF_KIND: dict[str, tuple[str, dict[str, str]]] = {
     "memset": (MEMSETS, {"bytes": "bytes", "graph_node": "graphNodeId"}),
     "graph": (GRAPHS, {}),
 }
+_ONLY_SOME_HAVE = tuple(dict.fromkeys(name for _, columns in _COLUMNS_OF_KIND.values() for name in columns))
 
 
 def read_operations(export: NsysExport, only_process: Callable[[], int] = lambda: 0) -> tuple[ExportOperations, int]:

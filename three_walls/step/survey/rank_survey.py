@@ -10,11 +10,13 @@ captures the same steps of all ranks are attributed: those that the first one gi
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import polars as pl
 
@@ -148,16 +150,13 @@ class RankSurvey:
             with_numbers = frame.join(numbers.drop("start_ns"), on=STEP, how="left", maintain_order="left")
             return with_numbers.with_columns(step="number").drop("number")
 
-        return replace(
-            self,
-            steps=steps,
-            exposed=renumber(self.exposed),
-            budget=renumber(self.budget),
-            exposure=renumber(self.exposure),
-            compute=renumber(self.compute),
-            spreads=renumber(self.spreads),
-            paced=PacedCalls(renumber(self.paced.calls), renumber(self.paced.compute)),
-        )
+        renumbered: dict[str, Any] = {name: renumber(getattr(self, name)) for name in _BY_STEP}
+        paced = PacedCalls(renumber(self.paced.calls), renumber(self.paced.compute))
+        return replace(self, steps=steps, paced=paced, **renumbered)
+
+
+_BY_STEP = ("exposed", "budget", "exposure", "compute", "spreads")
+"""Frames of a survey with the numbers of its steps."""
 
 
 def plan_tasks(
@@ -319,8 +318,9 @@ def join_surveys(surveys: Sequence[RankSurvey]) -> RankSurvey:
     firsts = accumulate((len(survey.ranks) for survey in in_order), initial=0)
     parts = list(zip(firsts, in_order, strict=False))  # with the index of the first rank of each
 
-    def join(select: Callable[[RankSurvey], pl.DataFrame]) -> pl.DataFrame:
-        frames = [select(survey).with_columns(pl.col("rank_index") + first) for first, survey in parts if survey.ranks]
+    def join(name: str) -> pl.DataFrame:
+        frame_of, index = attrgetter(name), pl.col("rank_index")
+        frames = [frame_of(survey).with_columns(index + first) for first, survey in parts if survey.ranks]
         return pl.concat(frames) if frames else pl.DataFrame()
 
     survey_of_all = RankSurvey(
@@ -330,16 +330,10 @@ def join_surveys(surveys: Sequence[RankSurvey]) -> RankSurvey:
             for capture in survey.captures
         ),
         lost=tuple(lost),
-        steps=join(lambda survey: survey.steps),
         sources={index + first: source for first, survey in parts for index, source in survey.sources.items()},
-        calls=join(lambda survey: survey.calls),
-        outline=RankOutline(join(lambda survey: survey.outline.roles), join(lambda survey: survey.outline.begins)),
-        exposed=join(lambda survey: survey.exposed),
-        budget=join(lambda survey: survey.budget),
-        exposure=join(lambda survey: survey.exposure),
-        compute=join(lambda survey: survey.compute),
-        spreads=join(lambda survey: survey.spreads),
-        paced=PacedCalls(join(lambda survey: survey.paced.calls), join(lambda survey: survey.paced.compute)),
+        outline=RankOutline(join("outline.roles"), join("outline.begins")),
+        paced=PacedCalls(join("paced.calls"), join("paced.compute")),
+        **{name: join(name) for name in ("steps", "calls", *_BY_STEP)},
     )
     return _number_alike(survey_of_all)
 

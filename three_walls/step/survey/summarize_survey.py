@@ -17,6 +17,8 @@ from three_walls.step.survey.survey_rows import LostTrace, RankGroup, RankSpread
 from three_walls.tables.buckets import BUCKETS, COMMUNICATION_CATEGORIES, Group
 from three_walls.trace.read_inputs import show_name_alone
 
+_TIMES = ("step", "compute", "communication", "wait", "idle")
+"""Times of a rank that are compared."""
 _GROUP_OF = {bucket.name: bucket.group for bucket in BUCKETS}
 
 
@@ -94,13 +96,7 @@ def _list_ranks(
 
 def _list_spreads(rows: Sequence[SurveyedRank], attribution: Attribution) -> tuple[RankSpread, ...]:
     """How the ranks differ in each time, then in the waiting of each communication class."""
-    quantities = {
-        "step": [(row.step_ns, row.rank) for row in rows],
-        "compute": [(row.compute_ns, row.rank) for row in rows],
-        "communication": [(row.communication_ns, row.rank) for row in rows],
-        "wait": [(row.wait_ns, row.rank) for row in rows],
-        "idle": [(row.idle_ns, row.rank) for row in rows],
-    }
+    quantities = {name: [(getattr(row, f"{name}_ns"), row.rank) for row in rows] for name in _TIMES}
     for name in COMMUNICATION_CATEGORIES:
         quantities[name] = [
             (wait.wait_ns, wait.rank)
@@ -142,11 +138,7 @@ def _list_groups(rows: Sequence[SurveyedRank]) -> tuple[RankGroup, ...]:
                 kind=kind,
                 name=name,
                 ranks_count=len(members),
-                step_ns=median_low(row.step_ns for row in members),
-                compute_ns=median_low(row.compute_ns for row in members),
-                communication_ns=median_low(row.communication_ns for row in members),
-                wait_ns=median_low(row.wait_ns for row in members),
-                idle_ns=median_low(row.idle_ns for row in members),
+                **{f"{name}_ns": median_low(getattr(row, f"{name}_ns") for row in members) for name in _TIMES},
             )
             for name, members in groups.items()
         ]
