@@ -290,8 +290,8 @@ def _settings_in(log: TrainingLog | None, config_without_log: RunConfig) -> list
 def find_other_sizes(log: TrainingLog, config: RunConfig) -> str:
     """A size that differs between ``log`` and ``config``, as a sentence with both values; empty if none does.
 
-    ``config`` holds the settings of the trace and of a saved configuration. A log with another
-    one of the compared sizes is of another run.
+    ``config`` holds the settings of the trace and of a saved configuration. A log with another one of
+    the compared sizes is of another run.
     """
     if log.contradictions:
         return f"its own lines differ in {', '.join(log.contradictions)} (logs of several runs?)"

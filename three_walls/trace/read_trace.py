@@ -49,6 +49,7 @@ from three_walls.trace.schemas import (
     MEMORY_EVENTS,
     OPERATIONS,
     STREAM_WAITS,
+    AnyTable,
     EventRecords,
     HostRanges,
     MemoryEvents,
@@ -167,24 +168,22 @@ def read_trace(
         foreign = _find_foreign_processes(operations, names) if len(devices) > 1 else {}
         devices = [device for device in devices if device not in foreign]
         ranks = identify_ranks(export, devices, config.environment, first_rank_index)
-        capture_column = pl.lit(capture_id, dtype=pl.Int64).alias("capture_id")
+
+        def mark(frame: AnyTable) -> AnyTable:
+            return frame.with_columns(capture_id=pl.lit(capture_id, dtype=pl.Int64))
+
+        records = partial(read_event_records, called=api_calls.correlations if spans else None)
         return Trace(
             path=path,
             capture_id=capture_id,
             ranks=ranks,
             operations=_with_rank_indices(operations, ranks),
             api_calls=api_calls.with_names(names),
-            ranges=wait_for_ranges().with_columns(capture_column),
-            overhead=read_overhead(export).with_columns(capture_column),
-            stream_waits=(read_stream_waits(export) if with_events else pl.DataFrame(schema=STREAM_WAITS)).with_columns(
-                capture_column
-            ),
-            event_records=(
-                read_event_records(export, api_calls.correlations if spans else None)
-                if with_events
-                else pl.DataFrame(schema=EVENT_RECORDS)
-            ).with_columns(capture_column),
-            nccl_calls=nccl_calls.with_columns(capture_column),
+            ranges=mark(wait_for_ranges()),
+            overhead=mark(read_overhead(export)),
+            stream_waits=mark(read_stream_waits(export) if with_events else pl.DataFrame(schema=STREAM_WAITS)),
+            event_records=mark(records(export) if with_events else pl.DataFrame(schema=EVENT_RECORDS)),
+            nccl_calls=mark(nccl_calls),
             memory_events=read_memory_events(export) if with_events else pl.DataFrame(schema=MEMORY_EVENTS),
             session_start_ns=read_session_start(export),
             names=names,
