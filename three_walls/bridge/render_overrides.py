@@ -44,13 +44,13 @@ def spell(edits: Sequence[PlannedEdit], config: RunConfig, bridge_version: str |
     environment, unset = _spell_environment(edit for edit in last.values() if edit.kind == "env")
     release = bridge_version or config.bridge_version
     spelled = _spell_bridge(writable, environment, config, release)
-    megatron_lm = _spell_megatron_lm(writable, config, release)
+    flags, of_other_cores, flag_notes = _spell_megatron_lm(writable, config, release)
     return replace(
         spelled,
-        megatron_lm=megatron_lm.megatron_lm,
+        megatron_lm=flags,
         env=dict(environment),
-        notes=tuple(dict.fromkeys([*notes, *spelled.notes, *megatron_lm.notes, *unset])),
-        conditional=(*spelled.conditional, *megatron_lm.conditional),
+        notes=tuple(dict.fromkeys([*notes, *spelled.notes, *flag_notes, *unset])),
+        conditional=(*spelled.conditional, *of_other_cores),
     )
 
 
@@ -88,8 +88,10 @@ def _spell_bridge(
     )
 
 
-def _spell_megatron_lm(edits: Sequence[PlannedEdit], config: RunConfig, bridge_release: str | None) -> Overrides:
-    """The flags of the run's release of Megatron Core; other releases' flags for edits that it has no flag for."""
+def _spell_megatron_lm(
+    edits: Sequence[PlannedEdit], config: RunConfig, bridge_release: str | None
+) -> tuple[tuple[str, ...], list[ConditionalLines], list[str]]:
+    """The flags of the run's release of Megatron Core; other releases' for edits that it has no flag for; notes."""
     spellers = {}
     for number in sorted({release_number(bridge_schema(name).core) for name in known_releases()}):
         spellers[number] = MegatronLmSpeller(edits, config, number)
@@ -105,14 +107,8 @@ def _spell_megatron_lm(edits: Sequence[PlannedEdit], config: RunConfig, bridge_r
         if not common or any(set(words) != set(common) for words in of_possible.values()):
             for number, words in of_edit.items():
                 others[number] += [line for line in words if line not in lines]
-    return Overrides(
-        bridge_version="",
-        bridge=(),
-        megatron_lm=tuple(dict.fromkeys(lines)),
-        env={},
-        notes=tuple(spellers[possible[-1]].notes),
-        conditional=tuple(_apart("megatron_lm", "Megatron Core", others)),
-    )
+    of_other_cores = list(_apart("megatron_lm", "Megatron Core", others))
+    return tuple(dict.fromkeys(lines)), of_other_cores, spellers[possible[-1]].notes
 
 
 def _possible_cores(known: Sequence[_Release], config: RunConfig, bridge_release: str | None) -> list[_Release]:

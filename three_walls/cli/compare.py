@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -83,11 +84,7 @@ def compare_command(
     strict: bool,
     ignore_unknown: bool,
     force: bool,
-    form: str,
-    table: str | None,
-    out_dir: Path | None,
-    is_full: bool,
-    quiet: bool,
+    **output: Any,
 ) -> None:
     """Compare AFTER with BEFORE: the step, the settings, the buckets, the wall.
 
@@ -130,7 +127,7 @@ def compare_command(
     )
     with show_progress() as progress:
         comparison = compare_given(given, progress)
-    _output(comparison, form, table, out_dir, is_full=is_full, quiet=quiet)
+    _output(comparison, **output)
     failed, unknown = list_outcomes(comparison)
     for text in failed:
         click.echo(f"three-walls: {show_control_characters(text)}", err=True)
