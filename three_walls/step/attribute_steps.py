@@ -101,15 +101,9 @@ class AttributedRun:
 
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
     """Attributes the time of every step. ``timeline``: finished by match_ranks; ``traces``: for kernel names."""
-    event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
-    is_shown = pl.col("step").is_in(list_median_steps(timeline.steps)["step"].unique().to_list())
     # Stragglers are found by what owned the time before the calls that ranks have in common, in any step.
-    is_sliced = pl.lit(value=True) if matched_ranks.arrivals.height else is_shown
-    pauses = find_pauses(timeline, traces)
-    parts = [attribute_part(part, is_shown, is_sliced, pauses) for part in divide_run(timeline, event_calls)]
-    slices, exposed_slices, compute, budget, exposure, gap_sums, gap_stretches, spreads = (
-        pl.concat(frames) for frames in zip(*parts, strict=True)
-    )
+    event_calls, pauses, is_shown, measured = attribute_parts(timeline, traces, bool(matched_ranks.arrivals.height))
+    slices, exposed_slices, compute, budget, exposure, gap_sums, gap_stretches, spreads = measured
     transfer = measure_transfer(timeline, matched_ranks, exposed_slices, exposure)
     kernel_spread = measure_kernel_spread(spreads)
     slow_ranks: Mapping[int, float] = {}
@@ -139,7 +133,19 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
     )
 
 
-def attribute_part(part: Part, is_shown: pl.Expr, is_sliced: pl.Expr, pauses: Pauses) -> tuple[AnyTable, ...]:
+def attribute_parts(
+    timeline: Timeline, traces: Sequence[Trace], slices_every_step: bool
+) -> tuple[EventCalls, Pauses, pl.Expr, list[AnyTable]]:
+    """The run attributed part by part: its event calls, its pauses, which steps are shown, and what is measured."""
+    event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
+    is_shown = pl.col("step").is_in(list_median_steps(timeline.steps)["step"].unique().to_list())
+    is_sliced = pl.lit(value=True) if slices_every_step else is_shown
+    pauses = find_pauses(timeline, traces)
+    parts = [_attribute_part(part, is_shown, is_sliced, pauses) for part in divide_run(timeline, event_calls)]
+    return event_calls, pauses, is_shown, [pl.concat(frames) for frames in zip(*parts, strict=True)]
+
+
+def _attribute_part(part: Part, is_shown: pl.Expr, is_sliced: pl.Expr, pauses: Pauses) -> tuple[AnyTable, ...]:
     """What is measured of the steps of ``part``, each by itself.
 
     The slices (of steps with ``is_sliced``), those with exposed communication, the time with compute, the budget,

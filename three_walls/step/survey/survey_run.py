@@ -11,12 +11,10 @@ from dataclasses import replace
 
 import polars as pl
 
-from three_walls.step.attribute_steps import AttributedRun, Attribution, attribute_part
+from three_walls.step.attribute_steps import AttributedRun, Attribution, attribute_parts
 from three_walls.step.build_timeline import Timeline, build_timeline
 from three_walls.step.compute_gaps import ComputeGaps
-from three_walls.step.find_steps import STEP, list_median_steps, median_steps
-from three_walls.step.host_pauses import find_pauses
-from three_walls.step.parts_of_run import divide_run
+from three_walls.step.find_steps import STEP, median_steps
 from three_walls.step.ranks.attributed_steps import check_are_kept
 from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.step.ranks.steps_to_read import sample_steps
@@ -25,7 +23,7 @@ from three_walls.step.step_rows import Straggler
 from three_walls.step.step_tables import PAUSES
 from three_walls.step.step_view import choose_rank
 from three_walls.step.stragglers import LateRank, StragglerCause, explain_stragglers, find_late_ranks
-from three_walls.step.stream_edges import EventCalls, list_event_calls
+from three_walls.step.stream_edges import EventCalls
 from three_walls.step.survey.rank_survey import RankSurvey, plan_tasks, read_in_full
 from three_walls.step.survey.summarize_survey import summarize_survey
 from three_walls.step.survey.survey_workers import run_tasks
@@ -216,13 +214,9 @@ def complete_attribution(
     traces: Sequence[Trace],
 ) -> Attribution:
     """``surveyed`` with what only ranks read in full show, which are those of ``timeline`` and ``traces``."""
-    steps = timeline.steps
-    event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
-    is_shown = pl.col("step").is_in(list_median_steps(steps)["step"].unique().to_list())
-    pauses = find_pauses(timeline, traces)
-    parts = [attribute_part(part, is_shown, pl.lit(value=True), pauses) for part in divide_run(timeline, event_calls)]
-    slices, _, _, _, _, gap_sums, gap_stretches, _ = (pl.concat(frames) for frames in zip(*parts, strict=True))
-    in_full = set(steps["rank_index"].to_list())
+    event_calls, pauses, is_shown, measured = attribute_parts(timeline, traces, slices_every_step=True)
+    slices, _, _, _, _, gap_sums, gap_stretches, _ = measured
+    in_full = set(timeline.steps["rank_index"].to_list())
     stragglers = explain_stragglers(
         [late for late in late_ranks if late.rank_index in in_full],
         matched_ranks,
