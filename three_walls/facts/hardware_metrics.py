@@ -64,6 +64,7 @@ SampledTime = Annotated[
     },
 ]
 """The time of each sample by what owns it."""
+_PORT = ["adapter", "port"]
 
 
 @artifact
@@ -364,9 +365,6 @@ def overlapped_gemm_tensor_ratio(
             "no sample of tensor pipes lies within calls of a GEMM that ran both alone and beside communication"
         )
     return known(beside / alone)
-
-
-_PORT = ["adapter", "port"]
 
 
 @artifact

@@ -30,6 +30,10 @@ takes turns with others, which is jitter."""
 _BACKENDS = ("DeepEP", "HybridEP")
 _REFUSED = r"\b{} is (?:not installed|supported for|only applicable)"
 _NO_MEMORY_LINE = "the log holds no memory line (rank 0 prints them: give its log too)"
+_UNPLACED = -1
+Roles = Mapping[LogIteration, Role]
+RankTimes = Sequence[Mapping[int, int]]
+"""Per print: rank -> nanoseconds."""
 
 
 @artifact
@@ -282,13 +286,6 @@ def summarize_progress(jobs: Sequence[ProgressJob], world: int | None) -> Progre
         cumulative_tflops_per_gpu=last.cumulative_tflops_per_gpu,
         other_gpus=tuple(sorted({job.gpus for job in jobs} - {run_jobs[0].gpus})),
     )
-
-
-_UNPLACED = -1
-
-Roles = Mapping[LogIteration, Role]
-RankTimes = Sequence[Mapping[int, int]]
-"""Per print: rank -> nanoseconds."""
 
 
 def summarize_timers(prints: Iterable[TimerPrint], roles: Roles) -> tuple[TimerSummary, ...]:

@@ -24,6 +24,12 @@ _LONGEST_NS = 10_000_000
 """Samples are 5 us to 100 ms apart as nsys is asked; those of more than 10 ms resolve no step."""
 _MOST_PERIODS = 2
 """Samples that are this many times as far apart as most are: some between them were lost."""
+NIC_METRICS = "NET_NIC_METRIC"
+_NIC_NAMES = "TARGET_INFO_NETWORK_METRICS"
+_SENT = ("IB: Bytes sent", "Eth: Bytes sent")
+"""Of RDMA over Ethernet the second may contain the first."""
+RATE_UNITS = {"bytes/ms": 1_000, "bytes/s": 1}
+"""Units of rates that were seen, as bytes per second."""
 
 
 def read_gpu_samples(path: Path, begin_ns: int, until_ns: int) -> GpuSamples:
@@ -99,14 +105,6 @@ def _add_parts(values: AnyTable) -> GpuSamples:
         ),
         GPU_SAMPLES,
     )
-
-
-NIC_METRICS = "NET_NIC_METRIC"
-_NIC_NAMES = "TARGET_INFO_NETWORK_METRICS"
-_SENT = ("IB: Bytes sent", "Eth: Bytes sent")
-"""Of RDMA over Ethernet the second may contain the first."""
-RATE_UNITS = {"bytes/ms": 1_000, "bytes/s": 1}
-"""Units of rates that were seen, as bytes per second."""
 
 
 def read_nic_samples(path: Path, begin_ns: int, until_ns: int) -> NicSamples:

@@ -54,6 +54,15 @@ MINIMUM_RESOLVED_FRACTION = 0.9
 """Of a class's time: the part whose calls have to match before the class is split into wait and transfer. A few calls
 of a class can run on another communicator than the rest. With more than a tenth of its time in calls that do not match,
 splitting the whole class would be a guess."""
+_KINDS = {
+    "attention": "attention kernels",
+    "attention_unfused": "kernels of unfused attention",
+    **dict.fromkeys(TOKEN_EXCHANGES, "token exchanges"),
+    "quantize": "casts to FP8",
+}
+"""Categories of which all ranks without a pipeline run equally many operations in each step, with words for them."""
+_UNEVEN = _KINDS["quantize"]
+"""Of these all ranks run some, or none does: how many depends on the weights that a rank updates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,17 +206,6 @@ def split_classes(matched: MatchedCalls, arrivals: Arrivals) -> ClassSplits:
         .drop("matched_ns")
         .sort(STEP_AND_CLASS)
     )
-
-
-_KINDS = {
-    "attention": "attention kernels",
-    "attention_unfused": "kernels of unfused attention",
-    **dict.fromkeys(TOKEN_EXCHANGES, "token exchanges"),
-    "quantize": "casts to FP8",
-}
-"""Categories of which all ranks without a pipeline run equally many operations in each step, with words for them."""
-_UNEVEN = _KINDS["quantize"]
-"""Of these all ranks run some, or none does: how many depends on the weights that a rank updates."""
 
 
 def refuse_other_work(
