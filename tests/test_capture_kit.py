@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from tests.paths import REPOSITORY
-from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.facts.sheet import DEFINITIONS
-from three_walls.lib.resources import RULES_DIR
 
 KIT = REPOSITORY / "benchmarks" / "gpu"
 sys.path.insert(0, str(KIT))
@@ -19,7 +18,7 @@ import run_cases as kit  # noqa: E402
 import worker  # noqa: E402
 
 CASES = sorted(KIT.glob("cases/*.yaml"))
-RULES = {rule.id for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
+RULES = {rule.id for rule in load_rule_base(DEFINITIONS).rules}
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

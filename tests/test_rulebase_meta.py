@@ -12,12 +12,11 @@ import yaml
 
 from tests.paths import REPOSITORY
 from three_walls.advice.format.conditions import KnownFacts, list_conditions
-from three_walls.advice.format.load_rules import cases_file, load_effects, load_rules, rule_files
+from three_walls.advice.format.load_rules import cases_file, load_rule_base, rule_files
 from three_walls.advice.format.rule import Claim, Edit, FactTarget, Rule, TimeShare
 from three_walls.advice.format.rule_fields import OneMinusFact
 from three_walls.advice.format.rule_sources import check_pointer, load_sources
 from three_walls.advice.judge import judge_with_size
-from three_walls.advice.judge_warnings import load_warnings
 from three_walls.advice.testing.derive_cases import derive_cases
 from three_walls.advice.testing.rule_cases import Case, load_cases, sheet_of
 from three_walls.facts.sheet import DEFINITIONS
@@ -29,7 +28,7 @@ from tools.generate_rules_index import INDEX, index_of
 pytestmark = pytest.mark.slow
 
 unit_of = KnownFacts.of(DEFINITIONS).unit_of
-RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)
+RULES = load_rule_base(DEFINITIONS).rules
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
 
@@ -176,8 +175,8 @@ def known_keys() -> frozenset[str]:
 
 
 def test_the_index_of_rules_is_up_to_date() -> None:
-    effects, warnings = (load(RULES_DIR, definitions=DEFINITIONS) for load in (load_effects, load_warnings))
-    expected = index_of(RULES, effects, warnings)
+    base = load_rule_base(DEFINITIONS)
+    expected = index_of(base.rules, base.effects, base.warnings)
     assert INDEX.read_text(encoding="utf-8") == expected, "run python -m tools.generate_rules_index"
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from three_walls.advice.format.effect import Effect
-from three_walls.advice.format.load_rules import load_effects, load_rules
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.advice.format.rule import Edit, Rule
-from three_walls.advice.judge_warnings import WarningRule, load_warnings, warning_files
+from three_walls.advice.judge_warnings import WarningRule, warning_files
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import list_names
 from three_walls.lib.resources import EFFECTS_FOLDER, RULES_DIR, WARNINGS_FOLDER
@@ -85,9 +85,9 @@ def _link(effect: Effect) -> str:
 def main() -> None:
     """Writes the file."""
     INDEX.parent.mkdir(parents=True, exist_ok=True)
-    rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
-    effects = load_effects(RULES_DIR, definitions=DEFINITIONS)
-    warnings = load_warnings(RULES_DIR, definitions=DEFINITIONS)
+    rules = load_rule_base(DEFINITIONS).rules
+    effects = load_rule_base(DEFINITIONS).effects
+    warnings = load_rule_base(DEFINITIONS).warnings
     INDEX.write_text(index_of(rules, effects, warnings), encoding="utf-8")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ DEFAULTS = {
 
 def read_case(path: Path) -> Case:
     """The case of a file. Its recipes and models may be files and folders beside it."""
-    layers = [yaml.safe_load((HERE / "common.yaml").read_text()), *_read_layers(path)]
+    layers = [_read_shared("common.yaml"), *_read_layers(path)]
     nearest = {name: value for layer in layers for name, value in layer.items() if name not in ("like", "edits")}
     edits = next((layer["edits"] for layer in reversed(layers) if "edits" in layer), ())
     if nearest["recipes"].endswith(".py"):
@@ -94,6 +95,13 @@ def read_case(path: Path) -> Case:
     })  # fmt: skip
 
 
+@cache
+def _read_shared(name: str) -> dict[str, Any]:
+    """What cases share, which is read once: a case may name twenty edits."""
+    shared: dict[str, Any] = yaml.safe_load((HERE / name).read_text())
+    return shared
+
+
 def _read_layers(path: Path) -> list[dict[str, Any]]:
     """What the case begins with, then the case."""
     data = yaml.safe_load(path.read_text())
@@ -102,7 +110,7 @@ def _read_layers(path: Path) -> list[dict[str, Any]]:
 
 def read_edit(data: str | Mapping[str, Any]) -> Edit:
     if isinstance(data, str):
-        data = {"name": data, **yaml.safe_load((HERE / "edits.yaml").read_text())[data]}
+        data = {"name": data, **_read_shared("edits.yaml")[data]}
     return Edit(**{**data, "overrides": tuple(data.get("overrides", ()))})
 
 

@@ -14,16 +14,15 @@ from tests.advice.fake_predictor import change, choose, name_of, turns_on
 from three_walls.advice.compare_settings import SettingsDifference, compare_settings
 from three_walls.advice.edits import is_set
 from three_walls.advice.format.effect import Effect
-from three_walls.advice.format.load_rules import load_effects
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.advice.format.replay_entries import FactNumber, ReplayEntry, SelectionEntry
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData
-from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.transformation import Action, Transformation
 from three_walls.tables.prediction_intervals import Levels
 
-SHIPPED = load_effects(RULES_DIR, definitions=DEFINITIONS)
+SHIPPED = load_rule_base(DEFINITIONS).effects
 
 
 def configured(**values: ConfigData) -> FactSheet:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from tests.advice.builders import MS, read, rule, sheet_of
 from tests.advice.fake_predictor import WITHOUT_REPLAYS, plan_of, saving
 from three_walls.advice.finding import Bounds, Outcome, PlannedEdit, PlanNote
-from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.advice.plan.make_plan import choose_first_trial
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.plain_data import ConfigData
-from three_walls.lib.resources import RULES_DIR
 
-LATE_RANK = next(each for each in load_rules(RULES_DIR, definitions=DEFINITIONS) if each.id == "late-rank")
+LATE_RANK = next(each for each in load_rule_base(DEFINITIONS).rules if each.id == "late-rank")
 STARVED = rule("graphs", when=read("launch_starved_fraction >= 0.15"))
 SLOW_RANK: dict[str, ConfigData] = {
     "step_ns": 1000 * MS,

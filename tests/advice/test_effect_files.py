@@ -16,7 +16,7 @@ from tests.advice.test_rulebase import effects_directory
 from three_walls.advice.compare_settings import _find_case, compare_settings, is_set
 from three_walls.advice.format.conditions import list_conditions, unit_of_setting
 from three_walls.advice.format.effect import CHANGE_NUMBERS, Effect, EffectCase
-from three_walls.advice.format.load_rules import load_effects, load_rules
+from three_walls.advice.format.load_rules import load_effects, load_rule_base
 from three_walls.advice.format.rule import Rule
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.errors import RuleBaseError
@@ -121,8 +121,8 @@ def test_an_effect_of_ones_own_takes_the_place_of_the_shipped_one_of_its_id(tmp_
     assert next(each for each in found if each.id == "fused-rope").otherwise == "the capture does not show it"
 
 
-SHIPPED = load_effects(RULES_DIR, definitions=DEFINITIONS)
-RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)
+SHIPPED = load_rule_base(DEFINITIONS).effects
+RULES = load_rule_base(DEFINITIONS).rules
 NUMBERS = {number.name for number in CHANGE_NUMBERS}
 NAMED = {name for each in SHIPPED for name in (*each.settings, *each.together_with)} | {"config.mixed_precision"}
 """Settings that some effect is about; a precision recipe stands for those that it sets."""

@@ -7,10 +7,9 @@ from tests.advice.fake_predictor import WITHOUT_REPLAYS, plan_of, saving
 from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.finding import Outcome
 from three_walls.advice.format.conditions import list_conditions
-from three_walls.advice.format.load_rules import load_effects, load_rules
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.plain_data import ConfigData
-from three_walls.lib.resources import RULES_DIR
 from three_walls.tables.buckets import SubWall
 
 MEASURED: dict[str, ConfigData] = {
@@ -59,8 +58,8 @@ MEASURED: dict[str, ConfigData] = {
 
 
 def test_without_a_configuration_absent_symptoms_leave_nothing_unknown() -> None:
-    rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
-    effects = load_effects(RULES_DIR, definitions=DEFINITIONS)
+    rules = load_rule_base(DEFINITIONS).rules
+    effects = load_rule_base(DEFINITIONS).effects
     found, plan = plan_of(rules, saving(), sheet_of(MEASURED), *effects)
     findings = found.values()
     of_symptoms = {

@@ -11,15 +11,14 @@ from tests.replay.built_steps import Step
 from tests.replay.test_transform import labelled, step_us
 from tests.trace_builder import ADAM, GEMM
 from three_walls.advice.compare_settings import SettingsDifference, compare_settings
-from three_walls.advice.format.load_rules import load_effects
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.advice.plan.replays import Transformations
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.plain_data import ConfigData
-from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.step_graph import StepGraph
 from three_walls.replay.transformation import Level
 
-EFFECTS = load_effects(RULES_DIR, definitions=DEFINITIONS)
+EFFECTS = load_rule_base(DEFINITIONS).effects
 LARGE: dict[str, ConfigData] = {
     "linear_inputs_read_fraction": 0.02,
     "expert_gemm_efficiency_fraction": 0.7,

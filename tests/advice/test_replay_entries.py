@@ -9,7 +9,7 @@ import pytest
 from tests.advice.builders import sheet_of
 from tests.advice.test_rulebase import RULE, complaints, rules_directory
 from three_walls.advice.compare_settings import compare_settings, fill_entries
-from three_walls.advice.format.load_rules import load_effects, load_rules
+from three_walls.advice.format.load_rules import load_rule_base, load_rules
 from three_walls.advice.format.replay_entries import (
     FactNumber,
     ParameterRange,
@@ -19,11 +19,10 @@ from three_walls.advice.format.replay_entries import (
 )
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.expressions import Condition
-from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.transformation import ALL, Action, Selection, Transformation
 from three_walls.tables.prediction_intervals import Levels
 
-EFFECTS = load_effects(RULES_DIR, definitions=DEFINITIONS)
+EFFECTS = load_rule_base(DEFINITIONS).effects
 ENTRY = """\
   replay:
     - fuse: {work: rope, directions: [forward, backward]}
@@ -189,7 +188,7 @@ def test_an_entry_is_left_out_where_its_condition_fails() -> None:
 
 
 def test_advice_that_a_bound_is_known_for_states_a_replay_or_why_there_is_none() -> None:
-    rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
+    rules = load_rule_base(DEFINITIONS).rules
     silent = [
         rule.id
         for rule in rules

@@ -14,17 +14,16 @@ from tests.advice.fake_predictor import FakePredictor, names, plan_of
 from three_walls.advice.answer_what_if import ReplayedRun, answer
 from three_walls.advice.edits import fact_of
 from three_walls.advice.finding import APPLICABILITIES, Finding, Outcome, PlanStep
-from three_walls.advice.format.load_rules import load_effects, load_rules
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.advice.plan.make_plan import make_plan
 from three_walls.advice.what_if import Question
 from three_walls.facts.fact_rows import Prediction
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.plain_data import ConfigData
-from three_walls.lib.resources import RULES_DIR
 from three_walls.replay.transformation import Action, Transformation
 
-RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)
-EFFECTS = load_effects(RULES_DIR, definitions=DEFINITIONS)
+RULES = load_rule_base(DEFINITIONS).rules
+EFFECTS = load_rule_base(DEFINITIONS).effects
 
 
 @dataclass

@@ -11,7 +11,7 @@ from tests.advice.builders import case, effect, rule
 from tests.advice.fake_predictor import change, names, plan_of, saving
 from three_walls.advice.answer_what_if import Validate
 from three_walls.advice.finding import Outcome
-from three_walls.advice.format.load_rules import cases_file, load_rules, rule_files
+from three_walls.advice.format.load_rules import cases_file, load_rule_base, rule_files
 from three_walls.advice.format.rule import Edit
 from three_walls.advice.judge import judge
 from three_walls.advice.testing.rule_cases import load_cases
@@ -67,7 +67,7 @@ def test_an_earlier_edit_makes_a_later_one_possible() -> None:
 
 
 def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recommends_it() -> None:
-    rules = {rule.id: rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
+    rules = {rule.id: rule for rule in load_rule_base(DEFINITIONS).rules}
     judged = 0
     for path in rule_files(RULES_DIR):
         cases = load_cases(cases_file(path), definitions=DEFINITIONS)

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.advice.builders import MS, sheet_of
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.advice.judge_warnings import judge_warnings, load_warnings
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.errors import RuleBaseError
 from three_walls.lib.fact import Fact, FactSheet
 from three_walls.lib.plain_data import ConfigData
-from three_walls.lib.resources import RULES_DIR
 from three_walls.step.step_rows import Straggler
 
-WARNINGS = load_warnings(RULES_DIR, definitions=DEFINITIONS)
+WARNINGS = load_rule_base(DEFINITIONS).warnings
 
 
 def codes(**values: ConfigData) -> list[str]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.report.sample_report import sample_report
-from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.advice.plan.locate import SEEN_IN, name_places
 from three_walls.facts.sheet import DEFINITIONS
-from three_walls.lib.resources import RULES_DIR
 from three_walls.step.compute_gaps import Cause
 from three_walls.tables.buckets import BUCKET_BY_NAME
 
-RULES = load_rules(RULES_DIR, definitions=DEFINITIONS)
+RULES = load_rule_base(DEFINITIONS).rules
 
 
 def test_every_place_is_a_bucket_or_a_cause_and_every_time_one_of_a_rule() -> None:

@@ -17,7 +17,7 @@ from tests.bridge.builders import config, edit
 from tests.bridge.cases import PLATFORM, RECIPE, RELEASE, recipe_config
 from tests.bridge.releases import recipe_in
 from three_walls.advice.finding import Outcome, Overrides, PlannedEdit
-from three_walls.advice.format.load_rules import cases_file, load_rules, rule_files
+from three_walls.advice.format.load_rules import cases_file, load_rule_base, rule_files
 from three_walls.advice.judge import judge
 from three_walls.advice.testing.rule_cases import load_cases
 from three_walls.bridge.merged_config import COMM_OVERLAP, MIXED_PRECISION, MIXED_PRECISION_CLASS, MergedConfig
@@ -177,7 +177,7 @@ def recommended_cases() -> tuple[EditedRun, ...]:
 
 
 def _find_recommended() -> Iterator[EditedRun]:
-    rules = {rule.id: rule for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)}
+    rules = {rule.id: rule for rule in load_rule_base(DEFINITIONS).rules}
     for path in rule_files(RULES_DIR):
         found = load_cases(cases_file(path), definitions=DEFINITIONS)
         for case in found.cases:

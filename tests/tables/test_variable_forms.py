@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.paths import SAMPLES
-from three_walls.advice.format.load_rules import load_rules
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.bridge.tuned_recipes import tuned_recipes
 from three_walls.capture.scrub.texts import is_public_variable
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.facts.transport import nccl_transport
-from three_walls.lib.resources import RULES_DIR
 from three_walls.tables.environment_variables import allowed_variables
 from three_walls.trace.launch_record import launch_environment, unquote
 from three_walls.trace.nsys_export import NsysExport
@@ -175,7 +174,7 @@ def test_every_environment_of_nvidias_recipes_passes_whole() -> None:
 def test_what_the_rules_set_may_be_shown() -> None:
     edits = [
         edit
-        for rule in load_rules(RULES_DIR, definitions=DEFINITIONS)
+        for rule in load_rule_base(DEFINITIONS).rules
         for edit in rule.edits
         if edit.kind == "env" and isinstance(edit.to, str | int)  # not the value of a fact
     ]
@@ -184,7 +183,7 @@ def test_what_the_rules_set_may_be_shown() -> None:
 
 
 def test_what_the_rules_set_or_nccl_is_kept_from_by_stays_in_a_scrubbed_capture() -> None:
-    rules = load_rules(RULES_DIR, definitions=DEFINITIONS)
+    rules = load_rule_base(DEFINITIONS).rules
     names = {edit.key for rule in rules for edit in rule.edits if edit.kind == "env"}
     names |= {choice.variable for choice in (*nccl_transport().disabling, *nccl_transport().forcing)}
     assert "NCCL_P2P_DISABLE" in names
