@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
 import pytest
 
+from tests.analyzed_samples import reads_sample
 from tests.paths import SAMPLES
 from three_walls.layers.label_operations import label_operations, labelled_step
 from three_walls.layers.labels import LabelledOperations
@@ -18,17 +21,21 @@ from three_walls.trace.run_request import RunRequest
 
 pytestmark = pytest.mark.slow
 
+RECOMPUTED = "qwen-full-recompute.sqlite.xz"
+DEEPEP = "wide-nvlink-deepep.sqlite.xz"
+OVERLAPPED = "wide-slowlink-ep-overlap.sqlite.xz"
 WITHOUT_RANGES = {
     "te-fused-attention": 0.99,
-    "qwen-full-recompute.sqlite.xz": 0.99,  # every layer is replayed
+    RECOMPUTED: 0.99,  # every layer is replayed
     "shared-experts": 0.99,  # attention is replayed
-    "wide-slowlink-ep-overlap.sqlite.xz": 0.99,  # forward and backward are launched in turn
-    "wide-nvlink-deepep.sqlite.xz": 0.99,
+    OVERLAPPED: 0.99,  # forward and backward are launched in turn
+    DEEPEP: 0.99,
     "te-cuda-graphs": 0.98,
 }
-IN_ORDER = ("qwen-full-recompute.sqlite.xz", "wide-nvlink-deepep.sqlite.xz", "shared-experts")
+IN_ORDER = (RECOMPUTED, DEEPEP, "shared-experts")
 
 
+@cache
 def read(name: str) -> tuple[StepView, LabelledOperations]:
     path = SAMPLES / name
     config = next(path.glob("run_config*.yaml"), None) if path.is_dir() else None
@@ -50,7 +57,9 @@ def agreement(found: LabelledOperations, known: LabelledOperations, column: str)
     return ns.filter(in_layers & is_same).sum() / ns.filter(in_layers).sum()
 
 
-@pytest.mark.parametrize(("name", "least"), WITHOUT_RANGES.items())
+@pytest.mark.parametrize(
+    ("name", "least"), [pytest.param(name, least, marks=reads_sample(name)) for name, least in WITHOUT_RANGES.items()]
+)
 def test_without_ranges_the_threads_show_directions_layers_and_modules(name: str, least: float) -> None:
     view, known = read(name)
     found = label_without_ranges(view, view.started)
@@ -58,7 +67,7 @@ def test_without_ranges_the_threads_show_directions_layers_and_modules(name: str
         assert agreement(found, known, column) >= least, column
 
 
-@pytest.mark.parametrize("name", IN_ORDER)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=reads_sample(name)) for name in IN_ORDER])
 def test_without_threads_the_order_on_the_device_does(name: str) -> None:
     view, known = read(name)
     unknown = pl.lit(None, dtype=pl.Int64)
@@ -69,14 +78,15 @@ def test_without_threads_the_order_on_the_device_does(name: str) -> None:
         assert agreement(found, known, column) >= 0.98, column
 
 
+@reads_sample(OVERLAPPED)
 def test_interleaved_layers_of_unknown_threads_are_not_guessed_at() -> None:
-    view, _ = read("wide-slowlink-ep-overlap.sqlite.xz")
+    view, _ = read(OVERLAPPED)
     unknown = pl.lit(None, dtype=pl.Int64)
     found = label_without_ranges(view, view.started.with_columns(launch_thread=unknown, launch_start_ns=unknown))
     assert found["pass"].null_count() == found.height
 
 
-@pytest.mark.parametrize("name", WITHOUT_RANGES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=reads_sample(name)) for name in WITHOUT_RANGES])
 @pytest.mark.parametrize("has_ranges", [True, False], ids=["ranges", "threads"])
 def test_labels_depend_on_the_kinds_of_kernels_and_not_on_their_names(name: str, has_ranges: bool) -> None:
     """With other names of the same categories nothing changes."""

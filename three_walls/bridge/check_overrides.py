@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from three_walls.advice.finding import PlannedEdit, PlanNote
-from three_walls.bridge.constraints import constraint_table, failure_mode_of, judge_constraints, judge_values
+from three_walls.bridge.constraints import constraints_of, failure_mode_of, judge_constraints, judge_values
 from three_walls.bridge.field_values import ACTIVATIONS_NAMED_SINCE, FieldValues, describe_field
 from three_walls.bridge.merged_config import (
     COMM_OVERLAP,
@@ -110,8 +110,7 @@ def check_overrides(
     variables = {path.partition(".")[2]: str(value) for path, value in merged.items() if path.startswith("env_vars.")}
     known = replace(base, environment=variables | {**base.environment, **(environment or {})})
     broken, unknown = judge_values(known, merged, version)
-    count = sum(constraint.is_checked_in(version) for constraint in constraint_table().constraints.values())
-    return OverrideCheck(schema.release, checked, broken, unknown, count)
+    return OverrideCheck(schema.release, checked, broken, unknown, len(constraints_of(version)))
 
 
 def find_problems(

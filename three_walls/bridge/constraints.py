@@ -92,6 +92,12 @@ def constraint_table(path: Path = CONSTRAINTS_FILE) -> ConstraintTable:
     return load_table(path, ConstraintTable, _list_names(path))
 
 
+@cache
+def constraints_of(version: str) -> dict[str, Constraint]:
+    """Those that the release ``version`` checks, by name."""
+    return {name: row for name, row in constraint_table().constraints.items() if row.is_checked_in(version)}
+
+
 def _list_names(path: Path) -> dict[str, object]:
     """What the table in ``path`` may refer to: names of settings and of its own platform, and sources."""
     listed = load_table(path, dict[str, object]).get("platform")
@@ -115,9 +121,7 @@ def judge_values(
     settings = resolve(paths, config, version)
     broken = [PlanNote(WRONG_KIND, problem, WRONG_KIND_SOURCE) for problem in settings.problems]
     unknown = []
-    for name, constraint in constraint_table().constraints.items():
-        if not constraint.is_checked_in(version):
-            continue
+    for name, constraint in constraints_of(version).items():
         truth, values = constraint.judge(settings)
         if truth is Truth.FAILS:
             text = constraint.failure_mode.describe(f"{constraint.message} ({values})", settings.schema.release)

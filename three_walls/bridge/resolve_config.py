@@ -62,7 +62,8 @@ class Resolved(KnownSettings):
 
     def find(self, name: str) -> Any:
         """The value of a name in a constraint; ``Truth.UNKNOWN`` where it is not known."""
-        values = self.values
+        if "." not in name:  # most names are fields of the model
+            return self.values.get(name if name in self.schema.sections else f"model.{name}", UNKNOWN)
         if name.startswith(ENVIRONMENT):
             unset = None if self._config.environment_is_known else UNKNOWN
             value = self._config.environment.get(name.removeprefix(ENVIRONMENT), unset)
@@ -72,8 +73,10 @@ class Resolved(KnownSettings):
         if name.startswith(DERIVED):
             return self.derived.get(name.removeprefix(DERIVED), UNKNOWN)
         if name.startswith(BEFORE):
-            values, name = self.before_overlap, name.removeprefix(BEFORE)
-        return values.get(name if "." in name or name in self.schema.sections else f"model.{name}", UNKNOWN)
+            name = name.removeprefix(BEFORE)
+            is_path = "." in name or name in self.schema.sections
+            return self.before_overlap.get(name if is_path else f"model.{name}", UNKNOWN)
+        return self.values.get(name, UNKNOWN)
 
 
 DERIVED_NAMES = {
