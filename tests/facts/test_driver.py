@@ -116,6 +116,19 @@ def test_with_other_inputs_only_what_follows_from_them_is_made_again() -> None:
     assert run.named("reason") == known("25: None")
 
 
+def test_what_is_given_as_it_was_stays_and_so_does_what_follows_from_it_alone() -> None:
+    catalog, made = catalog_of_a_run()
+    run = Artifacts({"step": 100, "switch": True}, catalog)
+    run.named("reason")
+    other = run.with_inputs({"switch": False, "step": run.named("step")})
+    assert other.named("reason") == known("25: it is switched off")
+    assert made == ["parts"]
+    longer = run.with_inputs({"step": 200, "parts": run.named("parts")})
+    assert longer.named("first_ns") == known(25)
+    assert run.with_inputs({"step": 200}).named("first_ns") == known(50)
+    assert made == ["parts", "parts"]
+
+
 def test_a_name_that_is_declared_twice_is_refused() -> None:
     catalog, _ = catalog_of_a_run()
     with pytest.raises(ValueError, match="parts is declared twice"):

@@ -53,7 +53,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self.declared: dict[str, Declared] = {}
-        self._following: dict[frozenset[str], frozenset[str]] = {}
+        self._following: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}
 
     def artifact(self, function: F) -> F:
         """Declares what is made once per run and is no fact."""
@@ -139,15 +139,19 @@ class Catalog:
         self.declared[name] = declared
         self._following.clear()
 
-    def following(self, names: Iterable[str]) -> frozenset[str]:
-        """``names``, and all that is made from these; a plan asks for the same ones dozens of times."""
-        given = following = frozenset(names)
-        while given not in self._following:
-            more = {name for name, each in self.declared.items() if following.intersection(each.sources)}
+    def following(self, names: Iterable[str], kept: Iterable[str] = ()) -> frozenset[str]:
+        """``names``, and all that is made from these and not only by way of ``kept``.
+
+        A plan asks for the same ones dozens of times.
+        """
+        following, stays = frozenset(names), frozenset(kept)
+        asked = following, stays
+        while asked not in self._following:
+            more = {name for name, each in self.declared.items() if following.intersection(each.sources)} - stays
             if more <= following:
-                self._following[given] = following
+                self._following[asked] = following
             following |= more
-        return self._following[given]
+        return self._following[asked]
 
 
 def _read(function: Function) -> Declared:
@@ -194,9 +198,13 @@ class Artifacts:
         return self._measurements[name]
 
     def with_inputs(self, inputs: Mapping[str, object]) -> Artifacts:
-        """The same run with ``inputs`` added or replaced: only what follows from these is made again."""
+        """The same run with ``inputs`` added or replaced: only what follows from these is made again.
+
+        What :meth:`find` gave stays as it is, whatever it was made from, and so does what follows from it alone.
+        """
         changed = Artifacts(inputs, self._catalog)
-        stale = self._catalog.following(inputs)
+        kept = {name for name, each in changed._measurements.items() if each is self._measurements.get(name)}
+        stale = self._catalog.following(changed._measurements.keys() - kept, kept)
         changed._measurements |= {name: each for name, each in self._measurements.items() if name not in stale}
         return changed
 
