@@ -8,13 +8,13 @@ import pytest
 
 from tests.paths import SAMPLES
 from three_walls import analyze
-from three_walls.report.report import Report
+from three_walls.report.report import LiveReport
 
 
 @cache
-def analyze_sample(trace: str) -> Report:
-    """The report on ``trace`` of sample_traces, with what lies next to it and nothing else."""
-    return analyze(SAMPLES / trace)
+def analyze_sample(trace: str, *logs: str) -> LiveReport:
+    """The report on ``trace`` of sample_traces, with ``logs`` of the folder and nothing else."""
+    return analyze(SAMPLES / trace, logs=[SAMPLES / log for log in logs])
 
 
 def reads_sample(trace: str) -> pytest.MarkDecorator:

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 from trace_builder import TraceBuilder
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.paths import SAMPLES
-from three_walls import analyze
 from three_walls.cli import main
 from three_walls.cli.export import write_whole
 
@@ -147,9 +147,10 @@ def test_a_real_step_loads_and_everything_is_inside_of_it(tmp_path: Path, sample
 
 
 @pytest.mark.slow
+@reads_sample("healthy-two-gpus.sqlite.xz")
 def test_the_tracks_of_a_real_step_sum_to_its_report(tmp_path: Path) -> None:
     sample = SAMPLES / "healthy-two-gpus.sqlite.xz"
-    report = analyze(sample)
+    report = analyze_sample(sample.name)
     assert export(sample, "--out", tmp_path / "step.json").exit_code == 0
     tracks = read_slices((tmp_path / "step.json").read_text())
     owned: dict[str, int] = {}

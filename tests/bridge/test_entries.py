@@ -7,14 +7,13 @@ from functools import partial
 
 import pytest
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.bridge.builders import config, edit
-from tests.paths import SAMPLES
 from three_walls.advice.finding import Bounds, Finding, Gain, Outcome, PlannedEdit, PlanNote, PlanStep
 from three_walls.bridge.check_overrides import find_problems
 from three_walls.bridge.render_entries import spell_entries
 from three_walls.bridge.render_overrides import NEWEST_BRIDGE, spell
 from three_walls.megatron.settings.run_config import RunConfig
-from three_walls.pipeline import analyze
 from three_walls.tables.buckets import Wall
 
 NO_GAIN = Gain(None, None, None, "none")
@@ -118,8 +117,9 @@ def test_what_the_plan_settles_by_an_earlier_entry_is_to_be_confirmed_alone() ->
 
 
 @pytest.mark.slow
+@reads_sample("wide-nvlink-alltoall.sqlite")
 def test_every_entry_of_a_real_run_applies_alone_or_names_what_it_needs() -> None:
-    report = analyze([SAMPLES / "wide-nvlink-alltoall.sqlite"])
+    report = analyze_sample("wide-nvlink-alltoall.sqlite")
     rules = [step.rule for step in report.plan]
     for step in report.plan:
         if step.overrides is None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.paths import SAMPLES
-from three_walls import analyze
+from tests.analyzed_samples import analyze_sample, reads_sample
 from three_walls.advice.judge import minimum_gain_ns
+
+TRACE, LOG = "wide-nvlink-alltoall.sqlite", "wide-nvlink-alltoall.train.log.xz"
+pytestmark = [pytest.mark.slow, reads_sample(TRACE)]
 
 
 def test_a_real_log_shows_what_the_profiler_added() -> None:
-    report = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite", logs=SAMPLES / "wide-nvlink-alltoall.train.log.xz")
+    report = analyze_sample(TRACE, LOG)
     assert report.log is not None
     assert report.log.roles == {"steady": 6, "warm-up": 2, "profiled": 2, "profiler's stop": 1}
     assert report.facts.number("unprofiled_step_ns") == pytest.approx(232e6, rel=0.02)
@@ -21,10 +23,8 @@ def test_a_real_log_shows_what_the_profiler_added() -> None:
 
 
 def test_the_log_of_a_trace_leaves_its_plan_in_order() -> None:
-    trace = SAMPLES / "wide-nvlink-alltoall.sqlite"
-    alone = analyze(trace)
+    alone, report = analyze_sample(TRACE), analyze_sample(TRACE, LOG)
     without = [step.rule for step in alone.plan]
-    report = analyze(trace, logs=SAMPLES / "wide-nvlink-alltoall.train.log.xz")
     planned = [step.rule for step in report.plan]
     likely_ns = {step.rule: step.gain_ns.likely or 0 for step in (*report.plan, *alone.plan)}
     step_ns = alone.verdict.replayed_step_ns or 0

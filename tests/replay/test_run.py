@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
 from three_walls.replay import replay_steps
@@ -72,9 +73,9 @@ def test_launches_that_begin_after_their_kernels_show_that_clocks_differ(
 
 
 @pytest.mark.slow
+@reads_sample("wide-nvlink-alltoall.sqlite")
 def test_the_predicted_unprofiled_step_is_near_the_one_of_the_log() -> None:
-    logs = [SAMPLES / "wide-nvlink-alltoall.train.log.xz"]
-    report = analyze(SAMPLES / "wide-nvlink-alltoall.sqlite", logs=logs)
+    report = analyze_sample("wide-nvlink-alltoall.sqlite", "wide-nvlink-alltoall.train.log.xz")
     assert abs(report.facts.number("predicted_step_error_fraction") or 1) < 0.05
     assert report.replay is not None
     assert report.replay.predictor.step_ns.likely_ns == report.facts.number("unprofiled_step_ns")

@@ -10,6 +10,7 @@ from paths import SAMPLES
 from paused import pause_before
 from trace_builder import ADAM, GEMM, MEGATRON, POINTWISE, TraceBuilder
 
+from tests.analyzed_samples import analyze_sample, reads_sample
 from three_walls import analyze
 from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.format.conditions import KnownFacts
@@ -171,9 +172,10 @@ def test_no_wall_is_named_where_pauses_cost_more_than_any() -> None:
     assert not decide_verdict(sheet_of({**facts, **longest, "host_pause_ns": 90 * MS}, known)).abstained
 
 
+@reads_sample("wide-nvlink-alltoall.sqlite")
 def test_no_edit_of_a_real_run_is_credited_with_a_pause(tmp_path: Path) -> None:
     sample = SAMPLES / "wide-nvlink-alltoall.sqlite"
-    even = analyze(sample)
+    even = analyze_sample(sample.name)
     for launch in (2_900, 3_300):
         report = analyze(pause_before(sample, tmp_path / f"{launch}.sqlite", launch, 120 * MS))
         assert is_found(report), launch

@@ -37,7 +37,8 @@ def find_facts_after(measured: Artifacts, settings: Mapping[str, FactValue]) -> 
         {
             "run": replace(run, config=new_run, layout=read_layout(new_run)),
             "config_as_run": new_as_run,
-            "step": measured.find(step_view.step),
+            "step": measured.find(step_view.step),  # what was captured stays
+            "any_step": measured.find(step_view.any_step),
             "memory_peak_bytes": _move_peak(measured, new_as_run),
         }
     )
