@@ -160,8 +160,8 @@ def test_conditions_on_the_new_settings_compare_settings_and_numbers_of_the_chan
 def test_every_case_is_one_that_some_change_comes_to(found: Effect) -> None:
     """Random values of what the conditions compare, on either side of each, make every case the first that counts."""
     values, random = _values_of(found), Random(found.id)
-    waiting = list(found.cases)
-    for _ in range(4000):
+    waiting, tries = list(found.cases), 4000
+    while waiting and (tries := tries - 1):
         now = {name: random.choice(options) for name, options in values.items()}
         new = {name: random.choice(values[name]) for name in now if random.random() < 0.7 and unit_of_setting(name)}
         counts = _find_case(found, sheet_of(now), sheet_of(now | new))

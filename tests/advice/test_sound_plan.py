@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
+from functools import cache, partial
 from types import MappingProxyType
 
 import pytest
 
 from tests.advice.builders import case, effect, rule
 from tests.advice.fake_predictor import change, names, plan_of, saving
+from tests.bridge.releases import EACH_RELEASE
 from three_walls.advice.answer_what_if import Validate
-from three_walls.advice.finding import Outcome
+from three_walls.advice.finding import Outcome, PlannedEdit
 from three_walls.advice.format.load_rules import cases_file, load_rule_base, rule_files
 from three_walls.advice.format.rule import Edit
 from three_walls.advice.judge import judge
@@ -20,7 +22,6 @@ from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import RULES_DIR
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
-from three_walls.tables.bridge_releases import known_releases
 
 pytestmark = pytest.mark.slow
 
@@ -66,21 +67,27 @@ def test_an_earlier_edit_makes_a_later_one_possible() -> None:
     assert names(plan_of([relax, OVERLAP], SAVING, None, relaxes, validate=refuse)[1]) == ["relax", "overlap"]
 
 
-def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recommends_it() -> None:
+@cache
+def recommended() -> Mapping[str, tuple[tuple[PlannedEdit, ...], RunConfig]]:
+    """The edits that rules recommend in their cases, with the configuration, by the names of rule and case."""
     rules = {rule.id: rule for rule in load_rule_base(DEFINITIONS).rules}
-    judged = 0
+    found = {}
     for path in rule_files(RULES_DIR):
         cases = load_cases(cases_file(path), definitions=DEFINITIONS)
         for written in cases.cases:
             facts = cases.facts_of(written)
             finding = judge(rules[cases.rule], facts)
-            if finding.outcome is not Outcome.RECOMMENDED:
-                continue
             values = {
                 name.removeprefix("config."): fact.value for name, fact in facts.facts.items() if "config." in name
             }
-            for release in known_releases():
-                judged += 1
-                found = find_problems(finding.edits, config(**values), release)
-                assert found == (), f"{cases.rule}, {written.name}, {release}: {[note.text for note in found]}"
-    assert judged > 100
+            if finding.outcome is Outcome.RECOMMENDED:
+                found[f"{cases.rule}, {written.name}"] = finding.edits, config(**values)
+    return found
+
+
+@EACH_RELEASE
+def test_every_edit_of_every_rule_passes_in_every_release_where_the_rule_recommends_it(release: str) -> None:
+    assert len(recommended()) > 100
+    for name, (edits, known) in recommended().items():
+        found = find_problems(edits, known, release)
+        assert found == (), f"{name}: {[note.text for note in found]}"

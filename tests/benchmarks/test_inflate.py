@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.inflate import CALLS, inflate, main
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.paths import SAMPLES
 from three_walls import analyze
 from three_walls.lib.errors import UsageError
 from three_walls.report.report import Report
 
-pytestmark = pytest.mark.xdist_group("inflate")  # the long trace is made once
-
 BASE = SAMPLES / "wide-nvlink-alltoall.sqlite"
+pytestmark = reads_sample(BASE.name)  # and the long trace is made once
 
 
 def _count(trace: Path, sql: str) -> int:
@@ -35,7 +35,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
 @pytest.mark.slow
 def test_a_repeated_step_has_the_budget_of_the_step(long: tuple[Path, Report]) -> None:
     steps = [step for step in long[1].ranks[0].steps if step.kept]
-    before = [step for step in analyze(BASE).ranks[0].steps if step.kept]
+    before = [step for step in analyze_sample(BASE.name).ranks[0].steps if step.kept]
     assert len(steps) == len(before) + 3
     assert [step.budget for step in steps[-4:]] == [before[-1].budget] * 4
 

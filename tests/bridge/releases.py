@@ -12,7 +12,19 @@ from typing import Any
 
 import pytest
 
+from tests.bridge.cases import RELEASE
 from three_walls.bridge.real_bridge.verify_overrides import RUNNER
+from three_walls.bridge.render_overrides import NEWEST_BRIDGE
+from three_walls.tables.bridge_releases import known_releases
+
+EACH_RELEASE = pytest.mark.parametrize(
+    "release",
+    [
+        pytest.param(release, marks=[] if release in (RELEASE, NEWEST_BRIDGE) else [pytest.mark.exhaustive])
+        for release in known_releases()
+    ],
+)
+"""Every release that is known; `make test` tries the first and the newest one."""
 
 MODELS = Path(__file__).parent / "models"
 _LATER_NAMES = {

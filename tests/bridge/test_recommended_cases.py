@@ -7,15 +7,15 @@ import pytest
 from tests.bridge.builders import config
 from tests.bridge.cases import RELEASE, not_runnable
 from tests.bridge.recommended import recommended_cases
+from tests.bridge.releases import EACH_RELEASE
 from three_walls.bridge.check_overrides import check_overrides
 from three_walls.bridge.constraints import judge_constraints
 from three_walls.bridge.render_overrides import spell
-from three_walls.tables.bridge_releases import known_releases
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("release", known_releases())
+@EACH_RELEASE
 def test_what_a_rule_recommends_makes_a_valid_configuration_in_every_release(release: str) -> None:
     for case in recommended_cases():
         found = case.overrides(release)
@@ -27,7 +27,7 @@ def test_what_a_rule_recommends_makes_a_valid_configuration_in_every_release(rel
             assert check.is_valid is (case.name not in not_runnable()), f"{case.name}: {check.problems}"
 
 
-@pytest.mark.parametrize("release", known_releases())
+@EACH_RELEASE
 def test_an_edit_that_a_release_cannot_express_is_noted(release: str) -> None:
     for case in recommended_cases():
         for edit in case.edits:

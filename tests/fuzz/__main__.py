@@ -1,6 +1,6 @@
 """``python -m tests.fuzz``: attacks the command line with seeded cases, and keeps what broke a law.
 
-    python -m tests.fuzz --cases 3000                  # what CI runs
+    python -m tests.fuzz --seed 20260101               # what CI runs, with the day's date
     python -m tests.fuzz --minutes 60 --seed 7         # as long as you like
     python -m tests.fuzz --only log --cases 5000       # one kind
     python -m tests.fuzz --case log-1-17               # one case again

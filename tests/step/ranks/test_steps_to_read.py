@@ -37,7 +37,7 @@ STEPS = 20
 def make_long(monkeypatch: pytest.MonkeyPatch, operations: int) -> None:
     """Makes captures of more than twice so many operations long ones, which are read in small parts."""
     attribute_few(monkeypatch, operations)
-    monkeypatch.setattr(nsys_export, "_ROWS_AT_ONCE", 8)
+    monkeypatch.setattr(nsys_export, "_ROWS_AT_ONCE", 16)  # less than a step
     monkeypatch.setattr(selected_steps, "LARGEST_MARGIN", 1)
 
 
