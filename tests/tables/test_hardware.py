@@ -7,6 +7,7 @@ import pytest
 from three_walls.lib.errors import RuleBaseError
 from three_walls.lib.load_documents import load_table
 from three_walls.tables.hardware import BF16, FP8, NVFP4, HardwareTable, find_gpu, gpu_models
+from three_walls.tables.shareable import is_safe_text
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,7 @@ def test_a_model_is_found_by_its_name(name: str, family: str) -> None:
     model = find_gpu(name)
     assert model is not None
     assert model.family == family
+    assert is_safe_text(name), "a trace would not state it"
 
 
 @pytest.mark.parametrize(
