@@ -137,12 +137,37 @@ def test_a_variable_that_disables_peer_access_is_the_cause_of_a_slow_link() -> N
         ({"NCCL_NET": "Socket", "WORLD_SIZE": "8"}, "NCCL_NET=Socket", True),
         ({"NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1", False),  # one host: nothing crosses the network
         ({"NCCL_NET": "IB"}, "none", False),
+        ({"NCCL_IB_DISABLE": "1", "WORLD_SIZE": "8", "FI_PROVIDER": "efa"}, "none", False),  # a plugin drives EFA
+        ({"NCCL_IB_DISABLE": "1", "WORLD_SIZE": "8", "NCCL_IB_HCA": "mlx5"}, "NCCL_IB_DISABLE=1", True),
     ],
 )
 def test_only_values_that_take_a_path_away_count(variables: dict[str, str], cause: str, is_disabled: bool) -> None:
     found = measure(**variables)
     assert found["nccl_disabled_transport"] == (cause, None)
     assert found["nccl_transport_disabled"] == (is_disabled, None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "adapters"),
+    [
+        ({"FI_PROVIDER": "efa"}, "EFA"),
+        ({"FI_EFA_USE_DEVICE_RDMA": "1", "NCCL_NET": "AWS Libfabric"}, "EFA"),
+        ({"FI_EFA_USE_DEVICE_RDMA": "0"}, "none"),
+        ({"FI_PROVIDER": "cxi", "NCCL_NET": "AWS Libfabric"}, "Slingshot"),  # the same plugin
+        ({"NCCL_NET": "AWS Libfabric"}, "libfabric"),
+        ({"NCCL_NET_PLUGIN": "libnccl-net-ofi.so"}, "libfabric"),
+        ({"NCCL_FASTRAK_CTRL_DEV": "eth0"}, "GPUDirect-TCPXO"),
+        ({"NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}, "GPUDirect-TCPX"),
+        ({"NCCL_NET": "gIB"}, "ConnectX"),
+        ({"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}, "ConnectX"),
+        ({"NCCL_IB_HCA": "^mlx5_2"}, "none"),  # what is left out shows nothing of the others
+        ({"NCCL_IB_HCA": "bnxt_re0"}, "another vendor"),
+        ({"NCCL_NET": "IB"}, "none"),  # NCCL's name of InfiniBand and RoCE of any vendor
+        ({}, "none"),
+    ],
+)
+def test_variables_show_the_adapters(variables: dict[str, str], adapters: str) -> None:
+    assert measure(**variables)["network_adapters"] == (adapters, None)
 
 
 def test_a_variable_without_effect_disables_nothing() -> None:
@@ -156,6 +181,7 @@ def test_without_the_environment_nothing_is_called_disabled() -> None:
     found = measure(exchange=31.5e9, known="")
     assert found["nccl_disabled_transport"] == ("unknown", None)
     assert found["nccl_forced_settings"] == ("unknown", None)
+    assert found["network_adapters"] == ("unknown", None)
     assert found["nccl_transport_disabled"] == (False, None)
 
 

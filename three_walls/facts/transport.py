@@ -45,6 +45,8 @@ class DisablingVariable:
     values: tuple[Text, ...]
     reason: Text
     source: Text
+    other_adapters: tuple[Text, ...] = ()
+    """Adapters that NCCL reaches without what the variable turns off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,21 @@ class ForcingVariable:
 
 
 @dataclass(frozen=True, slots=True)
+class NamingVariable:
+    """Shows which ``adapters`` the hosts have, by any value or one that ``pattern`` matches whole."""
+
+    adapters: Text
+    variable: Text
+    pattern: Text = ".*"
+
+
+@dataclass(frozen=True, slots=True)
 class NcclTransport:
-    """``tables/nccl-transport.yaml``: NCCL's variables that take a path away or force its choice."""
+    """``tables/nccl-transport.yaml``: variables that take a path away, force NCCL's choice or name the adapters."""
 
     disabling: tuple[DisablingVariable, ...]
     forcing: tuple[ForcingVariable, ...]
+    naming: tuple[NamingVariable, ...]
 
 
 @cache
@@ -79,6 +91,8 @@ class NcclVariables:
     """Those that keep it from a path."""
     forcing: Sequence[str]
     """Names of those that replace its own choice."""
+    adapters: str | None
+    """The network adapters that they show."""
 
 
 @artifact
@@ -88,10 +102,20 @@ def nccl_variables(step: StepView) -> NcclVariables | None:
     if not config.environment_is_known:
         return None
     texts = {name: str(variable.value) for name, variable in config.environment.items()}
+    shown = (
+        row.adapters
+        for row in table.naming
+        if (value := texts.get(row.variable)) and re.fullmatch(row.pattern, value, re.IGNORECASE)
+    )
+    adapters = next(shown, None)
     disabling = [
-        row for row in table.disabling if texts.get(row.variable, "").lower() in {value.lower() for value in row.values}
+        row
+        for row in table.disabling
+        if texts.get(row.variable, "").lower() in {value.lower() for value in row.values}
+        and adapters not in row.other_adapters
     ]
-    return NcclVariables(texts, disabling, [row.variable for row in table.forcing if texts.get(row.variable)])
+    forcing = [row.variable for row in table.forcing if texts.get(row.variable)]
+    return NcclVariables(texts, disabling, forcing, adapters)
 
 
 @artifact
@@ -166,6 +190,13 @@ def nccl_forced_settings(nccl_variables: NcclVariables | None) -> str:
     if nccl_variables is None:
         return UNKNOWN
     return ", ".join(f"{name}={nccl_variables.texts[name]}" for name in nccl_variables.forcing) or NONE
+
+
+@fact("text", "the kind of network adapter")
+def network_adapters(nccl_variables: NcclVariables | None) -> str:
+    """What connects the hosts, by the first variable that shows it (tables/nccl-transport.yaml); 'none' where no
+    variable does, or 'unknown' where the environment was not recorded."""
+    return UNKNOWN if nccl_variables is None else nccl_variables.adapters or NONE
 
 
 @flag(
