@@ -24,6 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.bridge.flip_cases import make_flips
 from tests.bridge.override_cases import Machine, OverrideCase, make_cases
 from tests.bridge.releases import Bridge, read_bridge
 from tests.bridge.session_cases import make_sessions
@@ -65,6 +66,7 @@ TORCH = 2015
 GENERATORS: dict[str, Callable[[str, int, int, int], list[OverrideCase]]] = {
     "settings": make_cases,
     "sessions": make_sessions,
+    "flips": make_flips,
 }
 """Who makes the cases of a release and a seed."""
 

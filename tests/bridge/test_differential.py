@@ -40,3 +40,14 @@ def test_a_seed_names_the_cases(generator: str) -> None:
 def test_a_third_of_the_sessions_lack_one_line() -> None:
     kinds = [case.kind for case in GENERATORS["sessions"]("0.6.2", 1, 600, 3)]
     assert 0.28 < kinds.count("one line less") / len(kinds) < 0.39
+
+
+def test_flips_meet_settings_that_no_constraint_compares() -> None:
+    flips = GENERATORS["flips"]("0.6.2", 1, 600, 3)
+    compared, others = (
+        {word.partition("=")[0] for case in flips if case.kind == kind for word in case.overrides}
+        for kind in ("compared", "any other")
+    )
+    assert len(compared) > 150
+    assert len(others) > 150
+    assert not compared & others
