@@ -133,3 +133,17 @@ def test_padding_under_its_older_name_counts_and_padding_into_a_map_of_its_own_d
 def test_an_edit_is_not_blamed_for_a_constraint_that_was_broken_before() -> None:
     broken_already = config(sequence_parallel=True, tensor_model_parallel_size=1)
     assert find_problems([edit("moe_permute_fusion", True)], broken_already) == ()
+
+
+@pytest.mark.parametrize("release", known_releases())
+@pytest.mark.parametrize(("layers", "is_refused"), [(0, True), (-4, True), (1, False)])
+def test_layers_are_a_positive_number_where_they_scale_the_initialization(
+    release: str, layers: int, is_refused: bool
+) -> None:
+    def broken(**paths: ConfigData) -> bool:
+        notes, _ = judge_values(MergedConfig({}), {"model.num_layers": layers, **paths}, release)
+        return "layers_scale_the_initialization" in {note.name for note in notes}
+
+    assert broken(**{"model.output_layer_init_method": None}) is is_refused
+    saved: ConfigData = {"_target_": "functools.partial"}
+    assert not broken(**{"model.output_layer_init_method": saved}), "a saved configuration names its function"
