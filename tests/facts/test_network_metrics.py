@@ -18,9 +18,10 @@ BYTES, FRACTION = "exposed_network_send_bytes_per_s", "exposed_network_send_frac
 GB_PER_MS = 1_000_000  # of 1 GB/s
 
 
-def steps(ranks: str = "8") -> TraceBuilder:
+def steps(ranks: str = "8", **variables: str) -> TraceBuilder:
     """Three steps of 10 ms: a GEMM for 5 ms, communication for 4, the optimizer for 1."""
-    builder = TraceBuilder().launched_as("train.py", RANK="0", WORLD_SIZE="16", LOCAL_WORLD_SIZE=ranks)
+    launcher = {"RANK": "0", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": ranks}
+    builder = TraceBuilder().launched_as("train.py", **launcher, **variables)
     for at in range(MS, 31 * MS, 10 * MS):
         builder.kernel(GEMM, at, at + 5 * MS).kernel(ALL_GATHER, at + 5 * MS, at + 9 * MS)
         builder.kernel(ADAM, at + 9 * MS, at + 10 * MS)
@@ -37,6 +38,12 @@ def test_all_adapters_of_the_host_while_communication_is_exposed(tmp_path: Path)
     facts = facts_of(tmp_path, builder.sent([20 * GB_PER_MS] * 30, MS, MS, nic=1))
     assert facts.number(BYTES) == pytest.approx(120e9)
     assert facts.number(FRACTION) == pytest.approx(120 / 400)  # eight adapters of 50 GB/s
+
+
+def test_what_adapters_carry_that_the_vendors_servers_do_not_have_is_not_known(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, steps(FI_PROVIDER="efa").sent([20 * GB_PER_MS] * 30, MS, MS))
+    assert facts.number(BYTES) == pytest.approx(20e9)
+    assert "what EFA adapters carry" in (facts.get(FRACTION).missing_reason or "")
 
 
 def test_traffic_that_two_counters_of_a_port_hold_counts_once(tmp_path: Path) -> None:

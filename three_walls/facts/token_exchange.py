@@ -17,6 +17,7 @@ from three_walls.facts.run_layout import (
     ep_ranks_per_nvlink_domain_count,
     ep_spans_nodes,
 )
+from three_walls.facts.transport import adapter_bytes_per_s
 from three_walls.layers.labels import LabelledOperations
 from three_walls.lib.declare import fact, flag
 from three_walls.lib.measurement import GIVE_CONFIG, NS_PER_S, Measurement, known, missing, unstated
@@ -93,7 +94,7 @@ def ep_transfer_spread_ratio(token_rates: TokenRates) -> float:
 
 
 @fact("bytes_per_s", "token exchange link bandwidth")
-def ep_link_bytes_per_s(step: StepView) -> Measurement[float]:
+def ep_link_bytes_per_s(step: StepView, network_adapters: str) -> Measurement[float]:
     """Upper bound of what a rank can send to its expert-parallel group. Inside one NVLink domain it is NVLink's
     bandwidth in one direction; beyond it, the network's bandwidth per GPU over the fraction of an exchange that crosses
     the network (with balanced routing)."""
@@ -109,15 +110,16 @@ def ep_link_bytes_per_s(step: StepView) -> Measurement[float]:
     is_server = domain <= LARGEST_SERVER_GPUS
     if in_domain.value == layout.expert_group and not (is_server and ep_spans_nodes(run).value is True):
         return known(float(nvlink))
-    if gpu.nic_bytes_per_s_one_way is None:
-        return missing(f"the network of a {gpu.family} server is not in tables/hardware.yaml")
+    adapter = adapter_bytes_per_s(gpu, network_adapters)
+    if adapter.value is None:
+        return adapter
     if run.config.get("moe_token_dispatcher_type") != "alltoall":
         return missing("across servers the fraction on the network is known for the alltoall dispatcher only")
     if not layout.expert or layout.expert_tensor != 1:
         return missing("across servers the fraction on the network is known for expert tensor parallelism 1 only")
     # With balanced routing (ranks - own) / (ranks - 1) of an exchange crosses the network: to GPUs outside the domain.
     own = layout.ranks_per_node if is_server and layout.ranks_per_node else domain
-    return known(gpu.nic_bytes_per_s_one_way * (layout.expert - 1) / (layout.expert - own))
+    return known(adapter.value * (layout.expert - 1) / (layout.expert - own))
 
 
 @fact("fraction", "token exchange time without duplicates")

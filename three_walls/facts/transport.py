@@ -25,8 +25,10 @@ from three_walls.step.operators import Operators
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import Arrivals
 from three_walls.step.step_view import StepView
+from three_walls.tables.hardware import GpuModel
 
 NONE, UNKNOWN = "none", "unknown"
+_OF_VENDORS_SERVERS = "ConnectX"
 
 _ELEMENT_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 _REDUCE_SCATTER = re.compile(r"ReduceScatter_Sum_(f32|bf16|f16)_")
@@ -197,6 +199,16 @@ def network_adapters(nccl_variables: NcclVariables | None) -> str:
     """What connects the hosts, by the first variable that shows it (tables/nccl-transport.yaml); 'none' where no
     variable does, or 'unknown' where the environment was not recorded."""
     return UNKNOWN if nccl_variables is None else nccl_variables.adapters or NONE
+
+
+def adapter_bytes_per_s(gpu: GpuModel, network_adapters: str) -> Measurement[float]:
+    """What the network adapter of a GPU carries in one direction in the vendor's own server, unless variables show that
+    the hosts have other adapters."""
+    if network_adapters not in (_OF_VENDORS_SERVERS, NONE, UNKNOWN):
+        return missing(f"what {network_adapters} adapters carry is not in tables/hardware.yaml")
+    if gpu.nic_bytes_per_s_one_way is None:
+        return missing(f"the network of a {gpu.family} server is not in tables/hardware.yaml")
+    return known(float(gpu.nic_bytes_per_s_one_way))
 
 
 @flag(

@@ -31,7 +31,9 @@ def gpu(name: str) -> GpuModel:
 H200 = gpu("NVIDIA H200")
 
 
-def link(ep: int, per_node: int | None = 8, model: GpuModel | None = H200, **more: object) -> tuple[float | None, str]:
+def link(
+    ep: int, per_node: int | None = 8, model: GpuModel | None = H200, adapters: str = "none", **more: object
+) -> tuple[float | None, str]:
     values = {
         "expert_model_parallel_size": ep,
         "tensor_model_parallel_size": 1,
@@ -43,7 +45,7 @@ def link(ep: int, per_node: int | None = 8, model: GpuModel | None = H200, **mor
         {key: ConfigValue(value, "test") for key, value in values.items()},  # type: ignore[arg-type]
         {key: ConfigValue(value, "test") for key, value in environment.items()},
     )
-    found = ep_link_bytes_per_s(step_view(run=run_view(config, model)))
+    found = ep_link_bytes_per_s(step_view(run=run_view(config, model)), adapters)
     return found.value, found.missing_reason or ""
 
 
@@ -54,6 +56,7 @@ def test_inside_one_server_it_is_nvlink_in_one_direction() -> None:
 def test_across_servers_the_network_carries_what_leaves_the_server() -> None:
     """Of 15 other ranks 8 are in the other server: 50 GB/s there let the whole exchange run at 50 x 15 / 8."""
     assert link(16) == (50e9 * 15 / 8, "")
+    assert link(16, adapters="ConnectX") == link(16)
 
 
 def test_four_ranks_a_server_reach_the_network_sooner() -> None:
@@ -70,6 +73,7 @@ def test_a_rack_is_one_domain_however_many_hosts() -> None:
     [
         (link(16, model=None), "GPU is not in tables/hardware.yaml"),
         (link(16, model=replace(H200, nic_bytes_per_s_one_way=None)), "network of a H200 server"),
+        (link(16, adapters="EFA"), "what EFA adapters carry"),
         (link(16, moe_token_dispatcher_type="flex"), "alltoall dispatcher only"),
         (link(16, expert_tensor_parallel_size=2), "expert tensor parallelism 1"),
     ],
@@ -247,7 +251,7 @@ def deduplicated(per_node: int = 8, rate: float | None = 225e9, **more: ConfigDa
     run = replace(config(**more), environment={key: ConfigValue(value, "test") for key, value in environment.items()})
     achieved: Measurement[float] = missing("nothing is sent") if rate is None else known(rate)
     step = step_view(run=run_view(run, H200))
-    link_rate = ep_link_bytes_per_s(step).value
+    link_rate = ep_link_bytes_per_s(step, "none").value
     assert link_rate is not None
     found = ep_deduplicated_transfer_fraction(step, link_rate, achieved)
     return found.value, found.missing_reason or ""
