@@ -53,6 +53,7 @@ GPUS: dict[str, Gpu] = {
     "sm_90": H100,
     "sm_100": ("NVIDIA B200", 10, 0),
     "sm_103": ("NVIDIA GB300", 10, 3),
+    "sm_120": ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 12, 0),
 }
 """By the fact that names the GPU."""
 
