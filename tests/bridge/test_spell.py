@@ -57,10 +57,23 @@ def test_a_graph_scope_empties_the_list_that_excludes_it_where_the_release_has_o
     scope = edit("cuda_graph_scope", ("moe_router", "moe_preprocess"))
     line = "model.cuda_graph_scope=[moe_router,moe_preprocess]"
     assert spelled(scope, version="0.4.2").bridge == (line,)
-    assert spelled(scope, version="0.5.1").bridge == (line, "model.cuda_graph_modules=[]")
-    assert spelled(scope).megatron_lm == ("--cuda-graph-scope moe_router moe_preprocess",)
+    used = spelled(scope, run=f"{BRIDGE} model.cuda_graph_scope=[attn]", version="0.5.1")
+    assert used.bridge == (line, "model.cuda_graph_modules=[]")
+    assert spelled(scope, version=None).megatron_lm == ("--cuda-graph-scope moe_router moe_preprocess",)
     unknown = spelled(scope, version=None)
     assert (unknown.bridge, unknown.conditional) == ((line, "++model.cuda_graph_modules=[]"), ())
+
+
+def test_a_release_with_graph_modules_gets_them_and_the_older_list_emptied() -> None:
+    modules = spelled(edit("cuda_graph_scope", ("moe_router", "attn")), version="0.6.2")
+    assert modules.bridge == ("model.cuda_graph_modules=[moe_router,attn]", "model.cuda_graph_scope=null")
+    assert modules.python == (
+        "cfg.model.cuda_graph_modules = ['moe_router', 'attn']",
+        "cfg.model.cuda_graph_scope = None",
+    )
+    assert modules.megatron_lm == ("--cuda-graph-modules moe_router attn",)
+    whole = spelled(edit("cuda_graph_scope", ("full_iteration",)), version="0.6.2")  # no module
+    assert whole.bridge[0] == "model.cuda_graph_scope=[full_iteration]"
 
 
 def test_the_rng_tracker_is_set_in_both_of_its_places() -> None:

@@ -33,7 +33,7 @@ def test_an_unknown_spread_is_said_and_not_taken_for_none() -> None:
     change = measure_step_change(make_run(half_ms=None), make_run(step_ms=570))
     assert describe_step_change(change) == (
         "1.05 times as fast (5.0% shorter): 600 -> 570 ms unprofiled, but how much steps vary by themselves is not "
-        "known for BEFORE: the log gives no quartiles"
+        "known for BEFORE: the log has too few steps"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -219,3 +220,10 @@ def test_a_page_of_94_layers_stays_light_and_states_how_many_rows_it_leaves_out(
     assert len(text.encode()) < 1_500_000
     assert f"{94 * len(DIRECTIONS) * len(MOE_PARTS) - PAGE_ROWS:,} more rows are in report.json." in text
     assert "more rows are in report.json" not in render_html(replace(report, moe_layers=layers[:40]))
+
+
+def test_a_notebook_shows_the_page_in_a_frame_that_leaves_the_notebook_alone(report: Report, page: str) -> None:
+    frame = report._repr_html_()  # what IPython asks for
+    assert frame.count("<") == 2  # of the frame alone: the page within is escaped
+    assert 'sandbox="allow-scripts"' in frame
+    assert html.unescape(frame.partition('srcdoc="')[2].removesuffix('"></iframe>')) == page

@@ -70,7 +70,7 @@ def test_lanes_of_the_hardware_are_there_where_it_was_sampled(report: Report, dr
 
 def test_the_picture_shows_what_takes_most_of_each_column_and_leaves_a_pause_white(report: Report) -> None:
     budget, stream, *others = place_timeline(block_of(report))
-    assert (budget["name"], stream["name"]) == ("owner", "stream 7")
+    assert (budget["name"], stream["name"]) == ("bucket", "stream 7")
     assert [lane["name"] for lane in others] == ["rank 0", "rank 5"]
     widths = [sum(int(wide) for wide in re.findall(r"h(\d+)v", path)) for _, path in budget["paths"]]
     assert sum(widths) == COLUMNS

@@ -90,6 +90,8 @@ class BridgeSpeller:
                     self._spell(key, path, value)
                 if key.name == "cuda_graph_scope" and value is not None:
                     self._empty_graph_modules()
+                elif key.name == "cuda_graph_modules" and value and not self._is_empty("cuda_graph_scope"):
+                    self._spell(config_keys().keys["cuda_graph_scope"], "model.cuda_graph_scope", None)
 
     def _empty_graph_modules(self) -> None:
         """From 0.5 on scope and modules exclude each other, and recipes use either.
@@ -101,6 +103,12 @@ class BridgeSpeller:
             self.python.set("model.cuda_graph_modules", ())
         elif self.version >= (0, 5):
             self._spell(config_keys().keys["cuda_graph_modules"], "model.cuda_graph_modules", ())
+
+    def _is_empty(self, name: str) -> bool:
+        """Whether the run is known to leave the setting empty, or to use the one that excludes it."""
+        current, newer = self.config.values.get(name), self.config.values.get("cuda_graph_modules")
+        is_used = newer is not None and newer.is_stated and bool(newer.value)
+        return is_used or (current is not None and current.is_stated and current.value is None)
 
     def spell_environment(self, variables: Sequence[tuple[str, str]]) -> None:
         """Variables in the configuration, from 0.6 on: there what the process has already wins, so it is left out."""

@@ -40,9 +40,9 @@ def spell(edits: Sequence[PlannedEdit], config: RunConfig, bridge_version: str |
     last: dict[tuple[str, str], PlannedEdit] = {}  # each key stands where it was first edited
     for edit in edits:
         last[edit.kind, edit.key] = edit
-    writable, notes = _keep_valid([edit for edit in last.values() if edit.kind == "config"], config)
-    environment, unset = _spell_environment(edit for edit in last.values() if edit.kind == "env")
     release = bridge_version or config.bridge_version
+    writable, notes = _keep_valid([edit for edit in last.values() if edit.kind == "config"], config, release)
+    environment, unset = _spell_environment(edit for edit in last.values() if edit.kind == "env")
     spelled = _spell_bridge(writable, environment, config, release)
     flags, of_other_cores, flag_notes = _spell_megatron_lm(writable, config, release)
     return replace(
@@ -152,7 +152,9 @@ def _apart(launcher: str, product: str, lines: _LinesByRelease) -> Iterator[Cond
         yield ConditionalLines(launcher, condition, tuple(found))
 
 
-def _keep_valid(edits: Iterable[PlannedEdit], config: RunConfig) -> tuple[list[PlannedEdit], list[str]]:
+def _keep_valid(
+    edits: Iterable[PlannedEdit], config: RunConfig, release: str | None
+) -> tuple[list[PlannedEdit], list[str]]:
     """Edits of known keys to values they may have, and notes on the others: launchers do not check values."""
     keys = config_keys().keys
     valid, notes = [], []
@@ -162,22 +164,23 @@ def _keep_valid(edits: Iterable[PlannedEdit], config: RunConfig) -> tuple[list[P
         elif not is_allowed(keys[edit.key], edit.to):
             notes.append(f"{edit.key}: {edit.to} is not one of its values; left out")
         else:
-            valid.append(_with_writable_key(edit, config))
+            valid.append(_with_writable_key(edit, config, release))
     return valid, notes
 
 
-def _with_writable_key(edit: PlannedEdit, config: RunConfig) -> PlannedEdit:
-    """The edit under the name that the run uses: cuda_graph_scope excludes cuda_graph_modules, its newer name."""
+def _with_writable_key(edit: PlannedEdit, config: RunConfig, release: str | None) -> PlannedEdit:
+    """The edit under the name that the run uses, else the current one of its ``release`` of Megatron-Bridge.
+
+    cuda_graph_scope excludes cuda_graph_modules, its newer name.
+    """
     modules = config_keys().keys["cuda_graph_modules"]
-    current = config.values.get(modules.name)
-    if (
-        edit.key == "cuda_graph_scope"
-        and current is not None
-        and (current.is_stated_by("command line") or (current.is_stated and bool(current.value)))
-        and is_allowed(modules, edit.to)
-    ):
-        return replace(edit, key=modules.name)
-    return edit
+    if edit.key != "cuda_graph_scope" or not is_allowed(modules, edit.to):
+        return edit
+    older, newer = config.values.get(edit.key), config.values.get(modules.name)
+    is_used = newer is not None and (newer.is_stated_by("command line") or (newer.is_stated and bool(newer.value)))
+    is_current = release is not None and bridge_schema(release).find(f"model.{modules.name}") is not None
+    is_older_used = older is not None and older.is_stated_by("command line")
+    return replace(edit, key=modules.name) if is_used or (is_current and not is_older_used) else edit
 
 
 def _spell_environment(edits: Iterable[PlannedEdit]) -> tuple[tuple[tuple[str, str], ...], list[str]]:

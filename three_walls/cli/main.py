@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from contextlib import suppress
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -112,8 +114,26 @@ def completion_command(context: click.Context, shell: str) -> None:
     click.echo(made.source_template % made.source_vars())  # source() starts a bash to learn its version
 
 
+class _Output(io.FileIO):
+    """Standard output. Once its reader has read enough, as ``| head`` does, the rest goes nowhere.
+
+    So a command ends as it would have, with the exit code of its work.
+    """
+
+    def write(self, data: Any, /) -> int:
+        """Write ``data``, or drop it where nobody reads any more."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _discard_output()
+            return len(data)
+
+
 def main() -> None:
     """Run the command line. Every error becomes one line on stderr and an exit code of its own."""
+    if type(sys.stdout) is io.TextIOWrapper:  # not where the shell closed it, nor what stands in for it in a test
+        raw = io.BufferedWriter(_Output(sys.stdout.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(raw, sys.stdout.encoding, sys.stdout.errors, line_buffering=raw.raw.isatty())
     try:
         cli(standalone_mode=False)
         if sys.stdout is not None:  # it is where the shell closed it
@@ -131,9 +151,6 @@ def main() -> None:
         _fail("interrupted", 130)
     except Terminated as stop:
         _fail(stop.reason, stop.exit_code)
-    except BrokenPipeError:  # the reader of our output has read enough, as `| head` does
-        _discard_output()
-        sys.exit(1)  # as click itself does
     except SystemExit:
         raise
     except BaseException as error:  # polars raises its panics as such

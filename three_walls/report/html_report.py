@@ -36,6 +36,12 @@ def render_html(report: Report) -> str:
     return render_page(make_sections(report), report, "report.json")
 
 
+def render_frame(report: Report) -> str:
+    """``report`` as a page inside of another page, whose styles it neither takes nor changes."""
+    page = Markup.escape(render_html(report))
+    return f'<iframe title="three-walls" sandbox="allow-scripts" width="100%" height="900" srcdoc="{page}"></iframe>'
+
+
 def render_page(sections: Sequence[Section], document: object, data_name: str) -> str:
     """``sections`` as a page, the first of which is the head.
 

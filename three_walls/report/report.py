@@ -135,6 +135,12 @@ class Report:
     """When the recording of the first trace began, in UTC (``2026-11-22T18:37:17Z``); null where none states it."""
     schema_version: str = SCHEMA_VERSION
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows of a report: its page, in a frame of its own."""
+        from three_walls.report.html_report import render_frame  # which reads reports
+
+        return render_frame(self)
+
     @property
     def ranks_count(self) -> int:
         """The number of captured ranks, in full or surveyed."""

@@ -10,10 +10,10 @@ from three_walls.runs.compared_run import Run
 
 _PREDICTED = ("predicted_unprofiled_step_low_ns", "predicted_unprofiled_step_high_ns")
 _SPREADS = {
-    Basis.LOG: "the distance of the quartiles in each log",
+    Basis.LOG: "the range of the middle half of the steps in each log",
     Basis.TRACE: "the range of the kept steps in each trace",
     Basis.REPLAY: "the range of each estimate, or of the kept steps where that is wider",
-    Basis.MIXED: "the distance of the quartiles in the log and the range of the estimate",
+    Basis.MIXED: "the range of the middle half of the steps in the log, and of the estimate",
 }
 """What half of counts as the spread of a run."""
 _QUARTILES = ("unprofiled_step_lower_quartile_ns", "unprofiled_step_upper_quartile_ns")
@@ -110,7 +110,7 @@ def _measure_spread(basis: Basis, before: Run, after: Run, scale: float) -> tupl
     spreads = [_spread_of(basis, before), _spread_of(basis, after)]
     if spreads[0] is None or spreads[1] is None:
         names = [name for name, spread in zip(("BEFORE", "AFTER"), spreads, strict=True) if spread is None]
-        reason = "the log gives no quartiles" if basis is Basis.LOG else "fewer than two steps were kept"
+        reason = "the log has too few steps" if basis is Basis.LOG else "fewer than two steps were kept"
         return None, f"not known for {' and '.join(names)}: {reason}"
     return round(spreads[0] + spreads[1] * scale), f"half of {_SPREADS[basis]}, added up"
 

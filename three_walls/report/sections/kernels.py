@@ -53,7 +53,7 @@ def kernels(report: Report) -> Section | None:
         Column("Launch", lambda row: None if row.launch_ns is None else round(row.launch_ns / row.calls), format_us),
         *((peak,) if has_peak else ()),
         Column("Fastest", "fastest_ns", format_us, in_terminal=False),
-        Column("95% below", "p95_ns", format_us, in_terminal=False),
+        Column("95% take at most", "p95_ns", format_us, in_terminal=False),
         Column("Grid x block", ROW, _write_launch, role="muted", in_terminal=False),
     )
     lead = (

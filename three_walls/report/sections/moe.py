@@ -196,13 +196,13 @@ def _unless_absent(format_number: Callable[[float | None], str]) -> Callable[[fl
 
 def _show_layers(sums: tuple[MoePart, ...], layers: tuple[MoePart, ...]) -> list[Block]:
     longest_ns, named = max(part.ns for part in layers), name_layers(layers)
-    chart = Chart("moe_layers", _draw_layers(sums, layers), "Time of each part of each layer, darker is longer")
+    chart = Chart("moe_layers", _draw_layers(sums, layers), "Time of each part of each layer, stronger is longer")
     blocks: list[Block] = [
         Note("Layer by layer", role="heading"),
         chart,
         Note(
-            "Each cell gives the time, then how much of it is exposed. A darker cell is longer, on the same scale in "
-            "all directions. Orange parts move tokens between ranks, blue parts compute.",
+            "Each cell gives the time, then how much of it is exposed. A stronger colour is longer, on the same "
+            "scale in all directions. Orange parts move tokens between ranks, blue parts compute.",
             role="lead",
         ),
     ]

@@ -14,7 +14,7 @@ from three_walls.report.sections.gaps import CAUSES, label_cause
 from three_walls.tables.buckets import BUCKET_TITLES
 
 _NAME_LENGTH = 40
-LANE_NAMES = {"modules": "module", "budget": "owner", "gaps": "no compute", "calls": "CUDA"}
+LANE_NAMES = {"modules": "module", "budget": "bucket", "gaps": "no compute", "calls": "CUDA"}
 
 
 def timeline(report: Report) -> Section | None:
