@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from trace_builder import TraceBuilder
 
 from tests.paths import REPOSITORY
+from tests.tables.test_prediction_intervals import INTERVALS
 from three_walls import pipeline
 from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.finding import PlanNote
@@ -23,6 +24,7 @@ from three_walls.lib.fact import Fact, FactSheet
 from three_walls.replay.transformation import NoPredictor, Transformation
 
 MS = 1_000_000
+_LOSS = "config.cross_entropy_loss_fusion"
 RULE_BASE = load_rule_base(DEFINITIONS)
 
 
@@ -105,6 +107,15 @@ def test_a_precision_recipe_is_asked_by_its_name_alone() -> None:
 def test_several_options_combine_in_one_prediction(predictor: Predictor) -> None:
     whatif("--scale", "host=0.5", "--scale", "gemm=0.8", "--drop", "softmax", "--drop", "rope")
     assert [change.select.kernels for change in predictor.asked] == ["", "", "softmax", "rope"]
+
+
+def test_several_settings_are_told_from_a_plan_of_them_whose_range_adds_up() -> None:
+    facts = FactSheet({name: Fact(name, False, "config") for name in ("config.apply_rope_fusion", _LOSS)})
+    run = ReplayedRun(RULE_BASE.rules, RULE_BASE.effects, facts, Predictor(), intervals=INTERVALS)
+    assert not [note for note in run.with_edits({"apply_rope_fusion": True}).notes if "A plan adds up" in note]
+    both = run.with_edits({"apply_rope_fusion": True, _LOSS.partition(".")[2]: True})
+    assert both.after
+    assert [note for note in both.notes if "A plan adds up" in note]
 
 
 def test_what_changes_nothing_is_said(predictor: Predictor) -> None:

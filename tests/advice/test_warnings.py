@@ -28,8 +28,10 @@ def codes(**values: ConfigData) -> list[str]:
     return [warning.code for warning in judge_warnings(WARNINGS, sheet)]
 
 
-def straggler_message(cause: str, late_ms: int, excess_ms: int | None) -> str:
-    facts = {"step_ns": 500 * MS} | ({} if excess_ms is None else {"profiler_excess_ns": excess_ms * MS})
+def straggler_message(cause: str, late_ms: int, excess_ms: int | None, culprit_ms: int = 50) -> str:
+    facts = {"step_ns": 500 * MS, "culprit_cost_ns": culprit_ms * MS} | (
+        {} if excess_ms is None else {"profiler_excess_ns": excess_ms * MS}
+    )
     found = judge_warnings(WARNINGS, sheet_of(facts), [Straggler(2, late_ms * MS, cause, "")])
     return " ".join(warning.message for warning in found)
 
@@ -38,6 +40,13 @@ def test_a_rank_that_delays_much_of_the_step_is_named() -> None:
     message = straggler_message("slow compute", 100, None)
     assert message.startswith("Rank 2 delays the other ranks by 20% of the step (slow compute).")
     assert straggler_message("slow compute", 49, None) == ""
+
+
+def test_a_late_rank_that_is_not_the_one_to_fix_is_no_reason_to_hold_the_plan_back() -> None:
+    message = straggler_message("slow compute", 100, None, culprit_ms=0)
+    assert message.startswith("Rank 2 delays the other ranks by 20% of the step (slow compute), but not for a reason")
+    assert "the plan need not wait" in message
+    assert "Find out why" not in message
 
 
 def test_a_rank_whose_launches_the_profiler_slows_may_be_late_in_traced_steps_only() -> None:

@@ -37,6 +37,10 @@ SCALABLE = (HOST, NCCL, *CATEGORY_GROUPS, *CATEGORIES)
 
 _PEAK = "memory_peak_fraction"
 _NCCL_KERNELS = "(?i)nccl"
+_WIDER_IN_A_PLAN = (
+    "This is the range of all changes taken together. A plan adds up the ends of its entries, each at its worst or best, "
+    "so the range after a plan is wider."
+)
 
 
 Validate = Callable[[Sequence[PlannedEdit]], tuple[PlanNote, ...]]
@@ -99,6 +103,7 @@ def answer(question: Question, run: ReplayedRun) -> WhatIf:
         return WhatIf(step, source, None, after.because_unknown, notes=notes, refused=refused)
     if changes.effects and (widening := Widening.of(predictor, run.intervals)):
         after, notes = widening.widen_step(after, changes.effects), (*notes, widening.describe(changes.effects))
+        notes += (_WIDER_IN_A_PLAN,) if len(changes.effects) > 1 else ()
     return WhatIf(
         step,
         source,
