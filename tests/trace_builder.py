@@ -26,6 +26,7 @@ _MEMORY_USAGE = ["start", "globalPid", "deviceId", "bytes", "memKind", "memoryOp
 _OVERHEAD = ["start", "end", "globalTid", "nameId", "returnValue"]
 
 COLUMNS: dict[str, list[str]] = {
+    "ThreadNames": ["nameId", "priority", "globalTid"],
     "CUPTI_ACTIVITY_KIND_KERNEL": _KERNEL,
     "CUPTI_ACTIVITY_KIND_MEMCPY": _MEMCPY,
     "CUPTI_ACTIVITY_KIND_MEMSET": _MEMSET,

@@ -17,7 +17,7 @@ Each stage is made from the ones before it, and the docstring of its module list
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,7 +25,9 @@ from functools import partial
 from pathlib import Path
 
 from three_walls.advice.answer_what_if import ReplayedRun
+from three_walls.advice.compare_settings import compare_settings
 from three_walls.advice.decide_verdict import decide_verdict
+from three_walls.advice.finding import PlanStep
 from three_walls.advice.format.load_rules import RuleBase, check_rules_directory, load_rule_base
 from three_walls.advice.judge_warnings import judge_warnings
 from three_walls.advice.plan.locate import name_places
@@ -40,7 +42,7 @@ from three_walls.export.chrome_trace import StepTracks, list_step_tracks
 from three_walls.export.host_work_rows import host_work, rank_reports
 from three_walls.export.kernel_table import kernels
 from three_walls.export.lanes import measured_step
-from three_walls.export.step_timeline import drawn_timeline
+from three_walls.export.step_timeline import PlanChange, drawn_timeline
 from three_walls.facts.after_settings import find_facts_after
 from three_walls.facts.counted_world import add_counted_world
 from three_walls.facts.cuda_graphs import graph_coverage
@@ -303,7 +305,9 @@ def _build_report(run: _Run, diagnosis: Diagnosis, replayed: ReplayedRun) -> Liv
     inputs, stragglers = attributed.inputs, attributed.attribution.stragglers
     culprits = diagnosis.verdict.culprit.ranks if diagnosis.verdict.culprit else ()
     late = dict.fromkeys((*culprits, *(straggler.rank for straggler in stragglers)))
-    artifacts = run.artifacts.with_inputs({"late_ranks": tuple(late)})
+    artifacts = run.artifacts.with_inputs(
+        {"late_ranks": tuple(late), "plan_changes": tuple(_list_changes(diagnosis.plan, replayed))}
+    )
     step, work = artifacts.find(step_view.step).value, artifacts.find(host_work).value
     return LiveReport(
         tool_version=VERSION,
@@ -347,6 +351,14 @@ def _build_report(run: _Run, diagnosis: Diagnosis, replayed: ReplayedRun) -> Liv
         recorded_at=_find_start(inputs),
         replay=replayed,
     )
+
+
+def _list_changes(plan: Sequence[PlanStep], replayed: ReplayedRun) -> Iterator[PlanChange]:
+    """What each entry of ``plan`` alone changes in the step of the run."""
+    for step in plan:
+        settings = {f"{edit.kind}.{edit.key}": edit.to for edit in step.edits}
+        change = compare_settings(replayed.effects, replayed.facts, settings, replayed.predictor.explain)
+        yield PlanChange(step.order, step.finding.title, tuple(each.select for each in change.transformations))
 
 
 def _find_start(inputs: Inputs) -> str | None:

@@ -1,13 +1,14 @@
 // Draws the timeline on a canvas, to zoom and pan. Names become text only.
-(() => {
+(async () => {
   "use strict";
   const root = document.getElementById("timeline-view");
-  if (!root) return;
-  const data = JSON.parse(document.getElementById("timeline-data").textContent);
+  if (!root || !window.DecompressionStream) return; // an old browser keeps the picture
+  const packed = Uint8Array.from(atob(document.getElementById("timeline-data").textContent), (letter) => letter.charCodeAt(0));
+  const data = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
   const canvas = root.querySelector("canvas"), tip = root.querySelector(".tip"), details = root.querySelector("output");
   const controls = root.querySelector(".controls"), pen = canvas.getContext("2d");
-  const HEIGHT = { head: 20, counters: 22, modules: 16, budget: 16, gaps: 11, ranges: 14, calls: 11, operations: 20 };
-  const LEAST_NS = 200;
+  const HEIGHT = { head: 20, entries: 12, counters: 22, modules: 16, budget: 16, gaps: 11, ranges: 14, calls: 11, operations: 20 };
+  const LEAST_NS = 200, OVERVIEW = 14;
 
   // Columns are delta-coded: see Timeline in report.json.
   const sums = (deltas) => { let at = 0; return Float64Array.from(deltas, (delta) => (at += delta)); };
@@ -20,7 +21,7 @@
     const start = sums(lane.start_ns), path = new Set(sums(lane.on_path)), busy = {};
     let joined = 0;
     lane.count.forEach((count, item) => { if (count > 1) busy[item] = lane.busy_ns[joined++]; });
-    const paint = lane.text.map((place, item) => lane.kind === "calls" ? (/Synchronize/.test(data.texts[place]) ? "#4b5563" : "#94a3b8")
+    const paint = lane.text.map((place, item) => lane.kind === "entries" ? "#c4b5fd" : lane.kind === "calls" ? (/Synchronize/.test(data.texts[place]) ? "#4b5563" : "#94a3b8")
       : lane.category.length ? data.colours[data.texts[lane.category[item]]] : "");
     return { ...lane, rank: rank.rank, start, path, busy, paint, size: start.length };
   })) }));
@@ -28,7 +29,7 @@
   const detailed = ranks.filter((rank) => rank.lanes.length > 1);
   const shown = new Set(detailed.filter((rank) => ["representative", "late"].includes(rank.role)));
   const kinds = new Set(Object.keys(HEIGHT));
-  let frame = 0, view = [...whole], rows = [], picked = null, lit = null, colours = {}, gutter = 92;
+  let frame = 0, view = [...whole], rows = [], picked = null, lit = null, sought = null, colours = {}, gutter = 92, wideness = 0;
 
   const format = (ns) => {
     const [value, unit] = Math.abs(ns) >= 1e6 ? [ns / 1e6, "ms"] : Math.abs(ns) >= 1e3 ? [ns / 1e3, "us"] : [ns, "ns"];
@@ -46,7 +47,7 @@
 
   function layOut() {
     rows = [];
-    let top = 22;
+    let top = OVERVIEW + 24;
     const add = (kind, label, lane, rank) => { rows.push({ kind, label, lane, rank, top, height: HEIGHT[kind] }); top += HEIGHT[kind] + 2; };
     for (const rank of detailed) {
       if (!shown.has(rank)) continue;
@@ -54,7 +55,7 @@
       let thread = "";
       for (const lane of rank.lanes) {
         if (!kinds.has(lane.kind)) continue;
-        const label = lane.kind === "ranges" && lane.name === thread ? "" : data.lanes[lane.kind] ? `${data.lanes[lane.kind]} ${lane.name.replace("thread ", "")}` : lane.name;
+        const label = lane.kind === "ranges" && lane.name === thread ? "" : data.lanes[lane.kind] ? `${data.lanes[lane.kind]} ${lane.name.replace(/^thread \d+ (?=.)/, "")}` : lane.name;
         if (lane.kind === "ranges") thread = lane.name;
         add(lane.kind, label, lane, rank);
       }
@@ -67,8 +68,9 @@
     redraw();
   }
 
-  const full = () => canvas.clientWidth, width = () => full() - gutter, span = () => view[1] - view[0];
+  const full = () => wideness, width = () => wideness - gutter, span = () => view[1] - view[0];
   const xOf = (ns) => gutter + (ns - view[0]) / span() * width();
+  const xOfWhole = (ns) => gutter + (ns - whole[0]) / (whole[1] - whole[0]) * width();
   const nsAt = (x) => view[0] + (x - gutter) / width() * span();
 
   function firstVisible(lane) {
@@ -77,31 +79,74 @@
     return Math.max(0, low - 1);
   }
 
-  function drawLane(row) {
-    const { lane, top, height } = row, right = full();
-    let last = -1;
+  const matches = (lane, item) => sought.has(lane.text[item]) || sought.has(lane.category[item]) || sought.has(lane.module[item]);
+
+  // What is narrower than a pixel is summed up in it: the denser, the darker.
+  function drawLane({ lane, top, height }) {
+    const right = full();
+    let dot = null;
+    const fill = (left, wide, colour, alpha, tall, onPath) => {
+      pen.globalAlpha = alpha;
+      pen.fillStyle = colour;
+      pen.fillRect(left, top + height - tall, wide, tall);
+      if (lit !== null && onPath) { pen.globalAlpha = 1; pen.fillStyle = colours.text; pen.fillRect(left, top + height - 3, wide, 3); }
+    };
+    const flush = () => {
+      if (dot) fill(dot.at, 1, dot.colour, dot.alpha * Math.max(0.3, Math.min(1, dot.wide)), height, dot.onPath);
+      dot = null;
+    };
     for (let item = firstVisible(lane); item < lane.size && lane.start[item] < view[1]; item++) {
       const left = Math.max(gutter, xOf(lane.start[item]));
       const wide = Math.min(right, xOf(lane.start[item] + lane.length_ns[item])) - left;
-      const colour = lane.paint[item] || colours.line;
-      if (left + wide < gutter || left + wide <= last) continue;
-      const onPath = lane.path.has(item), size = Math.max(1, wide - (wide > 4 ? 0.5 : 0));
-      const share = lane.busy[item] ? Math.max(0.35, Math.min(1, lane.busy[item] / lane.length_ns[item])) : 1;
-      const alpha = (lit === lane.rank && lane.kind === "operations" && !onPath ? 0.2 : 1) * share;
-      if (alpha !== pen.globalAlpha) pen.globalAlpha = alpha;
-      pen.fillStyle = colour;
-      const tall = lane.percent ? height * lane.percent[item] / 100 : height;
-      pen.fillRect(left, top + height - tall, size, tall);
-      if (wide > 34 || onPath) pen.globalAlpha = 1;
-      if (lit !== null && onPath) { pen.fillStyle = colours.text; pen.fillRect(left, top + height - 3, size, 3); }
-      if (wide > 34 && height > 12) {
-        const label = lane.count[item] > 1 ? `${lane.count[item]} joined` : text(lane, "text", item) || title(bucket(lane, item));
-        write(label, colour === colours.line ? colours.text : data.inks[colour] || "#000", left + 4, top, wide - 6, height);
+      if (left + wide < gutter) continue;
+      const colour = lane.paint[item] || colours.line, onPath = lane.path.has(item);
+      const alpha = (lit === lane.rank && lane.kind === "operations" && !onPath) || (sought && !matches(lane, item)) ? 0.15 : 1;
+      const share = lane.busy[item] ? lane.busy[item] / lane.length_ns[item] : 1;
+      if (wide < 1) {
+        if (dot && dot.at !== Math.floor(left)) flush();
+        dot ||= { at: Math.floor(left), wide: 0, longest: -1, alpha, onPath };
+        dot.wide += wide * share;
+        dot.alpha = Math.max(dot.alpha, alpha);
+        dot.onPath ||= onPath;
+        if (wide > dot.longest) { dot.longest = wide; dot.colour = colour; }
+        continue;
       }
-      if (picked && picked.lane === lane && picked.item === item) { pen.strokeStyle = colours.text; pen.lineWidth = 2; pen.strokeRect(left, top, Math.max(3, size), height); }
-      last = left + size;
+      flush();
+      const size = wide - (wide > 4 ? 0.5 : 0), tall = lane.percent ? height * lane.percent[item] / 100 : height;
+      const waits = lane.wait_ns?.[item] ? Math.min(size, Math.max(0, xOf(lane.start[item] + lane.wait_ns[item]) - left)) : 0;
+      if (waits) fill(left, waits, colour, alpha * 0.3, tall, onPath);
+      fill(left + waits, size - waits, colour, alpha * Math.max(0.35, Math.min(1, share)), tall, onPath);
+      pen.globalAlpha = alpha;
+      if (wide > 34 && height > 11) {
+        const label = lane.count[item] > 1 ? `${lane.count[item]} in a row` : text(lane, "text", item) || title(bucket(lane, item));
+        write(label, colour === colours.line || waits > size / 2 ? colours.text : data.inks[colour] || "#000", left + 4, top, wide - 6, height);
+      }
     }
+    flush();
     pen.globalAlpha = 1;
+    if (picked && picked.lane === lane) {
+      const left = Math.max(gutter, xOf(lane.start[picked.item])), end = xOf(lane.start[picked.item] + lane.length_ns[picked.item]);
+      pen.strokeStyle = colours.text;
+      pen.lineWidth = 2;
+      if (end >= gutter && left < right) pen.strokeRect(left, top, Math.max(3, Math.min(right, end) - left), height);
+    }
+  }
+
+  function drawOverview() {
+    const lane = ranks[0].lanes.find((each) => each.kind === "budget"), kept = view, marked = [picked, sought, lit];
+    const [from, to] = [xOfWhole(kept[0]), xOfWhole(kept[1])];
+    [view, picked, sought, lit] = [whole, null, null, null];
+    if (lane) drawLane({ lane, top: 0, height: OVERVIEW - 2 });
+    view = kept;
+    [picked, sought, lit] = marked;
+    pen.fillStyle = colours.text;
+    pen.globalAlpha = 0.35;
+    pen.fillRect(gutter, 0, from - gutter, OVERVIEW - 2);
+    pen.fillRect(to, 0, full() - to, OVERVIEW - 2);
+    pen.globalAlpha = 1;
+    pen.strokeStyle = colours.text;
+    pen.lineWidth = 1;
+    pen.strokeRect(from + 0.5, 0.5, Math.max(2, to - from - 1), OVERVIEW - 3);
   }
 
   function write(words, colour, left, top, wide, height) {
@@ -120,21 +165,23 @@
     pen.fillStyle = colours.muted;
     for (let at = Math.ceil(view[0] / tick) * tick; at <= view[1]; at += tick) {
       const x = Math.round(xOf(at));
-      pen.globalAlpha = 0.25; pen.fillRect(x, 16, 1, canvas.clientHeight); pen.globalAlpha = 1;
+      pen.globalAlpha = 0.25; pen.fillRect(x, OVERVIEW + 18, 1, canvas.clientHeight); pen.globalAlpha = 1;
       const digits = Math.max(0, -Math.floor(Math.log10(tick / 1e6)));
-      if (x < full() - 40) pen.fillText(`${(at / 1e6).toFixed(Math.min(6, digits))} ms`, x + 3, 9);
+      if (x < full() - 40) pen.fillText(`${(at / 1e6).toFixed(Math.min(6, digits))} ms`, x + 3, OVERVIEW + 10);
     }
   }
 
   function draw() {
     frame = 0;
-    gutter = full() < 560 ? 64 : 112;
+    wideness = canvas.clientWidth; // read once: it is asked for each item
+    gutter = full() < 560 ? 72 : 150;
     const scale = window.devicePixelRatio || 1;
     canvas.width = Math.round(full() * scale); // this clears it
     canvas.height = Math.round(canvas.clientHeight * scale);
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
+    drawOverview();
     drawAxis();
     for (const row of rows) {
       if (row.lane) drawLane(row);
@@ -179,7 +226,7 @@
     const start = lane.start[item], clock = (row.rank.clock_ns + start) / 1e9;
     const lines = [];
     if (lane.percent) lines.push(`${lane.name}: ${lane.percent[item] ?? "?"}% of the peak`);
-    else if (count > 1) lines.push(`${count} joined, ${format(lane.busy[item])} together${category ? `, most in ${title(category)}` : ""}; longest: ${name || title(category)}`);
+    else if (count > 1) lines.push(`${count} in a row, ${format(lane.busy[item])} together${category ? `, most in ${title(category)}` : ""}; longest: ${name || title(category)}`);
     else lines.push(...new Set([name || title(category), title(category)].filter(Boolean)));
     lines.push(`${format(lane.length_ns[item])} from ${format(start)}${ranks.length > 1 ? `, rank ${row.rank.rank}` : ""}, ${clock.toFixed(6)} s in Nsight Systems`);
     if (text(lane, "module", item)) lines.push(text(lane, "module", item));
@@ -188,6 +235,7 @@
       const gap = gapBefore(row.rank, start);
       if (gap) lines.push(gap);
     }
+    if (lane.wait_ns?.[item]) lines.push(`Waits ${format(lane.wait_ns[item])} for other ranks, then transfers ${format(lane.length_ns[item] - lane.wait_ns[item])}`);
     if (lane.path.has(item)) lines.push("On the critical path");
     return lines;
   }
@@ -213,14 +261,22 @@
   }
 
   const on = (name, handle, options) => canvas.addEventListener(name, handle, options), pointers = new Map();
-  let moved = 0;
-  on("pointerdown", (event) => { pointers.set(event.pointerId, event); moved = 0; canvas.setPointerCapture(event.pointerId); });
+  let moved = 0, overview = false;
+  const goTo = (x) => { const at = whole[0] + (x - gutter) / width() * (whole[1] - whole[0]); setView(at - span() / 2, at + span() / 2); };
+  on("pointerdown", (event) => {
+    pointers.set(event.pointerId, event);
+    moved = 0;
+    overview = place(event)[1] < OVERVIEW;
+    if (overview) goTo(place(event)[0]);
+    canvas.setPointerCapture(event.pointerId);
+  });
   on("pointermove", (event) => {
     const before = pointers.get(event.pointerId);
     if (!before) { showTip(event); return; }
     const other = [...pointers.values()].find((each) => each.pointerId !== event.pointerId);
     moved += Math.abs(event.clientX - before.clientX);
-    if (other) zoom(Math.abs(before.clientX - other.clientX) / Math.max(8, Math.abs(event.clientX - other.clientX)), nsAt((place(event)[0] + place(other)[0]) / 2));
+    if (overview) goTo(place(event)[0]);
+    else if (other) zoom(Math.abs(before.clientX - other.clientX) / Math.max(8, Math.abs(event.clientX - other.clientX)), nsAt((place(event)[0] + place(other)[0]) / 2));
     else pan((before.clientX - event.clientX) / width());
     pointers.set(event.pointerId, event);
     hide();
@@ -228,7 +284,7 @@
   const release = (event) => pointers.delete(event.pointerId);
   on("pointerup", (event) => {
     release(event);
-    if (moved < 4) pick(find(...place(event)));
+    if (moved < 4 && !overview) pick(find(...place(event)));
   });
   on("pointercancel", release);
   const hide = () => { tip.hidden = true; };
@@ -249,6 +305,23 @@
     const start = lane.start[item], half = span() / 2;
     if (itemsOn && (start < view[0] || start > view[1])) setView(start - half, start + half);
     pick({ row, lane, item });
+  }
+  // The next or the previous item with the sought text, on any lane that is shown.
+  function seek(forward) {
+    const from = picked ? picked.lane.start[picked.item] : forward ? view[0] - 1 : view[1];
+    let best = null, count = 0;
+    for (const row of rows) for (let item = 0; row.lane && item < row.lane.size; item++) {
+      if (!matches(row.lane, item)) continue;
+      count++;
+      const start = row.lane.start[item];
+      if (forward ? start > from && !(best && best.lane.start[best.item] <= start) : start < from && !(best && best.lane.start[best.item] >= start)) best = { row, lane: row.lane, item };
+    }
+    if (best) {
+      const start = best.lane.start[best.item], half = span() / 2;
+      if (start < view[0] || start + best.lane.length_ns[best.item] > view[1]) setView(start - half, start + half);
+      pick(best);
+    }
+    details.textContent = `${count} found. ${best ? describe(best).join(". ") : count ? `No ${forward ? "later" : "earlier"} one.` : ""}`;
   }
   const KEYS = {
     "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2),
@@ -274,9 +347,19 @@
   addButton("+", "Zoom in", () => zoom(0.5));
   addButton("-", "Zoom out", () => zoom(2));
   addButton("Whole step", "Whole step", () => setView(...whole));
+  const search = make("input", { type: "search", placeholder: "Find a kernel, a range ...", ariaLabel: "Find in the timeline" });
+  search.addEventListener("input", () => {
+    const words = search.value.trim().toLowerCase();
+    const named = (name) => `${name} ${data.titles[name] || ""}`.toLowerCase().includes(words);
+    sought = words ? new Set(data.texts.flatMap((name, place) => (name && named(name) ? [place] : []))) : null;
+    pick(null);
+    if (sought) seek(true);
+  });
+  search.addEventListener("keydown", (event) => { if (event.key === "Enter" && sought) { event.preventDefault(); seek(!event.shiftKey); } });
+  controls.append(search);
   const boxes = new Map();
   if (detailed.length > 1) for (const rank of detailed) boxes.set(rank, addBox(`rank ${rank.rank}`, shown.has(rank), flip(shown, rank)));
-  for (const [kind, label] of [["ranges", "NVTX"], ["calls", "CUDA calls"], ["gaps", "Gaps"], ...(ranks[0].counters.length ? [["counters", "Hardware"]] : [])]) addBox(label, true, flip(kinds, kind));
+  for (const [kind, label] of [...(ranks[0].lanes.some((lane) => lane.kind === "entries") ? [["entries", "Plan"]] : []), ["ranges", "NVTX"], ["calls", "CUDA calls"], ["gaps", "Gaps"], ...(ranks[0].counters.length ? [["counters", "Hardware"]] : [])]) addBox(label, true, flip(kinds, kind));
   if (ranks.some((rank) => rank.lanes.some((lane) => lane.path.size))) addBox("Critical path", false, (isOn) => { lit = isOn ? data.rank : null; });
 
   // Links: #t=<start>-<end>&rank=<rank>, in ns

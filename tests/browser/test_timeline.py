@@ -18,6 +18,7 @@ PICTURE = "document.querySelector('#timeline-view canvas').toDataURL()"
 def page(browser: Browser, folders: dict[str, Path]) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1366, "height": 900})
     page = open_page(context, folders["real"], "#timeline").page
+    page.wait_for_selector("#timeline-view.live")  # it unpacks its data first
     canvas = page.locator("#timeline-view canvas")
     canvas.scroll_into_view_if_needed()
     canvas.hover(position={"x": 5, "y": 5})  # waits until the page has scrolled
@@ -70,7 +71,7 @@ def test_dragging_pans(page: Page) -> None:
 def test_the_pointer_shows_what_is_there_and_a_click_states_it(page: Page) -> None:
     box = page.locator("#timeline-view canvas").bounding_box()
     assert box is not None
-    spot = box["x"] + 500, box["y"] + 50  # the lane of owners
+    spot = box["x"] + 500, box["y"] + 105  # the lane of buckets
     page.mouse.move(*spot)
     tip = page.locator("#timeline-view .tip")
     assert re.search(r"from [\d.]+ ms.*s in Nsight Systems", tip.inner_text(), re.DOTALL)
@@ -100,6 +101,41 @@ def test_a_link_of_the_tables_shows_its_stretch(page: Page) -> None:
     assert re.search(r"ms to [\d.]+ ms", page.locator("#timeline-view output").inner_text())
 
 
+def test_the_strip_at_the_top_shows_the_whole_step_and_moves_the_view(page: Page) -> None:
+    for _ in range(4):
+        page.keyboard.press("+")
+    before = picture(page)
+    box = page.locator("#timeline-view canvas").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 300, box["y"] + 6)
+    wait_until(page, lambda: picture(page) != before)
+
+
+def test_what_is_found_stands_out_and_is_gone_through(page: Page) -> None:
+    whole = picture(page)
+    search, output = page.get_by_role("searchbox", name="Find in the timeline"), page.locator("#timeline-view output")
+    search.fill("softmax")
+    wait_until(page, lambda: picture(page) != whole)
+    assert re.match(r"\d+ found\. .*softmax", output.inner_text(), re.IGNORECASE)
+    first = output.inner_text()
+    search.press("Enter")
+    assert output.inner_text() != first
+    search.press("Shift+Enter")
+    assert output.inner_text() == first
+    search.fill("no such kernel")
+    assert output.inner_text().startswith("0 found.")
+    search.fill("")
+    page.locator("#timeline-view canvas").press("Escape")
+    wait_until(page, lambda: picture(page) == whole)
+
+
+def test_the_places_of_an_entry_of_the_plan_are_a_lane_and_linked(page: Page) -> None:
+    height = "document.querySelector('#timeline-view canvas').clientHeight"
+    before = page.evaluate(height)
+    page.get_by_role("checkbox", name="Plan").uncheck()
+    wait_until(page, lambda: page.evaluate(height) < before)
+
+
 def test_what_is_shown_can_be_chosen(page: Page) -> None:
     height = "document.querySelector('#timeline-view canvas').clientHeight"
     before = page.evaluate(height)
@@ -113,6 +149,7 @@ def test_what_is_shown_can_be_chosen(page: Page) -> None:
 def test_a_late_rank_is_shown_next_to_the_representative_one(browser: Browser, folders: dict[str, Path]) -> None:
     context = browser.new_context()
     page = open_page(context, folders["built"], "#timeline").page
+    page.wait_for_selector("#timeline-view.live")
     assert page.get_by_role("checkbox", name="rank 3").is_checked()
     assert page.get_by_role("checkbox", name="rank 0").is_checked()
     context.close()
@@ -124,9 +161,11 @@ def test_a_narrow_screen_and_no_script_have_a_timeline_too(browser: Browser, fol
             viewport={"width": 390, "height": 800}, has_touch=True, java_script_enabled=scripted
         )
         page = open_page(context, folders["real"], "#timeline").page
+        if scripted:
+            page.wait_for_selector("#timeline-view.live")
         assert page.locator("#timeline-view canvas").is_visible() == scripted
         assert page.locator("#timeline-view svg").first.is_visible() != scripted
         if scripted:
-            page.locator("#timeline-view canvas").tap(position={"x": 200, "y": 50})
+            page.locator("#timeline-view canvas").tap(position={"x": 200, "y": 105})
             assert "Nsight Systems" in page.locator("#timeline-view output").inner_text()
         context.close()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from tests.analyzed_samples import analyze_sample
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from three_walls import analyze
 from three_walls.export.step_detail_rows import StepTimeline, TimelineLane
 from three_walls.export.step_timeline import MOST_COUNTER_PARTS, thin
+from three_walls.tables.buckets import COMMUNICATION_CATEGORIES
 
 US = 1_000
 
@@ -44,13 +47,13 @@ def items(timeline: StepTimeline, kind: str, name: str = "") -> list[tuple[int, 
 
 def test_a_lane_per_stream_has_every_operation_at_its_time(tmp_path: Path) -> None:
     timeline = draw(tmp_path)
-    assert [(start // US, length // US) for start, length, _ in items(timeline, "operations", "stream 7")] == [
+    assert [(start // US, length // US) for start, length, _ in items(timeline, "operations", "stream 7 compute")] == [
         (0, 390),
         (790, 100),
     ]
-    ((start, length, text),) = items(timeline, "operations", "stream 9")
+    ((start, length, text),) = items(timeline, "operations", "stream 9 compute")
     assert (start, length, text) == (390 * US, 100 * US, "vectorized_elementwise_kernel<CUDAFunctor_add<float>>")
-    lane = next(lane for lane in timeline.ranks[0].lanes if lane.name == "stream 9")
+    lane = next(lane for lane in timeline.ranks[0].lanes if lane.name == "stream 9 compute")
     assert lane.launch_ns == (200 * US,)
     assert (lane.count, lane.busy_ns) == ((), ())
 
@@ -94,6 +97,7 @@ def many(count: int) -> pl.DataFrame:
             "category": ["elementwise" if place % 10 == 0 else "gemm" for place in range(count)],
             "module": [""] * count,
             "launch_ns": [5] * count,
+            "wait_ns": [1] * count,
             "on_path": [place == 7 for place in range(count)],
         }
     )
@@ -104,7 +108,7 @@ def test_short_neighbours_are_joined_and_their_time_is_kept(most: int) -> None:
     thinned = thin(many(2_001), most)
     assert thinned.height <= most
     assert thinned["busy_ns"].sum() == 2_000 * 2 + 9_000
-    assert thinned["count"].sum() == 2_001
+    assert thinned["count"].sum() == thinned["wait_ns"].sum() == 2_001
     assert thinned["start_ns"].is_sorted()
     assert set(thinned.filter(pl.col("count") > 1)["category"]) == {"gemm"}
     assert thinned.filter("on_path").height == 1
@@ -119,8 +123,17 @@ def test_what_fits_is_left_as_it_is() -> None:
 
 def test_a_lane_is_a_row_of_columns_of_equal_length(tmp_path: Path) -> None:
     def lengths(lane: TimelineLane) -> set[int]:
-        columns = (lane.start_ns, lane.length_ns, lane.text, lane.category, lane.count, lane.module, lane.launch_ns)
-        return {len(column) for column in columns if column}
+        columns = (
+            lane.start_ns,
+            lane.length_ns,
+            lane.text,
+            lane.category,
+            lane.count,
+            lane.module,
+            lane.launch_ns,
+            lane.wait_ns,
+        )
+        return {len(column) for column in (*columns, lane.wait_ns) if column}
 
     assert all(len(lengths(lane)) == 1 for lane in draw(tmp_path).ranks[0].lanes)
 
@@ -155,3 +168,47 @@ def test_counters_of_many_samples_are_thinned_and_holes_stay_holes(tmp_path: Pat
 
 def test_no_counters_are_drawn_where_none_were_sampled(tmp_path: Path) -> None:
     assert draw(tmp_path).ranks[0].counters == ()
+
+
+def test_a_thread_is_called_what_it_calls_itself(tmp_path: Path) -> None:
+    builder = build()
+    builder.add("ThreadNames", nameId=builder.string("pt_main_thread"), priority=20, globalTid=builder.thread)
+    timeline = analyze(builder.write(tmp_path / "rank0.sqlite")).timeline
+    assert timeline is not None
+    names = {lane.name for lane in timeline.ranks[0].lanes if lane.kind in ("ranges", "calls")}
+    assert [name.split()[2:] for name in names] == [["pt_main_thread"]]
+    (tmp_path / "unnamed").mkdir()
+    unnamed = draw(tmp_path / "unnamed").ranks[0]
+    assert all(re.fullmatch(r"thread \d+", lane.name) for lane in unnamed.lanes if lane.kind == "calls")
+
+
+@pytest.mark.slow
+def test_everything_of_a_real_step_is_there_on_the_axis_of_its_rank_with_the_entries_of_the_plan() -> None:
+    report = analyze_sample("wide-nvlink-alltoall.sqlite")
+    timeline = report.timeline
+    assert timeline is not None
+    rank = timeline.ranks[0]
+    assert rank.begin_ns == 0
+    assert not any(lane.count for lane in rank.lanes)
+    shown = [len(lane.start_ns) for lane in rank.lanes if lane.kind in ("ranges", "calls", "operations")]
+    assert sum(shown) == rank.items
+    fused = next(step for step in report.plan if step.rule == "fused-attention")
+    places = next(entry for entry in timeline.entries if entry.order == fused.order)
+    assert {stretch.cause for stretch in places.longest} == {"attention_unfused"}
+    lane = next(lane for lane in rank.lanes if lane.name == f"entry {fused.order}")
+    assert max(lane.length_ns) == places.longest[0].ns
+    larger = next(step for step in report.plan if step.rule == "larger-micro-batch")  # changes the whole step
+    assert larger.order not in {entry.order for entry in timeline.entries}
+
+
+@pytest.mark.slow
+def test_a_collective_waits_for_no_longer_than_it_takes_and_nothing_else_waits() -> None:
+    timeline = analyze_sample("slow-gpu").timeline
+    assert timeline is not None
+    waiting: dict[str, int] = {}
+    for lane in (lane for rank in timeline.ranks for lane in rank.lanes if lane.wait_ns):
+        for place, wait_ns, length_ns in zip(lane.category, lane.wait_ns, lane.length_ns, strict=True):
+            assert 0 <= wait_ns <= length_ns
+            waiting[timeline.texts[place]] = waiting.get(timeline.texts[place], 0) + wait_ns
+    assert {name for name, ns in waiting.items() if ns} <= set(COMMUNICATION_CATEGORIES)
+    assert sum(waiting.values()) > 0

@@ -94,7 +94,7 @@ def test_hostile_names_stay_text(report: Report) -> None:
     assert "\u2028" not in text
     assert "{{ 7 * 7 }}" in text
     elements = Page(text).elements
-    assert [attributes.get("type") for tag, attributes in elements if tag == "script"] == ["application/json", None]
+    assert [attributes.get("type") for tag, attributes in elements if tag == "script"] == ["text/plain", None]
     assert not any(name.startswith("on") for _, attributes in elements for name in attributes)
 
 

@@ -38,8 +38,8 @@ SCALABLE = (HOST, NCCL, *CATEGORY_GROUPS, *CATEGORIES)
 _PEAK = "memory_peak_fraction"
 _NCCL_KERNELS = "(?i)nccl"
 _WIDER_IN_A_PLAN = (
-    "This is the range of all changes taken together. A plan adds up the ends of its entries, each at its worst or best, "
-    "so the range after a plan is wider."
+    "This is the range of all changes taken together. A plan adds up the ends of its entries, each at its worst or "
+    "best, so the range after a plan is wider."
 )
 
 

@@ -26,7 +26,7 @@ from three_walls.export.lanes import (
     list_ranges,
     list_windows,
     name_by_id,
-    name_thread,
+    name_threads,
 )
 from three_walls.lib.version import VERSION
 from three_walls.replay.find_critical_path import GAP, HOST
@@ -37,8 +37,6 @@ from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES
 from three_walls.tables.shareable import cut_private
 from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_ranges_between
 
-MOST_RANGES = 100_000
-"""NVTX ranges of a rank, the longest first. A step of a real run has some ten thousand."""
 _GROUPS = {name: bucket.group.value for name, bucket in BUCKET_BY_NAME.items()}
 _IN_JSON = ("grid", "shapes")
 """Details that are JSON already."""
@@ -128,9 +126,10 @@ def _add_activity(
     device = range(first, len(tracks))
     of_threads = _show_calls(calls, window).partition_by("thread", as_dict=True, include_key=False)
     in_step = read_ranges_between(window.trace.path, window.rank.process, window.start_ns, window.end_ns)
-    ranges = _show_ranges(list_ranges(in_step, window, MOST_RANGES), window)
+    ranges = _show_ranges(list_ranges(in_step, window), window)
     of_ranges = ranges.partition_by("thread", as_dict=True, include_key=False)
     launches: dict[int | None, tuple[int, int]] = {}  # of nested calls with one correlation the outer one
+    name_thread = name_threads(window)
     others = sorted(key[0] for key in {*of_threads, *of_ranges})
     for thread in dict.fromkeys([*launching, *others]):
         name = name_thread(thread)

@@ -29,11 +29,12 @@ from three_walls.step.intervals import DURATION
 from three_walls.step.ownership import OWNER
 from three_walls.step.ranks.align_clocks import CommonClock
 from three_walls.step.ranks.matched_ranks import MatchedRanks
-from three_walls.step.step_tables import GapCauses, Intervals, Operations, Slices, ThreadRanges
+from three_walls.step.step_tables import Arrivals, GapCauses, Intervals, Operations, Slices, ThreadRanges
 from three_walls.step.step_view import StepView
+from three_walls.tables.shareable import cut_private
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_inputs import Inputs
-from three_walls.trace.read_tables import THREADS_PER_PROCESS
+from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_thread_names
 from three_walls.trace.read_trace import Trace
 
 
@@ -48,6 +49,8 @@ class MeasuredStep:
     gaps: ComputeGaps
     traces: Sequence[Trace]
     step: StepView
+    arrivals: Arrivals
+    """MatchedRanks.arrivals."""
     graph: StepGraph | None
     """With labelled operations; None where the step cannot be replayed."""
     missing_reason: str = ""
@@ -82,6 +85,7 @@ def measured_step(
         gaps=attribution.compute_gaps,
         traces=inputs.with_kernels,
         step=step,
+        arrivals=matched_ranks.arrivals,
         graph=predictor.graph if isinstance(predictor, StepReplay) else None,
         missing_reason=predictor.missing_reason,
     )
@@ -191,16 +195,15 @@ def list_calls(timeline: Timeline, window: Window) -> Lane:
     return cut(of_process, window)
 
 
-def list_ranges(ranges: ThreadRanges, window: Window, most: int) -> Lane:
-    """The ``most`` longest ``ranges`` of NVTX, which keep their order."""
-    timed = cut(ranges.with_columns(pl.col("end_ns").fill_null(window.end_ns)), window).filter(DURATION > 0)
-    longest = timed.with_row_index("row").sort(DURATION, "row", descending=[True, False]).head(most)
-    return longest.sort("row").drop("row")
+def list_ranges(ranges: ThreadRanges, window: Window) -> Lane:
+    """The ``ranges`` of NVTX in the step, in their order."""
+    return cut(ranges.with_columns(pl.col("end_ns").fill_null(window.end_ns)), window).filter(DURATION > 0)
 
 
-def name_thread(thread: int) -> str:
-    """A thread by the number that the host gives it."""
-    return f"thread {thread % THREADS_PER_PROCESS}"
+def name_threads(window: Window) -> Callable[[int], str]:
+    """What to call a thread: by the number that the host gives it, and what it calls itself."""
+    names = {thread: cut_private(name) for thread, name in read_thread_names(window.trace.path).items()}
+    return lambda thread: f"thread {thread % THREADS_PER_PROCESS} {names.get(thread, '')}".rstrip()
 
 
 def name_by_id(ids: pl.Series, name: Callable[[Any], str]) -> pl.Series:

@@ -102,10 +102,11 @@ class TimelineLane:
     """
 
     kind: str
-    """``modules`` (what is launched from which), ``budget`` (what owns each nanosecond), ``gaps`` (why no compute ran),
-    ``ranges`` (NVTX), ``calls`` (CUDA), or ``operations`` of a stream."""
+    """``entries`` (what an entry of the plan changes), ``modules`` (what is launched from which), ``budget`` (what owns
+    each nanosecond), ``gaps`` (why no compute ran), ``ranges`` (NVTX), ``calls`` (CUDA), or ``operations`` (of a
+    stream)."""
     name: str
-    """``stream 7``, ``thread 7571``; empty for what is of the whole rank."""
+    """``stream 7 compute``, ``thread 7571 pt_autograd_0``, ``entry 1``; empty for what is of the whole rank."""
     depth: int
     """Of ranges: how many others are around them."""
     start_ns: tuple[int, ...]
@@ -123,6 +124,9 @@ class TimelineLane:
     """Of operations: place in ``StepTimeline.texts`` of module and direction; empty where none is known."""
     launch_ns: tuple[int, ...] = ()
     """Of operations: from the begin of the launch call to the start; -1 where not recorded, and of joined items."""
+    wait_ns: tuple[int, ...] = ()
+    """Of operations: for how long from its start a collective waits for its last member; 0 where that is not known.
+    Empty where none waits."""
     on_path: tuple[int, ...] = ()
     """Of the representative rank: places of items on the critical path of the captured step, each counted from the one
     before it."""
@@ -144,7 +148,7 @@ class TimelineRank:
 
     rank: int
     begin_ns: int
-    """When its step begins, from 0 of the timeline."""
+    """When its step begins, from 0 of the timeline: where the representative rank's step begins."""
     length_ns: int
     clock_ns: int
     """0 of the timeline on the clock of its capture: what Nsight Systems shows, in ns."""
@@ -177,6 +181,16 @@ class TimelineStretch:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryPlaces:
+    """Where in the representative rank's step an entry of the plan changes something."""
+
+    order: int
+    """As in ``plan``."""
+    longest: tuple[TimelineStretch, ...]
+    """The longest stretches in which nothing else starts, at most three; all are in the lane of the entry."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepTimeline:
     """The representative step of every rank that captured it."""
 
@@ -195,3 +209,5 @@ class StepTimeline:
     """The longest stretches of exposed communication, at most ten."""
     longest: tuple[TimelineStretch, ...]
     """The three longest stretches that each bucket owns, and of each cause of gaps without compute."""
+    entries: tuple[EntryPlaces, ...] = ()
+    """Entries of the plan that change some operations of the step; those that change all or none are left out."""

@@ -1,15 +1,16 @@
 """The representative step of every rank for the page: the tracks of the export, thinned to what a page can draw.
 
 A few ranks are shown in detail: the representative one, one that is late, and a healthy peer. The others show what owns
-their time. A lane has a fixed number of items at most. Where it has more, neighbours that are shorter than a threshold
-are joined as long as they are in the same stretch of a few thresholds; the threshold is the least that is enough. Long
-items are always kept, and a joined item knows how much time its parts take.
+their time. Everything of a step is there, up to a number of items that no real step was seen to reach. Where there is
+more, neighbours that are shorter than a threshold are joined as long as they are in the same stretch of a few
+thresholds; the threshold is the least that is enough. Long items are always kept, and a joined item knows how much time
+its parts take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -29,9 +30,10 @@ from three_walls.export.lanes import (
     list_ranges,
     list_windows,
     name_by_id,
-    name_thread,
+    name_threads,
 )
 from three_walls.export.step_detail_rows import (
+    EntryPlaces,
     StepTimeline,
     TimelineCounter,
     TimelineLane,
@@ -41,6 +43,8 @@ from three_walls.export.step_detail_rows import (
 from three_walls.facts.hardware_metrics import USES
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement
+from three_walls.replay.transform_graph import select_operations
+from three_walls.replay.transformation import Selection
 from three_walls.step.intervals import DURATION, intersect
 from three_walls.step.operators import generalize, name_ranges
 from three_walls.step.step_tables import GapCauses, Intervals, NamedRanges, Operations, Slices
@@ -48,12 +52,16 @@ from three_walls.tables.buckets import BUCKET_BY_NAME, BUCKET_TITLES, COMMUNICAT
 from three_walls.trace.read_tables import read_ranges_between
 from three_walls.trace.schemas import GpuSamples, Int64Array
 
-MOST_ITEMS = 20_000
-"""Of all lanes of all ranks."""
+MOST_ITEMS = 250_000
+"""Of all lanes of all ranks: about 2 MB of a page. A rank's step of real runs has 10,000 to 80,000."""
 MOST_DETAILED_RANKS = 3
 MOST_COARSE_ITEMS = 200
 """Of the budget of a rank that is not shown in detail; fewer where there are many such ranks."""
 MOST_COUNTER_PARTS = 400
+LEAST_USE_FRACTION = 0.2
+"""A stream is named by what takes this share of its time."""
+MOST_PLACES = 5_000
+"""Of an entry of the plan."""
 MOST_DEPTH = 8
 MOST_THREADS = 6
 LEAST_THREAD_FRACTION = 0.005
@@ -63,7 +71,7 @@ LONGEST_OF_EACH = 3
 LONGEST_TEXT = 160
 
 _SHARES = {"modules": 0.05, "budget": 0.10, "gaps": 0.10, "operations": 0.40, "calls": 0.15, "ranges": 0.20}
-"""How the items of a rank are divided among the kinds of lanes."""
+"""How the items of a rank are divided among the kinds of lanes where there are more than it may have."""
 _LEAST_ITEMS = 24
 _CELL = 4
 """Neighbours are joined within cells of this many thresholds."""
@@ -71,6 +79,7 @@ _DEFAULTS = {
     "category": pl.lit(""),
     "module": pl.lit(""),
     "launch_ns": pl.lit(None, dtype=pl.Int64),
+    "wait_ns": pl.lit(0, dtype=pl.Int64),
     "on_path": pl.lit(value=False),
 }
 _NOT_LAUNCHED = -1
@@ -78,6 +87,19 @@ _NOT_LAUNCHED = -1
 
 _Texts = dict[str, int]
 """Texts by the place that lanes refer to."""
+_Places = Sequence[tuple["PlanChange", pl.DataFrame]]
+"""What entries of the plan change, and where in the representative rank's step."""
+_BOUNDS = ("start_ns", "end_ns")
+_PLACES = pl.Schema({"start_ns": pl.Int64(), "end_ns": pl.Int64(), "bucket": pl.String()})
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """What an entry of the plan changes in the step: operations that any of the selections means."""
+
+    order: int
+    title: str
+    selections: tuple[Selection, ...]
 
 
 @artifact
@@ -87,23 +109,29 @@ def drawn_timeline(
     named_ranges: NamedRanges,
     late_ranks: tuple[int, ...],
     hardware_samples: Measurement[GpuSamples],
+    plan_changes: tuple[PlanChange, ...],
 ) -> StepTimeline:
     """The timeline of the step.
 
-    ``late_ranks``: numbers of ranks that make others wait, the one that costs most first. Raises InputError where a
-    trace cannot be read any more.
+    ``late_ranks``: numbers of ranks that make others wait, the one that costs most first. ``plan_changes``: what the
+    entries of the plan change. Raises InputError where a trace cannot be read any more.
     """
     step = measured_step.step
     detailed = _choose_detailed(measured_step, late_ranks)
     is_detailed = pl.col("rank_index").is_in(list(detailed)) & (pl.col("step") == step.step)
     gaps = measured_step.gaps.stretches.filter(is_detailed)
     windows, is_aligned = list_windows(measured_step)
-    texts: _Texts = {"": 0}
-    ranks = _list_ranks(measured_step, windows, named_ranges, gaps, late_ranks, detailed, texts)
+    begin_ns = next(each.start_ns - each.zero_ns for each in windows if each.rank.rank_index == step.rank_index)
+    windows = [replace(window, zero_ns=window.zero_ns + begin_ns) for window in windows]
     own = next(window for window in windows if window.rank.rank_index == step.rank_index)
+    places = [(change, found) for change in plan_changes if (found := _find_places(measured_step, own, change)).height]
+    texts: _Texts = {"": 0}
+    ranks = _list_ranks(measured_step, windows, named_ranges, gaps, late_ranks, detailed, places, texts)
     if hardware_samples.value is not None:
         ranks = (replace(ranks[0], counters=_average_counters(hardware_samples.value, own)), *ranks[1:])
-    worst_gaps, exposed, longest = _list_stretches(measured_step, own, described_operations, gaps)
+    worst_gaps, exposed, longest, *of_entries = _list_stretches(
+        measured_step, own, described_operations, gaps, [found for _, found in places]
+    )
     return StepTimeline(
         step=step.step,
         rank=step.rank.rank,
@@ -113,6 +141,32 @@ def drawn_timeline(
         worst_gaps=worst_gaps,
         exposed_intervals=exposed,
         longest=longest,
+        entries=tuple(
+            EntryPlaces(change.order, stretches) for (change, _), stretches in zip(places, of_entries, strict=True)
+        ),
+    )
+
+
+def _find_places(measured: MeasuredStep, window: Window, change: PlanChange) -> pl.DataFrame:
+    """Stretches of the rank in which nothing starts but what ``change`` changes, each with its longest category."""
+    graph, everything = measured.graph, Selection()
+    if graph is None or everything in change.selections:
+        return pl.DataFrame(schema=_PLACES)
+    meant = np.zeros(graph.operations.height, dtype=bool)
+    for selection in change.selections:
+        meant |= select_operations(graph, selection)
+    of_rank = graph.operations.with_columns(meant=meant).filter(
+        pl.col("rank_index") == window.rank.rank_index,
+        pl.col("end_ns") > window.start_ns,
+        pl.col("start_ns") < window.end_ns,
+    )
+    return (
+        of_rank.sort("start_ns", "end_ns")
+        .with_columns(run=pl.col("meant").rle_id(), bucket=pl.col("category").cast(pl.String))
+        .filter("meant")
+        .group_by("run", maintain_order=True)
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").max(), pl.col("bucket").sort_by(DURATION).last())
+        .select(*_PLACES)
     )
 
 
@@ -123,6 +177,7 @@ def _list_ranks(
     gaps: GapCauses,
     late: Sequence[int],
     detailed: Collection[int],
+    places: _Places,
     texts: _Texts,
 ) -> tuple[TimelineRank, ...]:
     """The ranks in the order of the page: first those in detail, which share the items that the others leave."""
@@ -146,7 +201,8 @@ def _list_ranks(
             most = most_detailed * weight // (len(detailed) + 1)
             in_step = (window.trace.path, window.rank.process, window.start_ns, window.end_ns)
             ranges = named_ranges if index == representative else name_ranges(read_ranges_between(*in_step))
-            lanes, items = _list_lanes(measured, window, own, ranges, gaps, texts, most)
+            of_plan = places if index == representative else ()
+            lanes, items = _list_lanes(measured, window, own, ranges, gaps, of_plan, texts, most)
         else:
             lanes, items = [_make_budget(own, window, texts, most_coarse)], own.height
         begin, length = window.start_ns - window.zero_ns, window.end_ns - window.start_ns
@@ -207,40 +263,68 @@ def _list_lanes(
     slices: Slices,
     named_ranges: NamedRanges,
     gaps: GapCauses,
+    places: _Places,
     texts: _Texts,
     most: int,
 ) -> tuple[list[TimelineLane], int]:
     """The lanes of one rank in detail, and how many items they are made of."""
     is_representative = window.rank.rank_index == measured.step.rank_index
     path = find_path(measured.graph, window) if is_representative else None
-    operations = _describe(list_operations(measured, window, list_operations_on(path)), window)
+    operations = _describe(list_operations(measured, window, list_operations_on(path)), measured, window)
     calls, threads = _choose_calls(list_calls(measured.timeline, window), window, operations["launch_thread"].unique())
-    ranges = list_ranges(named_ranges.filter(pl.col("thread").is_in(threads)), window, int(_SHARES["ranges"] * most))
-    ranges = ranges.with_columns(depth=_find_depths(ranges), text=name_by_id(ranges["name"], generalize))
-    of_depth = ranges.partition_by("thread", "depth", as_dict=True)
+    ranges = list_ranges(named_ranges.filter(pl.col("thread").is_in(threads)), window)
     causes = list_causes(gaps.filter(pl.col("rank_index") == window.rank.rank_index)).select(
-        "start_ns", "end_ns", text="detail", category="cause"
+        *_BOUNDS, text="detail", category="cause"
     )
     modules = _join_modules(operations)
-    lanes = []
+    count = operations.height + calls.height + ranges.height
+    share_of = {kind: int(share * most) for kind, share in _SHARES.items()}
+    left = most - sum(rows.height for rows in (operations, calls, causes, modules, list_owners(slices)))
+    if left >= share_of["ranges"]:  # everything else fits
+        share_of = dict.fromkeys(_SHARES, most) | {"ranges": left}
+    if ranges.height > share_of["ranges"]:  # a range that others are in is not joined with its neighbours
+        longest = ranges.with_row_index("row").sort(DURATION, "row", descending=[True, False])
+        ranges = longest.head(share_of["ranges"]).sort("row").drop("row")
+    ranges = ranges.with_columns(depth=_find_depths(ranges), text=name_by_id(ranges["name"], generalize))
+    of_depth = ranges.partition_by("thread", "depth", as_dict=True)
+    lanes = [
+        _make_lane(
+            "entries",
+            found.select(*_BOUNDS, text=pl.lit(change.title)),
+            MOST_PLACES,
+            window,
+            texts,
+            f"entry {change.order}",
+        )
+        for change, found in places
+    ]
     if modules.height:
-        lanes.append(_make_lane("modules", modules, int(_SHARES["modules"] * most), window, texts))
-    lanes.append(_make_budget(slices, window, texts, int(_SHARES["budget"] * most)))
-    lanes.append(_make_lane("gaps", causes, int(_SHARES["gaps"] * most), window, texts))
+        lanes.append(_make_lane("modules", modules, share_of["modules"], window, texts))
+    lanes.append(_make_budget(slices, window, texts, share_of["budget"]))
+    lanes.append(_make_lane("gaps", causes, share_of["gaps"], window, texts))
+    name_thread = name_threads(window)
     for thread in threads:
         for depth in range(MOST_DEPTH):
             if (thread, depth) in of_depth:
                 items = of_depth[thread, depth]
                 lanes.append(_make_lane("ranges", items, items.height, window, texts, name_thread(thread), depth))
-    for kind, rows, column, name in (
-        ("calls", calls, "thread", name_thread),
-        ("operations", operations, "stream", lambda stream: f"stream {stream}"),
-    ):
-        budget = int(_SHARES[kind] * most)
+    for kind, rows, column in (("calls", calls, "thread"), ("operations", operations, "stream")):
         for key, of_lane in _divide(rows, column):
-            share = max(_LEAST_ITEMS, budget * of_lane.height // max(1, rows.height))
-            lanes.append(_make_lane(kind, of_lane, share, window, texts, name(key)))
-    return lanes, ranges.height + calls.height + operations.height
+            share = max(_LEAST_ITEMS, share_of[kind] * of_lane.height // max(1, rows.height))
+            name = name_thread(key) if kind == "calls" else f"stream {key} {_name_use(of_lane)}"
+            lanes.append(_make_lane(kind, of_lane, share, window, texts, name))
+    return lanes, count
+
+
+def _name_use(operations: pl.DataFrame) -> str:
+    """What a stream is used for: the groups of buckets that take much of its time."""
+    groups = {name: str(BUCKET_BY_NAME[name].group.value) for name in operations["category"].unique().to_list()}
+    busy = (
+        operations.group_by(pl.col("category").replace(groups).alias("group"))
+        .agg(share=DURATION.sum() / operations.select(DURATION.sum()).item())
+        .filter(pl.col("share") >= LEAST_USE_FRACTION)
+    )
+    return ", ".join(busy.sort("share", "group", descending=[True, False])["group"])
 
 
 def _divide(rows: pl.DataFrame, column: str) -> Iterator[tuple[int, pl.DataFrame]]:
@@ -249,7 +333,10 @@ def _divide(rows: pl.DataFrame, column: str) -> Iterator[tuple[int, pl.DataFrame
     yield from sorted(parts, key=lambda part: (-int(part[1].select(DURATION.sum()).item()), part[0]))
 
 
-def _describe(operations: Operations, window: Window) -> pl.DataFrame:
+def _describe(operations: Operations, measured: MeasuredStep, window: Window) -> pl.DataFrame:
+    of_rank = measured.arrivals.filter(pl.col("rank_index") == window.rank.rank_index, "resolved")
+    waits = of_rank.select("stream", "start_ns", "wait_ns").unique(["stream", "start_ns"], keep="first")
+    operations = operations.join(waits, on=["stream", "start_ns"], how="left", maintain_order="left")
     kernel = name_by_id(operations["name_id"], lambda name: shorten_name(window.trace.names.get(name, "")))
     words = (*map(pl.col, ("stack", "module", "direction")), pl.format("layer {}", "layer"))
     category = pl.col("category").cast(pl.String)
@@ -262,6 +349,7 @@ def _describe(operations: Operations, window: Window) -> pl.DataFrame:
         category=category,
         module=pl.concat_str(words, separator=" ", ignore_nulls=True),
         launch_ns=pl.col("launch_ns").clip(lower_bound=0),
+        wait_ns=pl.min_horizontal(pl.col("wait_ns").fill_null(0).clip(lower_bound=0), DURATION),
         on_path=pl.col("on_path").fill_null(value=False),
     )
 
@@ -329,6 +417,7 @@ LaneItems = Annotated[
         "category": pl.String,
         "module": pl.String,
         "launch_ns": pl.Int64,  # from launch to start
+        "wait_ns": pl.Int64,  # until the last member of a collective arrives
         "on_path": pl.Boolean,
     },
 ]
@@ -385,6 +474,7 @@ def _join(items: pl.DataFrame, threshold: int) -> pl.DataFrame:
             "text": items["text"].gather(longest),
             "module": items["module"].gather(longest),
             "launch_ns": items["launch_ns"].gather(launch_ns),
+            "wait_ns": np.add.reduceat(items["wait_ns"].to_numpy(), first),
             "on_path": np.logical_or.reduceat(items["on_path"].to_numpy(), first),
             "count": np.add.reduceat(counts, first),
             "busy_ns": np.add.reduceat(busy_ns, first),
@@ -422,11 +512,12 @@ def _make_lane(
         busy_ns=tuple(items.filter(pl.col("count") > 1)["busy_ns"].to_list()),
         module=tuple(modules) if any(modules) else (),
         launch_ns=tuple(items["launch_ns"].fill_null(_NOT_LAUNCHED).to_list()) if of_operations else (),
+        wait_ns=tuple(items["wait_ns"].to_list()) if items["wait_ns"].sum() else (),
         on_path=tuple(np.diff(path, prepend=0).tolist()),
     )
 
 
-_UNCOLOURED = ("modules", "ranges", "calls")
+_UNCOLOURED = ("entries", "modules", "ranges", "calls")
 
 
 class _Step:
@@ -491,9 +582,9 @@ class _Step:
 
 
 def _list_stretches(
-    measured: MeasuredStep, window: Window, operations: Operations, gaps: GapCauses
+    measured: MeasuredStep, window: Window, operations: Operations, gaps: GapCauses, of_entries: Sequence[pl.DataFrame]
 ) -> tuple[tuple[TimelineStretch, ...], ...]:
-    """The longest idle stretches, those of exposed communication, and those of every bucket and cause."""
+    """The longest idle stretches, those of exposed communication, of every bucket and cause, and of each entry."""
     causes = list_causes(gaps.filter(pl.col("rank_index") == measured.step.rank_index))
     step = _Step(window, operations, causes)
     owners = list_owners(measured.step.slices)
@@ -508,6 +599,7 @@ def _list_stretches(
         pl.concat([by_bucket.filter(~bucket.is_in(IDLE_BUCKETS)), by_cause]).sort(
             "bucket", DURATION, "start_ns", descending=[False, True, False]
         ),
+        *(found.sort(DURATION, "start_ns", descending=[True, False]).head(LONGEST_OF_EACH) for found in of_entries),
     )
     return tuple(
         tuple(

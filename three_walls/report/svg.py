@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import accumulate, groupby
@@ -222,11 +224,10 @@ _PICTURED = ("budget", "gaps", "operations")
 _FREE = "#a9b2bf"
 _MIDDLE_LUMINANCE = 0.18
 """Where black and white contrast alike: (L + 0.05)^2 = 1.05 x 0.05."""
-_HIDDEN_IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def timeline_data(block: TimelineBlock) -> Markup:
-    """The timeline as JSON that may stand inside of a script element. Names have no control characters."""
+    """The timeline as JSON, deflated, in base64. Names have no control characters."""
     timeline = block.timeline
     used = {timeline.texts[place] for rank in timeline.ranks for lane in rank.lanes for place in lane.category}
     colours = {name: colour for name, colour in block.colours.items() if name in used}
@@ -242,9 +243,7 @@ def timeline_data(block: TimelineBlock) -> Markup:
     text = json.dumps(
         document, separators=(",", ":"), default=lambda row: {f.name: getattr(row, f.name) for f in fields(row)}
     )
-    for character, escaped in _HIDDEN_IN_SCRIPT.items():
-        text = text.replace(character, escaped)
-    return Markup(text)
+    return Markup(b64encode(zlib.compress(text.encode("ascii"))).decode("ascii"))
 
 
 def place_timeline(block: TimelineBlock) -> Iterator[Placed]:

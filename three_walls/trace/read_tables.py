@@ -45,6 +45,7 @@ SYNCHRONIZATIONS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 MEMORY_USAGE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 OS_CALLS = "OSRT_API"
+THREAD_NAMES = "ThreadNames"
 OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 
 # syncType of cudaStreamWaitEvent. Exports up to schema 3.11 number the types differently from their own enum table: in
@@ -404,6 +405,16 @@ def read_ranges_between(path: Path, process: int, begin_ns: int, until_ns: int) 
     return timed.sort(
         "thread", "start_ns", pl.col("end_ns").fill_null(2**62), "text", descending=[False, False, True, False]
     )
+
+
+def read_thread_names(path: Path) -> dict[int, str]:
+    """What threads call themselves, by their id in the export. Raises InputError if the file can no longer be read."""
+    with plain_sqlite(path) as plain, NsysExport(plain, path) as export:
+        if not export.has(THREAD_NAMES, "nameId", "globalTid"):
+            return {}
+        named = export.frame(THREAD_NAMES, {"thread": "globalTid", "name_id": "nameId"}).drop_nulls()
+        names = export.strings(named["name_id"].unique().to_list())
+    return {thread: names[name] for thread, name in named.select("thread", "name_id").iter_rows() if name in names}
 
 
 def read_os_calls_between(path: Path, process: int, begin_ns: int, until_ns: int) -> list[str]:

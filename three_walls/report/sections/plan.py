@@ -411,9 +411,11 @@ def _list_blocks(report: Report, step: PlanStep) -> Iterator[Block]:
 
 
 def _show_places(report: Report, step: PlanStep) -> Iterator[Block]:
-    """The longest stretches of what the entry gains from, with times to paste into Nsight Systems."""
-    longest = report.timeline.longest if report.timeline else ()
-    stretches = [each for each in longest if each.cause in step.seen_in]
+    """The longest stretches of what the entry changes, else gains from, with times to paste into Nsight Systems."""
+    if report.timeline is None:
+        return
+    own = [each for entry in report.timeline.entries if entry.order == step.order for each in entry.longest]
+    stretches = own or [each for each in report.timeline.longest if each.cause in step.seen_in]
     stretches.sort(key=lambda each: (-each.ns, each.start_ns))
     items = tuple(
         (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from three_walls.export.step_detail_rows import StepTimeline, TimelineStretch
-from three_walls.lib.measurement import NS_PER_S
+from three_walls.export.step_detail_rows import StepTimeline, TimelineRank, TimelineStretch
 from three_walls.lib.text import format_ms, shorten, show_control_characters
 from three_walls.report.charts import BUCKET_COLOURS
 from three_walls.report.report import Report
@@ -14,7 +13,9 @@ from three_walls.report.sections.gaps import CAUSES, label_cause
 from three_walls.tables.buckets import BUCKET_TITLES
 
 _NAME_LENGTH = 40
-LANE_NAMES = {"modules": "module", "budget": "bucket", "gaps": "no compute", "calls": "CUDA"}
+_PALE_COLOUR = "#fbc8a8"
+"""Stands for any colour of communication where it is drawn pale."""
+LANE_NAMES = {"entries": "", "modules": "module", "budget": "bucket", "gaps": "no compute", "calls": "CUDA"}
 
 
 def timeline(report: Report) -> Section | None:
@@ -22,13 +23,15 @@ def timeline(report: Report) -> Section | None:
     drawn = report.timeline
     if drawn is None:
         return None
+    of_entries = [stretch for entry in drawn.entries for stretch in entry.longest]
+    linked = (*drawn.worst_gaps, *drawn.exposed_intervals, *drawn.longest, *of_entries)
     block = TimelineBlock(
         timeline=drawn,
         colours={**BUCKET_COLOURS, **{cause: look.colour for cause, look in CAUSES.items()}},
         titles={**BUCKET_TITLES, **{cause: look.label for cause, look in CAUSES.items()}},
         lane_names=LANE_NAMES,
         label=f"Timeline of step {drawn.step} of rank {drawn.rank}",
-        targets=tuple(dict.fromkeys(map(link_of, (*drawn.worst_gaps, *drawn.exposed_intervals, *drawn.longest)))),
+        targets=tuple(dict.fromkeys(map(link_of, linked))),
     )
     tables = (
         _tabulate("worst_gaps", "Longest idle gaps", "Nothing ran on the device.", drawn.worst_gaps, "Cause"),
@@ -69,9 +72,16 @@ def _lead(drawn: StepTimeline) -> str:
         words.append(f"Lanes of the hardware show fractions of the peak, averaged over {part}.")
     if len(drawn.ranks) > 1 and not drawn.is_aligned:
         words.append("The clocks of the ranks cannot be compared, so every rank begins at 0.")
-    if any(lane.count for rank in drawn.ranks for lane in rank.lanes):
-        words.append("Short neighbours are joined; three-walls export has every operation.")
+    if any(lane.count for rank in drawn.ranks for lane in rank.lanes if len(rank.lanes) > 1):
+        words.append("Short neighbours are drawn as one; three-walls export has every operation.")
+    if any(_count_shown(rank) < rank.items for rank in drawn.ranks if len(rank.lanes) > 1):
+        words.append("Of NVTX the longest ranges are shown; three-walls export has every one.")
     return " ".join(words)
+
+
+def _count_shown(rank: TimelineRank) -> int:
+    lanes = [lane for lane in rank.lanes if lane.kind in ("ranges", "calls", "operations")]
+    return sum(sum(lane.count) or len(lane.start_ns) for lane in lanes)
 
 
 def _explain_colours(drawn: StepTimeline) -> Legend:
@@ -79,7 +89,9 @@ def _explain_colours(drawn: StepTimeline) -> Legend:
     used = {drawn.texts[place] for lane in shown for place in lane.category}
     buckets = [(Swatch(BUCKET_COLOURS[name]), "", title) for name, title in BUCKET_TITLES.items() if name in used]
     causes = [(Swatch(look.colour), "", f"no compute: {look.label}") for cause, look in CAUSES.items() if cause in used]
-    return Legend((*buckets, *causes))
+    waits = any(lane.wait_ns for rank in drawn.ranks for lane in rank.lanes)
+    pale = [(Swatch(_PALE_COLOUR), "", "pale: waiting until the last rank arrives")] if waits else []
+    return Legend((*buckets, *pale, *causes))
 
 
 def _tabulate(name: str, title: str, lead: str, rows: Sequence[TimelineStretch], kind: str) -> Table:
