@@ -39,6 +39,7 @@ from three_walls.bridge.nearest_recipe import find_nearest_recipe
 from three_walls.bridge.render_entries import spell_entries
 from three_walls.bridge.render_overrides import spell
 from three_walls.export.chrome_trace import StepTracks, list_step_tracks
+from three_walls.export.host_flame import host_frames
 from three_walls.export.host_work_rows import host_work, rank_reports
 from three_walls.export.kernel_table import kernels
 from three_walls.export.lanes import measured_step
@@ -345,6 +346,7 @@ def _build_report(run: _Run, diagnosis: Diagnosis, replayed: ReplayedRun) -> Liv
         critical_path=artifacts.find(critical_path).value,
         kernels=artifacts.find(kernels).value or (),
         host_work=work.rows if work else (),
+        host_frames=artifacts.find(host_frames).value or (),
         synchronizations=artifacts.find(synchronizations).value,
         timeline=artifacts.find(drawn_timeline).value,
         survey=attributed.survey,

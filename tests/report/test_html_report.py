@@ -11,7 +11,7 @@ from itertools import pairwise
 from markupsafe import escape
 
 from tests.report.sample_report import without_plan
-from three_walls.export.step_detail_rows import KernelPlace
+from three_walls.export.step_detail_rows import HostFrame, KernelPlace
 from three_walls.facts.fact_rows import CopyBandwidth, Efficiency, MoePart, OverlapSlowdown
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
@@ -57,6 +57,10 @@ def spoil(report: Report, attack: str = HOSTILE) -> Report:
         kernels=tuple(
             replace(kernel, name=attack, full_name=attack, places=(KernelPlace("experts", None, attack, 1, 1),))
             for kernel in report.kernels
+        ),
+        host_frames=(
+            HostFrame(1, 0, attack, 0, 50_000_000, 0, 1),
+            HostFrame(1, 1, attack, 0, 50_000_000, 50_000_000, 2),
         ),
         host_work=tuple(replace(row, range=attack, operator=attack) for row in report.host_work),
         config=RunConfig(values={attack: ConfigValue(attack, attack)}, dialect=attack),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LEAST_FRAME_FRACTION = 0.004
+"""Of the step: a shorter HostFrame is left out. Its time is that of the frame around it, but not that frame's own."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelPlace:
@@ -92,6 +95,28 @@ class HostWorkRow:
     """Ranges that it was spent in; 0 for time outside of all ranges."""
     places: int = 1
     """More than one where the places of a thread that are not listed are summed."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFrame:
+    """NVTX ranges of one name at one place of a thread's stack, over the representative step.
+
+    Around all others is the part of the model whose operation the thread launches next; the time before its first range
+    and between its ranges is its own: Python, or waiting for another thread. Frames of a
+    thread are in the order of a flame graph: each before those in it, the longest of those in one frame first.
+    """
+
+    thread: int
+    """Its id on the host."""
+    depth: int
+    """Frames around it."""
+    name: str
+    start_ns: int
+    """From the begin of the flame graph: the frame around it, and the longer ones in that frame, come before."""
+    ns: int
+    self_ns: int
+    """Of it, in no range inside."""
+    calls: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.finding import Finding, FirstTrial, Overrides, PlanStep
 from three_walls.advice.verdict_rows import Verdict
 from three_walls.bridge.tuned_recipes import KnownGoodRecipe
-from three_walls.export.step_detail_rows import HostWorkRow, KernelRow, StepTimeline
+from three_walls.export.step_detail_rows import HostFrame, HostWorkRow, KernelRow, StepTimeline
 from three_walls.facts.fact_rows import (
     CopyBandwidth,
     CriticalPath,
@@ -121,6 +121,8 @@ class Report:
     """By bucket in the order of the buckets' kernel time, then by time; the rest of a bucket comes last."""
     host_work: tuple[HostWorkRow, ...] = ()
     """The longest starvation first; the rest of each thread comes last."""
+    host_frames: tuple[HostFrame, ...] = ()
+    """Of threads that launch work, the busiest first; empty where no ranges were recorded."""
     synchronizations: Synchronizations | None = None
     """Null where the step's launches were not recorded."""
     timeline: StepTimeline | None = None

@@ -4,7 +4,9 @@ where it waits for the device, and what CUDA graphs launch for it.
 
 from __future__ import annotations
 
-from three_walls.export.step_detail_rows import HostWorkRow, KernelRow
+from bisect import bisect_right
+
+from three_walls.export.step_detail_rows import LEAST_FRAME_FRACTION, HostWorkRow, KernelRow
 from three_walls.lib.text import (
     UNKNOWN,
     count_of,
@@ -16,14 +18,15 @@ from three_walls.lib.text import (
     shorten,
     show_control_characters,
 )
-from three_walls.report.charts import BUCKET_COLOURS
+from three_walls.report.charts import BUCKET_COLOURS, MILLISECONDS, BarRow, Bars, Piece
 from three_walls.report.comparison import KernelReconciliation, Pair
 from three_walls.report.report import Report
-from three_walls.report.section import ROW, Block, Column, Note, Section, Swatch, Table, Text
+from three_walls.report.section import ROW, Block, Chart, Column, Fold, Note, PageOnly, Section, Swatch, Table, Text
 from three_walls.report.sections.budget import BUCKET
 from three_walls.tables.buckets import BUCKET_TITLES
 
 _NAME_LENGTH = 52
+_FLAME_COLOURS = ("#60a5fa", "#fb923c", "#4ade80", "#c084fc", "#facc15", "#2dd4bf", "#f472b6")
 _PLACE_LENGTH = 48
 _SHOWN_KERNELS = 12
 _STATES = {
@@ -171,6 +174,7 @@ def host_work(report: Report) -> Section | None:
     blocks: list[Block] = [Table("host_work", columns, rows)]
     if not any(row.range or row.operator for row in rows):
         blocks.insert(0, Note(RECORD_RANGES, role="warning"))
+    blocks += _draw_frames(report)
     return Section(
         "host_work",
         "Host work",
@@ -181,6 +185,51 @@ def host_work(report: Report) -> Section | None:
         "next.",
         link="Host work",
     )
+
+
+def _draw_frames(report: Report) -> list[Block]:
+    """A flame graph per thread: a bar per depth, each piece below the one around it."""
+    frames, blocks = report.host_frames, list[Block]()
+    for thread in dict.fromkeys(frame.thread for frame in frames):
+        own = [frame for frame in frames if frame.thread == thread]
+        parts = [frame.start_ns for frame in own if frame.depth == 0]
+        rows = []
+        for depth in range(max(frame.depth for frame in own) + 1):
+            pieces = [
+                Piece(
+                    frame.start_ns,
+                    frame.ns,
+                    _FLAME_COLOURS[(bisect_right(parts, frame.start_ns) - 1) % len(_FLAME_COLOURS)],
+                    show_control_characters(frame.name),
+                    f"{format_ms(frame.ns)}, {format_ms(frame.self_ns)} of it in no range inside, "
+                    f"{count_of(frame.calls, 'range')}",
+                    show_control_characters(shorten(frame.name.rpartition(": ")[2], _NAME_LENGTH)),
+                    opacity=1.0 - 0.06 * depth,
+                )
+                for frame in own
+                if frame.depth == depth
+            ]
+            rows.append(BarRow("next launch" if depth == 0 else "", tuple(pieces)))
+        bars = Bars(tuple(rows), max(row.end for row in rows), MILLISECONDS)
+        blocks.append(Chart(f"host_flame_{thread}", bars, f"Thread {thread} by its NVTX ranges, calls included"))
+    if not blocks:
+        return []
+    columns = (
+        Column("Thread", "thread", str, role="muted"),
+        Column("Range", ROW, lambda frame: Text(f"{'. ' * frame.depth}{show_control_characters(frame.name)}", "code")),
+        Column("Host time", "ns", format_ms),
+        Column("In no range inside", "self_ns", format_ms),
+        Column("Ranges", "calls", format_count),
+    )
+    lead = (
+        "The uppermost bar is what the thread launches next. Below it are the ranges around that, merged over layers "
+        "and micro-batches. Blank below a bar is time in no range: Python, or waiting for another "
+        f"thread. Ranges of less than {LEAST_FRAME_FRACTION:.1%} of the step are left out."
+    )
+    return [
+        PageOnly((Note("Where the host's time is", role="heading"), Note(lead, role="lead"), *blocks)),
+        PageOnly((Fold("Every range of the picture", (Table("host_frames", columns, frames, is_compact=True),)),)),
+    ]
 
 
 def _name_next_launch(row: HostWorkRow) -> Text | str:
