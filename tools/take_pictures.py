@@ -29,6 +29,8 @@ def main() -> None:
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": WIDTH, "height": 1000})
         page.goto(OUT.as_uri())
+        page.add_style_tag(content="html { scroll-behavior: auto !important }")
+        page.wait_for_selector("#timeline-view.live", state="attached")
         for name, (section, height) in PICTURES.items():
             _take(page, section, height, IMAGES / f"{name}.png")
         browser.close()
