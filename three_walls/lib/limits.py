@@ -6,7 +6,7 @@ MOST_TEXT_BYTES = 16 * 1024 * 1024
 """Of a text file that the user names. A real run_config.yaml has 20 to 40 kB, an overrides.txt less."""
 
 MOST_REPORT_BYTES = 512 * 1024 * 1024
-"""Of a report.json. Those of bundled runs have 0.3 to 2 MB."""
+"""Of a report.json. Those of bundled runs have 0.3 to 6 MB."""
 LONGEST_PRINTED_LIST = 20_000
 """Characters of a list that a log prints; one entry per layer stays far below."""
 LONGEST_SHELL_STRING = 16 * 1024
