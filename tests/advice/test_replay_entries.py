@@ -96,7 +96,7 @@ def test_no_replay_states_why_there_is_none(tmp_path: Path) -> None:
         ),
         ("    - {scale: {}, time: {fact: no_such_fact}, reason: r}\n", "35:32: unknown fact no_such_fact"),
         ("    - {fuse: {}, added_kernels: 2.0, reason: r}\n", "35:7: fuse has no added_kernels"),
-        ("    - {scale: {}, added_host_us: 2.0, reason: r}\n", "35:7: scale has no added_host_us"),
+        ("    - {graph: {}, added_host_us: 2.0, reason: r}\n", "35:7: graph has no added_host_us"),
         ("    - {scale: {kernels: '('}, reason: r}\n", "35:25: not a regular expression: "),
         ("    - {scale: {}, reason: r, source: 'nowhere:x'}\n", "35:38: unknown source nowhere"),
         ("    - {scale: {work: []}, reason: r}\n", "35:22: expected at least one name; leave the key out to select"),

@@ -138,6 +138,7 @@ class GraphBuilder:
             start_node=numbers(self.starts),
             end_node=numbers(self.ends),
             host_segment_ns=numbers(self.host_segments),
+            silent_ns=np.zeros(len(self.host_segments), dtype=np.int64),
             duration_ns=numbers(self.durations),
             wait_ns=numbers([0] * len(self.durations)),
             held_ns=numbers([0] * len(self.durations)),

@@ -11,6 +11,7 @@ import pytest
 
 from tests.replay.built_steps import US, Step
 from tests.replay.small_graphs import GraphBuilder
+from three_walls.replay.host_chains import measure_silences
 from three_walls.replay.predictor import (
     LogSteps,
     ProfilerCost,
@@ -159,3 +160,23 @@ def test_an_edit_shortens_the_waiting_for_ranks_that_were_not_captured_by_what_i
     assert 200 * US <= low < 220 * US
     assert (likely - low > 10 * US) is waited_less
     assert high - likely == pytest.approx(likely - low, abs=US)
+
+
+def silent_us(graph: StepGraph, *ranges: tuple[float, float]) -> list[float]:
+    """Per host point how long nothing was recorded, in us. ``ranges``: begin and end."""
+    thread = graph.calls["thread"][0]
+    rows = [(thread, round(begin * US), round(end * US), False) for begin, end in ranges]
+    frame = pl.DataFrame(rows, schema=RANGE_TIMES, orient="row")
+    return [value / US for value in measure_silences(graph.calls, frame).tolist()]
+
+
+def test_a_millisecond_without_a_range_or_a_call_is_silence(tmp_path: Path) -> None:
+    graph = launches(tmp_path, 2, every=3000)
+    took = profiler_costs().pace_call_ns / US
+    assert silent_us(graph) == [0, 0, 3000 - took, 0]
+    assert silent_us(graph, (2900, 2950)) == [0, 0, 2900 - 100 - took, 0]
+
+
+def test_a_thread_that_works_through_short_ranges_is_never_silent(tmp_path: Path) -> None:
+    ranges = [(110 + 500 * place, 400 + 500 * place) for place in range(6)]
+    assert silent_us(launches(tmp_path, 2, every=3000), *ranges) == [0, 0, 0, 0]

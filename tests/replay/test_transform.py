@@ -388,6 +388,53 @@ def test_without_known_layers_recompute_costs_its_launches_alone(tmp_path: Path)
     assert step_us(half_backward(launch_bound(tmp_path), None, None, None, None), CHECKPOINTED) == 65
 
 
+TRITON = Transformation(Action.SCALE, POINTWISE_KERNELS, host=same(0), added_host_us=same(7))
+
+
+def test_a_fused_kernel_costs_the_host_its_own_time_for_every_pass_that_has_one(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    one, two = half_backward(graph, 0, 0, 0, 0), half_backward(graph, 0, 0, 1, 1)
+    same_pass = labelled(one, direction=["forward"] * 4)
+    assert step_us(same_pass, replace(TRITON, added_host_us=same(0))) == 65 - 40
+    assert step_us(same_pass, TRITON) == 65 - 40 + 7
+    assert step_us(two, TRITON) == 65 - 40 + 2 * 7
+    assert step_us(half_backward(graph, None, None, None, None), TRITON) == 65 - 40  # no pass is known
+    assert step_us(half_backward(device_bound(tmp_path), 0, 0, 0, 0), TRITON) == 163  # the device is the limit
+
+
+def test_a_selection_may_lie_between_gemms_of_a_pass(tmp_path: Path) -> None:
+    graph = labelled(
+        launch_bound(tmp_path),
+        direction=["forward"] * 4,
+        micro_batch=[0] * 4,
+        layer=[0] * 4,
+        module=["attention"] * 4,
+    )  # a GEMM, two pointwise kernels, a GEMM
+
+    def between(after: int, before: int) -> list[bool]:
+        return select_operations(graph, Selection(after_gemm=after, before_gemm=before)).tolist()
+
+    assert between(1, 2) == [False, True, True, False]
+    assert between(1, 0) == [False, True, True, True]
+    assert between(0, 2) == [True, True, True, False]
+    assert between(2, 0) == [False] * 4
+    assert not select_operations(launch_bound(tmp_path), Selection(after_gemm=1)).any()  # no pass is known
+
+
+def test_no_fusion_and_no_graph_takes_a_pause_of_the_process_away(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    silent_ns = graph.silent_ns.copy()
+    silent_ns[4] = 15 * US  # of the 20 us before the third kernel
+    paused = replace(graph, silent_ns=silent_ns)
+    for change in (
+        Transformation(Action.SCALE, POINTWISE_KERNELS, host=same(0)),
+        Transformation(Action.FUSE, POINTWISE_KERNELS),
+        Transformation(Action.GRAPH, POINTWISE_KERNELS),
+    ):
+        assert step_us(paused, change) - step_us(graph, change) == 15
+    assert step_us(paused) == step_us(graph)
+
+
 def test_recompute_repeats_the_time_that_concurrent_streams_cover(tmp_path: Path) -> None:
     step = Step()
     step.run(110, 150, launched=105, name=GEMM)

@@ -375,6 +375,7 @@ def _join_ranks(
         start_node=nodes.start,
         end_node=nodes.end,
         host_segment_ns=host_segment_ns,
+        silent_ns=np.zeros_like(host_segment_ns),
         duration_ns=duration_ns,
         wait_ns=np.where(waits_outside, np.maximum(0, duration_ns - ready_ns), 0),
         held_ns=held_ns,

@@ -17,7 +17,7 @@ from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import CALLS, NONE, HostCalls
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.host_activity import kind_of
-from three_walls.step.step_tables import Operations
+from three_walls.step.step_tables import Operations, RangeTimes
 from three_walls.trace.schemas import Int64Array
 
 _SORTED = ("thread", "start_ns", "end_ns", "correlation")
@@ -100,3 +100,27 @@ def find_handoffs(calls: HostCalls) -> tuple[Int64Array, Int64Array]:
         followed[is_over] = latest[is_over]
         latest_end = np.where(is_over, end[latest], latest_end)
     return silent[followed != NONE], followed[followed != NONE]
+
+
+def measure_silences(calls: HostCalls, ranges: RangeTimes) -> Int64Array:
+    """Per host point (2i: think time before call i, 2i + 1: call i) how long its thread did nothing that was recorded.
+
+    ``calls``: of one rank. ``ranges``: of its process around them. Only gaps from LEAST_SILENCE_NS on count. Where a
+    thread waited for another one, they count from the end of that one's call.
+    """
+    thread, start, end = (calls[name].to_numpy() for name in ("thread", "start_ns", "end_ns"))
+    first, (resumed, followed) = find_first_calls(calls), find_handoffs(calls)
+    since = np.roll(end, 1)
+    since[first] = start[first]
+    since[resumed] = end[followed]
+    silent_ns = np.zeros(2 * calls.height, dtype=np.int64)
+    for begin, until in _bound_runs(thread):
+        of_thread = ranges.filter(pl.col("thread") == thread[begin])
+        opened, closed = (of_thread[name].drop_nulls().to_numpy() for name in ("start_ns", "end_ns"))
+        at_ns = np.sort(np.concatenate([opened, closed, start[begin:until], end[begin:until]]))
+        call = begin + np.searchsorted(start[begin:until], at_ns[1:])
+        before = call < until
+        gap_ns = at_ns[1:][before] - np.maximum(at_ns[:-1][before], since[call[before]])
+        is_long = gap_ns >= replay_thresholds.LEAST_SILENCE_NS
+        np.add.at(silent_ns, 2 * call[before][is_long], gap_ns[is_long])
+    return silent_ns

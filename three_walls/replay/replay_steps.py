@@ -17,6 +17,7 @@ from three_walls.lib.text import in_ms
 from three_walls.replay import replay_thresholds
 from three_walls.replay.build_graph import build_graphs
 from three_walls.replay.find_critical_path import summarize_critical_path
+from three_walls.replay.host_chains import measure_silences
 from three_walls.replay.label_ranks import label_ranks
 from three_walls.replay.loader_waits import LoaderWaits, find_loader_waits
 from three_walls.replay.predictor import LogSteps, PauseCost, StepReplay, fit_profiler_cost, without_profiler
@@ -36,7 +37,7 @@ from three_walls.step.step_tables import NamedRanges, Steps
 from three_walls.step.step_view import StepView, find_shared_gpus
 from three_walls.trace.read_inputs import Inputs, Progress
 from three_walls.trace.read_trace import Trace
-from three_walls.trace.schemas import Float64Array
+from three_walls.trace.schemas import Float64Array, Int64Array
 
 _NO_LAUNCHES = "the launches of {missing:.1%} of the operations were not recorded (capture with -t cuda,nvtx)"
 _LATE_LAUNCHES = (
@@ -180,7 +181,9 @@ def captured_replay(
     labelled = label_ranks(graph, traces, step.config, {step.rank_index: labelled_step})
     graph = replace(graph, operations=labelled)
     place = graph.ranks.index(step.rank_index)
-    added_ns = np.concatenate([_measure_cost(graph, traces, place) for place in range(len(graph.ranks))])
+    costs = [_measure_cost(graph, traces, place) for place in range(len(graph.ranks))]
+    added_ns, silent_ns = (np.concatenate(each) for each in zip(*costs, strict=True))
+    graph = replace(graph, silent_ns=silent_ns)
     ranges = [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))]
     graph = label_synchronizations(graph, ranges)
     return known(CapturedReplay(graph, added_ns, place, error, find_loader_waits(graph, ranges)))
@@ -321,11 +324,13 @@ def _find_rank(graph: StepGraph, traces: Sequence[Trace], place: int) -> tuple[T
     return next(trace for trace in traces if trace.capture_id == capture), process, operations
 
 
-def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> Float64Array:
+def _measure_cost(graph: StepGraph, traces: Sequence[Trace], place: int) -> tuple[Float64Array, Int64Array]:
+    """Per host point of the rank at ``place`` what the profiler added, and how long nothing was recorded."""
     calls = graph.calls.filter(pl.col("rank") == place)
     if calls.is_empty():  # a rank whose launches were not recorded
-        return np.zeros(0)
+        return np.zeros(0), np.zeros(0, dtype=np.int64)
     trace, process, operations = _find_rank(graph, traces, place)
     end = calls["end_ns"].max()
     assert isinstance(end, int)
-    return measure_profiler_cost(calls, read_range_times(trace, process, operations, end))
+    ranges = read_range_times(trace, process, operations, end)
+    return measure_profiler_cost(calls, ranges), measure_silences(calls, ranges)

@@ -124,3 +124,7 @@ neighbouring runs of one device-bound configuration differ by as much (474, 477 
 LEAST_HOST_FRACTION = 0.15
 """Of a host segment: what is left at least without the profiler. Some of every pause is the program's own work,
 whatever the estimate of the profiler's cost says."""
+LEAST_SILENCE_NS = 1_000_000
+"""Time without a range or a call of a thread that is no work of the operators around it. In what fusions take over 99%
+of the gaps between two events are shorter than 0.2 ms (six host-bound captures); longer ones are pauses of the process.
+"""

@@ -210,6 +210,8 @@ class StepGraph:
     """Per operation the node after which it takes its duration: its start, or the rendezvous of its collective."""
     host_segment_ns: Int64Array
     """As captured: host time right before every point. At a sync point, what it takes without a wait."""
+    silent_ns: Int64Array
+    """Of that, what passes without anything that was recorded: no operator takes it, and none that goes saves it."""
     duration_ns: Int64Array
     """As captured; of a member of a rendezvous, the time from the rendezvous to its end."""
     wait_ns: Int64Array

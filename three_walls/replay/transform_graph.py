@@ -15,10 +15,10 @@ import polars as pl
 
 from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, Edges, Kind, StepGraph, Work, replay
-from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Level, Selection, Transformation
+from three_walls.replay.transformation import CATEGORY_GROUPS, NOTHING, Action, Level, Selection, Transformation
 from three_walls.replay.unseen_shapes import meet_known_shapes
 from three_walls.step.step_tables import Operations
-from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES
+from three_walls.tables.buckets import COMMUNICATION_CATEGORIES, COMPUTE_CATEGORIES, GEMM_CATEGORIES
 from three_walls.tables.model_parts import (
     BACKWARD,
     FORWARD,
@@ -30,6 +30,9 @@ from three_walls.tables.model_parts import (
 from three_walls.tables.prediction_intervals import Levels
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
+_MODULE_PASS = ("micro_batch", "layer", "direction", "module")
+_COMPUTED = {"layer of a kind": ("layer",), "between GEMMs": _MODULE_PASS}
+"""Of a condition that is no column: the labels that it needs."""
 _LAYER_MODULES = tuple(module for module in MODULES if module != OUTSIDE)
 
 
@@ -49,6 +52,9 @@ def _find_operations(operations: Operations, select: Selection) -> BoolArray:
     categories = [name for each in select.categories for name in CATEGORY_GROUPS.get(each, (each,))]
     layer, category = pl.col("layer"), pl.col("category").cast(pl.String)
     of_layer = category.is_in(list(select.layers_with)).any().over("rank", "layer") & layer.is_not_null()
+    is_gemm = category.is_in(list(GEMM_CATEGORIES)).cast(pl.Int64)
+    earlier = is_gemm.cum_sum().over("rank", *_MODULE_PASS) - is_gemm
+    is_between = (earlier >= select.after_gemm) & (earlier + is_gemm < (select.before_gemm or math.inf))
     by_column = {
         "category": category.is_in(categories) if categories else None,
         "part": pl.coalesce("operator", "part").is_in(list(select.work)) if select.work else None,
@@ -58,9 +64,11 @@ def _find_operations(operations: Operations, select: Selection) -> BoolArray:
         "name": pl.col("name").str.contains(select.kernels) if select.kernels else None,
         "layer": (layer > 0) & (layer < layer.max().over("rank")) if select.inner_layers else None,
         "layer of a kind": of_layer if select.layers_with else None,
+        "between GEMMs": is_between & layer.is_not_null() if select.after_gemm or select.before_gemm else None,
     }
     conditions = {name: condition for name, condition in by_column.items() if condition is not None}
-    if not conditions.keys() <= {*operations.columns, *(["layer of a kind"] if "layer" in operations.columns else [])}:
+    needed = {column for name in conditions for column in _COMPUTED.get(name, (name,))}
+    if not needed <= set(operations.columns):
         return np.zeros(operations.height, dtype=bool)
     if not conditions:
         return np.ones(operations.height, dtype=bool)
@@ -74,9 +82,26 @@ def _at(levels: Levels, level: Level) -> float:
 
 def _scale(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    scaled = _scale_operations(graph, work, selected, _at(change.time, level), _at(change.host, level))
+    time, host = _at(change.time, level), _at(change.host, level)
+    scaled = _scale_operations(graph, work, selected, time, host, graph.silent_ns)
+    if change.added_host_us != NOTHING:
+        passes = _number_passes(graph, "rank", "micro_batch", "layer", "direction")
+        scaled = _delay_passes(graph, scaled, selected, passes, change, level)
     transfer_ns = work.duration_ns - work.wait_ns
     return _add_kernels(graph, work, scaled, np.flatnonzero(selected), transfer_ns[selected], change, level)
+
+
+def _delay_passes(
+    graph: StepGraph, work: Work, members: BoolArray, passes: Int64Array, change: Transformation, level: Level
+) -> Work:
+    """``work`` with ``added_host_us`` before the first launch of ``members`` in each of the ``passes``."""
+    launched = np.flatnonzero(members & (graph.call_of != NONE) & (passes != NONE))
+    launched = launched[np.argsort(graph.calls["start_ns"].to_numpy()[graph.call_of[launched]], kind="stable")]
+    _, first = np.unique(passes[launched], return_index=True)
+    host_segment_ns = work.host_segment_ns.copy()
+    delayed = _places_before(graph, graph.call_of[launched[first]])
+    np.add.at(host_segment_ns, delayed, round(1000 * _at(change.added_host_us, level)))
+    return replace(work, host_segment_ns=host_segment_ns)
 
 
 def _add_kernels(
@@ -124,9 +149,17 @@ def _usual_launch_ns(graph: StepGraph, work: Work) -> float:
 
 
 def _scale_operations(
-    graph: StepGraph, work: Work, selected: BoolArray, time: float | Float64Array, host: float
+    graph: StepGraph,
+    work: Work,
+    selected: BoolArray,
+    time: float | Float64Array,
+    host: float,
+    silent_ns: Int64Array | int = 0,
 ) -> Work:
-    """``time``: what remains of the ``selected`` operations' durations; one number, or one for each of all."""
+    """``time``: what remains of the ``selected`` operations' durations; one number, or one for each of all.
+
+    ``silent_ns``: what stays of the host segments, as far as they are that long. Where whole passes go, nothing does.
+    """
     edges = work.edges
     # A wait for a rank that was not captured is no work of this one.
     transfer_ns = _scale_chosen(work.duration_ns - work.wait_ns, selected, time)
@@ -138,7 +171,7 @@ def _scale_operations(
         edges = edges.drop((edges.kind == Kind.AWAITED) & selected[np.maximum(edges.operation, 0)])
     host_segment_ns = work.host_segment_ns
     if host != 1.0:
-        host_segment_ns = _scale_chosen(host_segment_ns, _host_segments_of(graph, selected), host)
+        host_segment_ns = _scale_host(host_segment_ns, _host_segments_of(graph, selected), host, silent_ns)
     return Work(host_segment_ns, wait_ns + transfer_ns, edges, wait_ns)
 
 
@@ -146,6 +179,14 @@ def _scale_chosen(values_ns: Int64Array, chosen: BoolArray, factor: float | Floa
     if np.ndim(factor) == 0 and factor == 1.0:
         return values_ns
     return np.where(chosen, np.rint(values_ns * factor).astype(np.int64), values_ns)
+
+
+def _scale_host(
+    host_segment_ns: Int64Array, chosen: BoolArray, factor: float, silent_ns: Int64Array | int
+) -> Int64Array:
+    """``host_segment_ns`` with ``factor`` of what is done in the ``chosen``: where nothing is, nothing goes."""
+    kept_ns = np.minimum(silent_ns, host_segment_ns)
+    return kept_ns + _scale_chosen(host_segment_ns - kept_ns, chosen, factor)
 
 
 def _host_segments_of(graph: StepGraph, selected: BoolArray) -> BoolArray:
@@ -231,11 +272,10 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
         edges = edges.take(~((edges.kind == Kind.AWAITED) & is_free[np.maximum(edges.operation, 0)]))
     within, host = runs.within, _at(change.host, level)
     is_known = runs.kernel[np.maximum(call_of, 0)] != NONE
-    host_segment_ns = _scale_chosen(
-        np.where(within, 0, work.host_segment_ns), _host_segments_of(graph, is_kept & ~is_known), host
-    )
+    left_ns = _scale_host(work.host_segment_ns, within, 0, graph.silent_ns)
+    host_segment_ns = _scale_host(left_ns, _host_segments_of(graph, is_kept & ~is_known), host, graph.silent_ns)
     first_calls = runs.first_calls
-    replaced_ns = _sum_by_run(np.where(within, work.host_segment_ns, 0), first_calls)
+    replaced_ns = _sum_by_run(work.host_segment_ns - left_ns, first_calls)
     first_calls, replaced_ns = (values[runs.kernel[first_calls] != NONE] for values in (first_calls, replaced_ns))
     # At a sync point the wait may hide the host segment before the call, but never that of the call.
     points = 2 * first_calls + (graph.points.sync_node[2 * first_calls] != NONE)
@@ -339,7 +379,7 @@ def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -
     spaced = at_start[edges.target] & (edges.kind == Kind.STREAM)
     node_gap_ns = replay_thresholds.LEAST_STREAM_GAP_NS
     edges = replace(edges, fixed_ns=np.where(spaced, np.minimum(edges.fixed_ns, node_gap_ns), edges.fixed_ns))
-    host_segment_ns = np.where(runs.within, 0, work.host_segment_ns)
+    host_segment_ns = _scale_host(work.host_segment_ns, runs.within, 0, graph.silent_ns)
     # The first launch of a run becomes the launch of the graph.
     host_segment_ns[2 * runs.first_calls + 1] = round(1000 * _at(change.overhead_us, level))
     launched = replace(
@@ -616,23 +656,13 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         _stretch(duration_ns, repeated, longer, _at(change.time, level) * concurrency)
         on_rank = call_rank == number
         _stretch(host_segment_ns, forward_segments & on_rank, backward_segments & on_rank, _at(change.host, level))
-    delayed = _places_before(graph, _find_first_launches(graph, selected, backward))
-    np.add.at(host_segment_ns, delayed, 1000 * _at(change.added_host_us, level))
-    return replace(
+    again = replace(
         work,
         host_segment_ns=np.rint(host_segment_ns).astype(np.int64),
         duration_ns=np.rint(duration_ns).astype(np.int64),
     )
-
-
-def _find_first_launches(graph: StepGraph, repeated: BoolArray, backward: BoolArray) -> Int64Array:
-    """The first calls of each ``backward`` pass through a layer of which something is ``repeated``."""
     passes = _number_passes(graph, "rank", "micro_batch", "layer")
-    is_met = backward & (graph.call_of != NONE) & (passes != NONE) & np.isin(passes, passes[repeated])
-    launched = np.flatnonzero(is_met)
-    launched = launched[np.argsort(graph.calls["start_ns"].to_numpy()[graph.call_of[launched]], kind="stable")]
-    _, first = np.unique(passes[launched], return_index=True)
-    return graph.call_of[launched[first]]
+    return _delay_passes(graph, again, backward & np.isin(passes, passes[selected]), passes, change, level)
 
 
 def _covered_fraction(operations: pl.DataFrame, chosen: BoolArray) -> float:

@@ -105,6 +105,10 @@ class Selection:
     """For ``unwait``: regular expression, searched in the names of the synchronizing calls."""
     sites: tuple[int, ...] = ()
     """For ``unwait``: numbers of the places in the code that synchronize (``replay/synchronizations.py``)."""
+    after_gemm: int = 0
+    """Only what follows so many GEMMs of its module in its pass through a layer, """
+    before_gemm: int = 0
+    """and precedes this one; 0 for all."""
 
 
 ALL = Levels(1.0, 1.0, 1.0)
@@ -148,7 +152,8 @@ class Transformation:
     overhead_us: Levels = NOTHING
     """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
     added_host_us: Levels = NOTHING
-    """For ``repeat``: host time that repeating adds to each backward pass through a layer, besides the launches."""
+    """Host time added to each pass through a layer, besides the launches: for ``repeat`` to the backward passes, for
+    ``scale`` to every pass that has selected operations."""
     reason: str = ""
     """Where the parameters come from."""
     source: str = ""

@@ -59,7 +59,7 @@ _USED_BY = {
     "overhead_us": (Action.GRAPH,),
     "added_time": (Action.SCALE, Action.GRAPH),
     "added_kernels": (Action.SCALE, Action.GRAPH),
-    "added_host_us": (Action.REPEAT,),
+    "added_host_us": (Action.SCALE, Action.REPEAT),
 }
 """Parameter -> the actions that have it."""
 _AT_MOST = 10_000.0
@@ -174,6 +174,8 @@ class SelectionEntry:
     ranks: RanksFact | None = None
     layers_with: Annotated[Texts, _each_of(tuple(CATEGORIES))] = ()
     inner_layers: bool = False
+    after_gemm: Annotated[int, between(0, 100)] = 0
+    before_gemm: Annotated[int, between(0, 100)] = 0
 
     def fill(self, facts: FactSheet) -> Selection:
         """The same with the numbers of ranks."""
@@ -186,6 +188,8 @@ class SelectionEntry:
             ranks=() if self.ranks is None else (round(facts.number(self.ranks.fact) or 0),),
             layers_with=self.layers_with,
             inner_layers=self.inner_layers,
+            after_gemm=self.after_gemm,
+            before_gemm=self.before_gemm,
             calls=self.calls,
         )
 
