@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.capture.fake_nsys import make_fake_nsys
+from tests.capture.fake_nsys import calls_of, make_fake_nsys
 from tests.paths import REPOSITORY
 from three_walls.tuning import supervise_job
 
@@ -192,13 +192,22 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path
     assert numbers == list(range(len(numbers)))
 
 
-def test_the_plan_of_the_profiled_base_is_tried_entry_by_entry(tmp_path: Path) -> None:
+def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_predicted_is_profiled_again(
+    tmp_path: Path,
+) -> None:
     export = tmp_path / "base.sqlite"
     export.write_bytes(lzma.decompress((REPOSITORY / "sample_traces" / "qwen-alltoall-ep8.sqlite.xz").read_bytes()))
     nsys = make_fake_nsys(tmp_path / "bin", export)
     words = ("--bridge", "--ranks", "0", "--runs", "6", "--nsys", str(nsys), "--", sys.executable, str(TRAINER))
-    done = run(tmp_path, *words, told={"effects": {"model.moe_grouped_gemm=true": -0.2}, "noise": 0.005})
+    planned = run(tmp_path, "--dry-run", *words)
+    assert "the same with what was kept, where that is measured outside its prediction" in planned.stdout
+    done = run(tmp_path, *words, told={"effects": {"model.moe_grouped_gemm=true": -0.5}, "noise": 0.005})
     assert done.returncode == 0, done.stderr
+    assert calls_of(nsys.parent) == ["profile", "export"] * 2
+    first, again = (line for line in (nsys.parent / "words").read_text().splitlines() if line.startswith("profile"))
+    assert "model.moe_grouped_gemm=true" not in first
+    assert "model.moe_grouped_gemm=true" in again  # it gained more than was predicted
+    assert any(note.startswith("profiled again") for note in results(tmp_path)["notes"])
     tried = [each for each in results(tmp_path)["runs"] if each["changed"]]
     assert len(tried[0]["changed"]) == 1
     low, likely, high = tried[0]["predicted"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,41 @@ def list_planned(report: LiveReport, framework: str | None) -> tuple[tuple[Tunab
     kept = {setting.name for setting in settings}
     possible = tuple(each for each in settings if kept.issuperset(each.values[0].needs))
     return possible, tuple(left_out)
+
+
+def join_planned(
+    planned: tuple[Tunable, ...], later: tuple[Tunable, ...], kept: Mapping[str, str]
+) -> tuple[Tunable, ...]:
+    """``planned`` with the entries of the plan of a run that had the values ``kept`` (settings to labels).
+
+    An entry of a rule that was kept goes on from its value: from micro-batches of 2 to those of 4.
+    """
+    joined = {setting.name: setting for setting in planned}
+    for setting in later:
+        known = joined.get(setting.name)
+        if known is None:
+            joined[setting.name] = setting
+            continue
+        (value,) = setting.values
+        first = next((each for each in known.values if each.label == kept.get(setting.name)), Variant(""))
+        config, gain = {**first.config, **value.config}, value.gain
+        if gain and first.gain:
+            pairs = zip(astuple(first.gain), astuple(gain), strict=True)
+            gain = ExpectedGain(*(1 - (1 - before) * (1 - after) for before, after in pairs))
+        label = value.label
+        while label in {each.label for each in known.values}:
+            label += ", further"
+        further = replace(
+            value,
+            label=label,
+            words=(*first.words, *value.words),
+            environment={**first.environment, **value.environment},
+            config=config,
+            gain=gain,
+        )
+        if config not in [each.config for each in known.values]:
+            joined[setting.name] = replace(known, values=(*known.values, further))
+    return tuple(joined.values())
 
 
 def _expect(step: PlanStep, alone: Finding | None, report: LiveReport) -> ExpectedGain | None:

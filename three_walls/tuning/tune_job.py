@@ -22,9 +22,9 @@ from three_walls.runs.read_runs import LABEL_NAME
 from three_walls.trace.report_export import find_nsys
 from three_walls.tuning import journal
 from three_walls.tuning.choose_trial import TrialSearch
-from three_walls.tuning.make_space import list_given, list_planned, make_space, most_runs_in, predict_on
+from three_walls.tuning.make_space import join_planned, list_given, list_planned, make_space, most_runs_in, predict_on
 from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
-from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice, Tunable
+from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice, Tunable, Variant
 from three_walls.tuning.tuned_command import TunedCommand, as_line
 from three_walls.tuning.tuned_page import Tuned, conclude, render_tuned
 
@@ -38,6 +38,12 @@ _QUIET_FACTOR = 4.0
 _LEAST_QUIET_S = 30.0
 _RUN_FACTOR = 4.0
 PROFILED_STEPS = "4"
+_MOST_CAPTURES = 3
+"""Of the base, and of configurations that were kept."""
+_ANOTHER_STEP = 0.05
+"""A step that is so much shorter may be held back by another wall, so that its plan is another one."""
+_CLEARLY = 2.0
+"""Deviations by which a measured gain lies outside its predicted range."""
 NO_NSYS = "nsys is not on PATH: tuned by logs alone, without a plan; give --space to say what to try"
 
 
@@ -68,11 +74,17 @@ class Tuning:
     """A tuning in its directory: what was run so far, and what comes next. ``say``: called with a line for the user."""
 
     def __init__(
-        self, request: TuneRequest, say: Say, lock: int, run: Callable[[Overrides], Log] | None = None
+        self,
+        request: TuneRequest,
+        say: Say,
+        lock: int,
+        run: Callable[[Overrides], Log] | None = None,
     ) -> None:
         self._request, self._say, self._lock, self._run_self = request, say, lock, run
         self._lines = journal.read(request.out)
         self._report: LiveReport | None = None
+        self._profiled: Mapping[str, str] | None = None
+        """What the profiled configuration changes."""
         self._notes: list[str] = []
         self._given, self._sweep = list_given(
             request.given, self._framework, request.command.words if request.command else ()
@@ -92,6 +104,9 @@ class Tuning:
             choice, why = search.next()
             if choice is not None and self._elapsed_s + self._typical_s > self._request.budget_s:
                 choice, why = None, "the budget of time is spent"
+            if self._has_moved(search, is_over=choice is None):
+                self._profile(search.space, search.kept)
+                continue
             if choice is None:
                 self.end = why
                 return self._write(search)
@@ -110,6 +125,11 @@ class Tuning:
             words = command.profiled((), out, self._request.ranks, PROFILED_STEPS)
             is_there = find_nsys() is not None
             yield f"profiled base: {as_line(words, command.environment)}" if is_there else NO_NSYS
+            if is_there:
+                yield (
+                    "the same with what was kept, where that is measured outside its prediction or shortens the step "
+                    f"by {_ANOTHER_STEP:.0%}, for the entries of its plan: {_MOST_CAPTURES - 1} times at most"
+                )
         for setting in search.space.settings:
             for each in setting.values:
                 variables = {**command.environment, **each.environment}
@@ -169,8 +189,8 @@ class Tuning:
                 "changed": changed,
                 "name": name,
                 "why": why,
-                "words": [word for each in variants for word in each.words],
-                "environment": {key: text for each in variants for key, text in each.environment.items()},
+                "words": _words_of(variants),
+                "environment": _environment_of(variants),
                 "set": [f"{key}={value}" for each in variants for key, value in each.config.items()],
                 "predicted": predicted if len(predicted) == len(variants) == 1 else [],
                 "step_s": ended.step_s,
@@ -193,17 +213,17 @@ class Tuning:
             failure = f"{type(error).__name__}: {error}".strip(": ")
             return Ended((), failure, time.monotonic() - started_s, 0.0)
 
-    def _launch(self, variants: Sequence[Any], place: str, rules: Sequence[str], name: str) -> Ended:
+    def _launch(self, variants: Sequence[Variant], place: str, rules: Sequence[str], name: str) -> Ended:
         """Runs the job in a directory that, once the run ended well, lies among those that ``plan next`` reads."""
         command = self._request.command
         assert command
-        words = [word for each in variants for word in each.words]
-        environment = {key: text for each in variants for key, text in each.environment.items()}
+        words, environment = _words_of(variants), _environment_of(variants)
         folder = self._request.out / "running" / place
         folder.mkdir(parents=True, exist_ok=True)
         self._add({"kind": "begin", "run": int(place)})
         variables = command.variables(words, environment)
-        ended = run_job(command.put_in(words), variables, folder / "train.log", self._limits(), self._lock)
+        log = folder / "train.log"
+        ended = run_job(command.put_in(words), variables, log, self._limits(), self._lock)
         if rules:
             entries = ", ".join(map(_quoted, rules))
             write_texts({LABEL_NAME: f"label: {_quoted(name)}\nentries: [{entries}]\n"}, folder)
@@ -224,51 +244,94 @@ class Tuning:
 
     def _learn_plan(self) -> None:
         """Profiles and analyzes the base, if that was not done; its plan's entries are then tried too."""
-        request = self._request
-        if request.only_given or self._report is not None:
+        if self._request.only_given or self._report is not None:
             return
-        trace = request.trace
-        if trace is None and request.command is not None and self._runs:
-            done = [line["trace"] for line in self._lines if line["kind"] == "profile"]
-            if not done:
-                trace = self._profile()
-            elif done[0]:
-                trace = Path(done[0])
-        if trace is None or not trace.exists():
+        captures = [line for line in self._lines if line["kind"] == "profile"]
+        if self._request.trace is not None:
+            self._read_plan(self._request.trace, {})
+        elif not captures and self._request.command is not None and self._runs:
+            self._profile(make_space(()), ())
+        for line in captures:
+            self._read_plan(Path(line["trace"]), line.get("changed", {}))
+
+    def _has_moved(self, search: TrialSearch, is_over: bool) -> bool:
+        """Whether what is kept is so far from what was profiled last that a new capture may have another plan."""
+        request, kept = self._request, search.kept if search.model else ()
+        captures = [line for line in self._lines if line["kind"] == "profile"]
+        taken_s = max((line["wall_s"] for line in captures), default=0.0)
+        is_possible = (
+            self._report is not None
+            and request.command is not None
+            and find_nsys() is not None
+            and len(captures) < _MOST_CAPTURES
+            and len(self._runs) < (request.most_runs or len(self._runs) + 1)
+            and self._elapsed_s + taken_s + self._typical_s <= request.budget_s
+        )
+        if not is_possible or not any(kept) or search.space.describe(kept) == self._profiled:
+            return False
+        assert search.model
+        ran = (choice for choice in search.measured if search.space.describe(choice) == self._profiled)
+        profiled = next(ran, search.space.base)
+        (gain,), (spread,) = search.model.gains_over(profiled, [kept])
+        if is_over and gain > _ANOTHER_STEP:
+            return True
+        space = make_space((*self._given, *self._planned))
+        expected = [value.gain for value in space.values_of(kept) if value not in space.values_of(profiled)]
+        logs = [(math.log1p(-each.low), math.log1p(-each.high)) for each in expected if each]
+        least, most = (-sum(bounds) for bounds in zip((0.0, 0.0), *logs, strict=True))
+        if len(logs) < len(expected):  # nothing was predicted of some
+            return False
+        return bool(gain + _CLEARLY * spread < least or gain - _CLEARLY * spread > most)
+
+    def _read_plan(self, trace: Path, changed: Mapping[str, str]) -> None:
+        """Analyzes the capture of a configuration that changes ``changed``; its plan's entries are then tried too."""
+        self._profiled = changed
+        if not trace.exists() or not trace.name:
             return
-        self._say("analyzing the capture of the base")
+        whose = f"the base with {', '.join(changed.values())}" if changed else "the base"
+        self._say(f"analyzing the capture of {whose}")
         saved = (trace / RUN_CONFIG, trace.parent / RUN_CONFIG)
         config = next((path for path in saved if path.is_file()), None)
         logs = [trace] if trace.is_dir() and any(trace.glob("*.log")) else []
         try:
-            self._report = analyze(trace, logs=logs, config=config, allowed=request.allowed)
+            report = analyze(trace, logs=logs, config=config, allowed=self._request.allowed)
         except ThreeWallsError as error:
-            self._note(f"the capture of the base gives no plan: {error}")
+            self._note(f"the capture of {whose} gives no plan: {error}")
             return
         own = {setting.name for setting in self._given}
-        planned, left_out = list_planned(self._report, self._framework)
-        self._planned = tuple(setting for setting in planned if setting.name not in own)
+        planned, left_out = list_planned(report, self._framework)
+        others = tuple(setting for setting in planned if setting.name not in own)
+        self._planned = join_planned(self._planned, others, changed)
+        self._report = report
         for reason in left_out:
             self._note(f"not tried: {reason}")
+        if changed:
+            self._note(f"profiled again: {whose}; {report.verdict.reason}")
 
-    def _profile(self) -> Path | None:
-        """The directory of the base's capture; None where there is none, for a reason that is noted."""
+    def _profile(self, space: Space, choice: Choice) -> None:
+        """Captures a configuration and learns its plan. Where there is no capture the reason is noted."""
         command = self._request.command
         assert command
         if find_nsys() is None:
             self._note(NO_NSYS)
-            return None
+            return
         out = self._request.out.absolute() / "profiles"
         out.mkdir(exist_ok=True)
-        self._say("profiling the base")
+        changed, variants = space.describe(choice), space.values_of(choice)
+        whose = ", ".join(changed.values()) or "the base"
+        self._say(f"profiling {whose}")
         limits = replace(self._limits(), run_s=float("inf"), iterations=1 << 30)
-        words = command.profiled((), out, self._request.ranks, PROFILED_STEPS)
-        ended = run_job(words, command.variables((), {}), out / "profile.log", limits, self._lock)
-        found = sorted((path.parent for path in out.rglob("rank*.sqlite")), key=lambda path: path.stat().st_mtime)
+        before = {*out.rglob("rank*.sqlite")}
+        words = command.profiled(_words_of(variants), out, self._request.ranks, PROFILED_STEPS)
+        log = out / f"profile{len(before) or ''}.log"
+        variables = command.variables(_words_of(variants), _environment_of(variants))
+        ended = run_job(words, variables, log, limits, self._lock)
+        found = sorted({path.parent for path in {*out.rglob("rank*.sqlite")} - before})
         if not found:
-            self._note(f"the base could not be profiled ({ended.failure or 'no report was written'}); see {out}")
-        self._add({"kind": "profile", "trace": str(found[-1]) if found else "", "wall_s": ended.wall_s})
-        return found[-1] if found else None
+            self._note(f"{whose} could not be profiled ({ended.failure or 'no report was written'}); see {out}")
+        trace = found[-1] if found else Path()
+        self._add({"kind": "profile", "trace": str(trace) if found else "", "changed": changed, "wall_s": ended.wall_s})
+        self._read_plan(trace, changed)
 
     def _note(self, text: str) -> None:
         if text not in self._notes:
@@ -294,6 +357,14 @@ def _as_trial(line: Mapping[str, Any], space: Space) -> TriedChoice | None:
         return None
     choice = tuple(changed.get(setting.name) or BASE for setting in space.settings)
     return TriedChoice(choice, line["step_s"], line["error"], line["failure"])
+
+
+def _words_of(variants: Sequence[Variant]) -> list[str]:
+    return [word for each in variants for word in each.words]
+
+
+def _environment_of(variants: Sequence[Variant]) -> dict[str, str]:
+    return {key: text for each in variants for key, text in each.environment.items()}
 
 
 def _quoted(text: str) -> str:
