@@ -21,7 +21,7 @@ from three_walls.tuning import supervise_job
 
 TRAINER = REPOSITORY / "tests" / "tune" / "trainer.py"
 PATIENCE_S = 240
-MOMENTS = 12
+MOMENTS = 50
 SPACE = "a: [1]\nb: [1]\nc: [1]\nd: [1]\n"
 EFFECTS = {"effects": {"a=1": -0.1, "b=1": 0.05}, "together": {"a=1 b=1": -0.15}, "drift": 0.02, "noise": 0.005}
 
@@ -66,6 +66,23 @@ def results(folder: Path) -> dict[str, Any]:
 
 pytestmark = pytest.mark.slow
 
+STARTER = """
+import json, os, sys
+from three_walls.__main__ import main
+import three_walls.report.terminal_report, three_walls.tuning.tune_job
+
+for line in sys.stdin:
+    process = os.fork()
+    if not process:
+        sys.argv = ["three-walls", *json.loads(line)]
+        sys.stdin = open(os.devnull)
+        os.dup2(2, 1)
+        main()
+        os._exit(0)
+    print(process, flush=True)
+    print(os.waitpid(process, 0)[1], flush=True)
+"""
+"""Runs a command line of ``three-walls`` in a process of its own, without importing it again."""
 
 SLOWLY = """
 import runpy, subprocess, sys, time
@@ -160,22 +177,24 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path
     rng = random.Random(1)
     told = EFFECTS | {"pause_s": 0.01, "fails": {"d=1": "stays"}}
     words = command(tmp_path, told=told)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, "three_walls"], cwd=tmp_path, env=environment(tmp_path), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert starter.stdin
+    assert starter.stdout
     seen = 0
     for moment in range(MOMENTS):
-        process = subprocess.Popen(
-            words, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
         journal = tmp_path / "tuned" / "journal.jsonl"
         written = journal.stat().st_size if journal.exists() else 0
-        while (
-            rng.random() < 0.98
-            and process.poll() is None
-            and not (journal.exists() and journal.stat().st_size > written)
-        ):
-            time.sleep(0.1)
-        time.sleep(rng.uniform(0.0, 2.5))
-        process.send_signal(rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)))
-        process.wait(PATIENCE_S)
+        print(json.dumps(words[3:]), file=starter.stdin, flush=True)
+        process = int(starter.stdout.readline())
+        end_s = time.monotonic() + rng.uniform(0.0, 3.0)
+        while time.monotonic() < end_s and not (journal.exists() and journal.stat().st_size > written):
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 0.5))
+        os.kill(process, rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)))
+        starter.stdout.readline()  # it ended
         end_s = time.monotonic() + 15
         while (left := list_processes(tmp_path)) and time.monotonic() < end_s:
             time.sleep(0.1)
@@ -186,6 +205,7 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path
         seen = len(runs)
         if journal.exists():
             words = command(tmp_path, "--resume", told=told)
+    starter.communicate()
     assert run(tmp_path, "--resume", told=told).returncode == 0
     assert set(results(tmp_path)["overrides"]) == {"a=1", "b=1"}
     numbers = [each["run"] for each in results(tmp_path)["runs"]]
