@@ -3,8 +3,9 @@
     {"effects": {"a=1": -0.1}, "together": {"a=1 b=1": 0.2}, "drift": 0.03, "noise": 0.01, "pause_s": 0.001,
      "fails": {"c=1": "oom" | "crash" | "hang" | "stays"}}
 
-Effects are logarithms of factors on the step. Every process that it starts has the file's path on its command line; one
-of them leaves the session, as torchrun's workers do.
+Effects are logarithms of factors on the step. Of several ranks (SLURM_PROCID) the last one writes, as Megatron's does.
+Every process that it starts has the file's path on its command line; one of them leaves the session, as torchrun's
+workers do.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def main() -> None:
     told_by = Path(os.environ["TRAINER"])
     told = json.loads(told_by.read_text())
     words = sys.argv[1:]
-    runs = told_by.with_suffix(".runs")
+    rank, last = int(os.environ.get("SLURM_PROCID", 0)), int(os.environ.get("SLURM_NTASKS", 1)) - 1
+    runs = told_by.with_suffix(f".runs{rank or ''}")
     with runs.open("a") as file:
         file.write(" ".join(words) + "\n")
     number = len(runs.read_text().splitlines())
@@ -50,6 +52,9 @@ def main() -> None:
         if iteration == 4 and fails in ("hang", "stays"):
             time.sleep(600)
         step_ms = STEP_MS * math.exp(log + rng.gauss(0, told.get("noise", 0.0))) * (3 if iteration < 3 else 1)
+        if rank != last:
+            time.sleep(told.get("pause_s", 0.001))
+            continue
         print(  # noqa: T201
             f" [2026-01-01 00:00:{iteration:02d}.000] iteration {iteration:8d}/     500 | consumed samples: 8 | "
             f"elapsed time per iteration (ms): {step_ms:.2f} | learning rate: 1.0E-06 | global batch size:     8 | "

@@ -31,6 +31,8 @@ BASE_FAILS = 8
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _ASKED = "asked.json"
 """What was asked for, from which --resume goes on."""
+_LAUNCHERS = re.compile(r"(?<![\w.-])(?:srun|mpirun|mpiexec)(?![\w.-])")
+"""Of all ranks on all hosts: with one in the command a rank starts the whole job."""
 
 
 @click.command("tune", context_settings={"allow_interspersed_args": False})
@@ -121,17 +123,21 @@ def tune_command(out: Path, dry_run: bool, resume: bool, command: tuple[str, ...
       0  tuned, also where nothing is better     2  usage     3  an input cannot be read
       8  the base fails: nothing could be tuned
     """
-    if (rank := read_job(os.environ).rank) != 0:
-        click.echo(f"three-walls tune: rank {rank} has nothing to do; rank 0 tunes", err=True)
+    job = read_job(os.environ)
+    saved = out / (f"asked-{job.rank}.json" if job.rank else _ASKED)  # commands of ranks may name the rank
+    asked: dict[str, Any] = _read_asked(saved) if resume else {"command": list(command), **options}
+    launches_all = _LAUNCHERS.search(" ".join(asked["command"])) is not None
+    if job.rank and (launches_all or dry_run):
+        say(f"rank {job.rank} has nothing to do; rank 0 tunes")
         return
-    asked = _read_asked(out) if resume else {"command": list(command), **options}
     if resume and command and list(command) != asked["command"]:
         raise UsageError(f"--resume: the tuning in {out} has another command; leave the command out")
-    if not resume and (out / "journal.jsonl").exists() and not dry_run:
+    if not resume and (out / "journal.jsonl").exists() and not dry_run and not job.rank:
         raise UsageError(f"{out}: holds a tuning; go on with it by --resume, or give another --out")
     with loading():
         from three_walls.report.terminal_report import open_console, print_sections
         from three_walls.tuning import journal
+        from three_walls.tuning.other_ranks import follow
         from three_walls.tuning.tune_job import Tuning
         from three_walls.tuning.tuned_page import make_tuned_sections
     request = _make_request(out, asked)
@@ -139,20 +145,26 @@ def tune_command(out: Path, dry_run: bool, resume: bool, command: tuple[str, ...
         for line in Tuning(request, say, -1).preview():
             click.echo(show_control_characters(line))
         return
+    if job.rank:
+        assert request.command
+        out.mkdir(parents=True, exist_ok=True)
+        saved.write_text(json.dumps(asked, default=str), encoding="utf-8")
+        follow(out, request.command, job.rank)
+        return
     with journal.locked(out) as lock:
-        (out / _ASKED).write_text(json.dumps(asked, default=str), encoding="utf-8")
-        tuned = Tuning(request, say, lock).run()
+        saved.write_text(json.dumps(asked, default=str), encoding="utf-8")
+        tuned = Tuning(request, say, lock, others=0 if launches_all else (job.world or 1) - 1).run()
     print_sections(make_tuned_sections(tuned), open_console(), is_full=False)
     click.echo(f"Wrote {show_control_characters(str(out / 'tune.html'))} (next to it: tune.json, overrides.txt, runs/)")
     if tuned.base_ms is None:
         sys.exit(BASE_FAILS)
 
 
-def _read_asked(out: Path) -> dict[str, Any]:
+def _read_asked(saved: Path) -> dict[str, Any]:
     try:
-        asked: dict[str, Any] = json.loads((out / _ASKED).read_text(encoding="utf-8"))
+        asked: dict[str, Any] = json.loads(saved.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"--resume: {out} holds no tuning") from error
+        raise UsageError(f"--resume: {saved.parent} holds no tuning") from error
     return asked
 
 

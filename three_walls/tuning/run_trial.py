@@ -9,9 +9,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from three_walls.lib.measurement import NS_PER_MS
 from three_walls.lib.text import show_control_characters
@@ -26,6 +28,8 @@ GRACE_S = 10.0
 LEAST_STEADY = 5
 """Steady iterations of a run that tell its step."""
 _POLL_S = 0.1
+_MOST_POLL_S = 2.0
+"""The logs of many ranks are looked at less often."""
 _PROGRESS = re.compile(rb"iteration +(\d+) */ *\d+")
 _DONE = "done"
 _MEDIAN_ERROR = 1.2533
@@ -72,12 +76,14 @@ class Ended:
         return float(_MEDIAN_ERROR * deviation / middle / len(self.steps_ms) ** 0.5)
 
 
-def run_job(command: Sequence[str], environment: Mapping[str, str], log: Path, limits: Limits, lock: int) -> Ended:
-    """Runs ``command`` with all output in ``log``. Whatever happens here, even SIGKILL, no process of it is left.
+@contextmanager
+def running(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, lock: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    """``command`` with all output in ``log``. Whatever happens here, even SIGKILL, no process of it is left.
 
     ``lock``: a locked file, which stays locked until that is so.
     """
-    started_s = time.monotonic()
     liveness, held = os.pipe()
     with log.open("wb") as output:
         words = [sys.executable, "-I", "-S", supervise_job.__file__, str(liveness), str(GRACE_S), *command]
@@ -92,38 +98,74 @@ def run_job(command: Sequence[str], environment: Mapping[str, str], log: Path, l
         )
     os.close(liveness)
     try:
-        ended_by_us, longest_quiet_s = _watch(job, log, limits)
+        yield job
     finally:
         os.close(held)
         job.wait()
+
+
+class Others(Protocol):
+    """Ranks that run their parts of the job elsewhere."""
+
+    def failure(self) -> str:
+        """Why the run has to be ended; empty while all is well."""
+
+    def end(self) -> None:
+        """Waits until their parts have ended."""
+
+
+def run_job(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, limits: Limits, lock: int, others: Others
+) -> Ended:
+    """Runs ``command`` once; its log, and those of the other ranks next to it, tell how it went."""
+    started_s = time.monotonic()
+    with running(command, environment, log, lock) as job:
+        ended_by_us, longest_quiet_s = _watch(job, log, limits, others)
+    others.end()
     wall_s = time.monotonic() - started_s
-    read = read_logs([log])
+    logs = _list_logs(log)
+    read = read_logs(logs)
     steps_ms = steady_steps(read.iterations, read)
-    return Ended(steps_ms, _explain(job.returncode, ended_by_us, read, steps_ms, log), wall_s, longest_quiet_s)
+    return Ended(steps_ms, _explain(job.returncode, ended_by_us, read, steps_ms, logs), wall_s, longest_quiet_s)
 
 
-def _watch(job: subprocess.Popen[bytes], log: Path, limits: Limits) -> tuple[str, float]:
+def _list_logs(log: Path) -> list[Path]:
+    return [log, *sorted(log.parent.glob(f"{log.stem}-rank*.log"))]
+
+
+def _watch(job: subprocess.Popen[bytes], log: Path, limits: Limits, others: Others) -> tuple[str, float]:
     """Waits for the end; returns why the job has to be ended, if it has, and the longest time without an iteration."""
     started_s = last_s = time.monotonic()
-    longest_s, rest, seen = 0.0, b"", set[bytes]()
-    with log.open("rb") as output:
-        while job.poll() is None:
-            *lines, rest = (rest + output.read()).split(b"\n")
-            now_s = time.monotonic()
-            longest_s = max(longest_s, now_s - last_s)
-            if new := {match[1] for line in lines if (match := _PROGRESS.search(line))}:
-                last_s, seen = now_s, seen | new
-            if len(seen) >= limits.iterations and now_s - last_s > GRACE_S:
-                return _DONE, longest_s
-            if now_s - last_s > limits.quiet_s:
-                return f"it hung: no iteration for {limits.quiet_s:.0f} s", longest_s
-            if now_s - started_s > limits.run_s:
-                return f"it took longer than {limits.run_s:.0f} s", longest_s
-            time.sleep(_POLL_S)
+    longest_s, seen, reached = 0.0, set[bytes](), dict[Path, int]()
+    while job.poll() is None:
+        logs = _list_logs(log)
+        new = {number for path in logs for number in _read_progress(path, reached)}
+        now_s = time.monotonic()
+        longest_s = max(longest_s, now_s - last_s)
+        if new - seen:
+            last_s, seen = now_s, seen | new
+        if len(seen) >= limits.iterations and now_s - last_s > GRACE_S:
+            return _DONE, longest_s
+        if now_s - last_s > limits.quiet_s:
+            return f"it hung: no iteration for {limits.quiet_s:.0f} s", longest_s
+        if now_s - started_s > limits.run_s:
+            return f"it took longer than {limits.run_s:.0f} s", longest_s
+        if failure := others.failure():
+            return failure, longest_s
+        time.sleep(min(_MOST_POLL_S, _POLL_S * len(logs)))
     return "", longest_s
 
 
-def _explain(code: int, ended_by_us: str, log: TrainingLog, steps_ms: Sequence[float], path: Path) -> str:
+def _read_progress(path: Path, reached: dict[Path, int]) -> list[bytes]:
+    """The iterations in what was added to ``path`` since ``reached``, where the last whole line ends."""
+    with path.open("rb") as output:
+        output.seek(reached.get(path, 0))
+        lines = output.read().rpartition(b"\n")[0]
+        reached[path] = reached.get(path, 0) + len(lines)
+    return [match[1] for match in _PROGRESS.finditer(lines)]
+
+
+def _explain(code: int, ended_by_us: str, log: TrainingLog, steps_ms: Sequence[float], logs: Sequence[Path]) -> str:
     """Why the run failed; empty where it did not."""
     if (not code or ended_by_us == _DONE) and ended_by_us in ("", _DONE) and len(steps_ms) >= LEAST_STEADY:
         return ""
@@ -131,7 +173,7 @@ def _explain(code: int, ended_by_us: str, log: TrainingLog, steps_ms: Sequence[f
         return f"out of memory{f' in {log.ooms[0].raised_in}' if log.ooms[0].raised_in else ''}"
     if ended_by_us:
         return ended_by_us
-    if reason := _find_error(path):
+    if reason := next(filter(None, map(_find_error, logs)), ""):
         return reason
     if code:
         name = f" ({signal.Signals(code - 128).name})" if code - 128 in {*signal.Signals} else ""

@@ -23,6 +23,7 @@ from three_walls.trace.report_export import find_nsys
 from three_walls.tuning import journal
 from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import join_planned, list_given, list_planned, make_space, most_runs_in, predict_on
+from three_walls.tuning.other_ranks import OtherRanks
 from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
 from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice, Tunable, Variant
 from three_walls.tuning.tuned_command import TunedCommand, as_line
@@ -79,7 +80,10 @@ class Tuning:
         say: Say,
         lock: int,
         run: Callable[[Overrides], Log] | None = None,
+        others: int = 0,
     ) -> None:
+        """``others``: the number of ranks that follow what this one decides."""
+        self._others = OtherRanks(request.out, others)
         self._request, self._say, self._lock, self._run_self = request, say, lock, run
         self._lines = journal.read(request.out)
         self._report: LiveReport | None = None
@@ -98,6 +102,10 @@ class Tuning:
 
     def run(self) -> Tuned:
         """Runs until nothing is worth another run, or the budget is spent."""
+        with self._others:
+            return self._run()
+
+    def _run(self) -> Tuned:
         self._learn_plan()
         while True:
             search = self._search()
@@ -223,7 +231,8 @@ class Tuning:
         self._add({"kind": "begin", "run": int(place)})
         variables = command.variables(words, environment)
         log = folder / "train.log"
-        ended = run_job(command.put_in(words), variables, log, self._limits(), self._lock)
+        self._others.begin(words, environment, log, {})
+        ended = run_job(command.put_in(words), variables, log, self._limits(), self._lock, self._others)
         if rules:
             entries = ", ".join(map(_quoted, rules))
             write_texts({LABEL_NAME: f"label: {_quoted(name)}\nentries: [{entries}]\n"}, folder)
@@ -324,8 +333,10 @@ class Tuning:
         before = {*out.rglob("rank*.sqlite")}
         words = command.profiled(_words_of(variants), out, self._request.ranks, PROFILED_STEPS)
         log = out / f"profile{len(before) or ''}.log"
+        how = {"out": str(out), "ranks": self._request.ranks, "steps": PROFILED_STEPS}
+        self._others.begin(_words_of(variants), _environment_of(variants), log, how)
         variables = command.variables(_words_of(variants), _environment_of(variants))
-        ended = run_job(words, variables, log, limits, self._lock)
+        ended = run_job(words, variables, log, limits, self._lock, self._others)
         found = sorted({path.parent for path in {*out.rglob("rank*.sqlite")} - before})
         if not found:
             self._note(f"{whose} could not be profiled ({ended.failure or 'no report was written'}); see {out}")
