@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.tune import random_spaces
+from tests.tune.random_spaces import RandomSpace
 from tests.tune.simulated_job import SimulatedJob
 from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.trials import Choice, TriedChoice
@@ -41,6 +43,25 @@ def test_of_many_spaces_nearly_all_are_searched_well_and_no_failure_is_repeated(
     assert sum(off) / len(off) < MOST_OFF / 2
     assert not any(job.repeated_failures for job in jobs)
     assert max(job.step(choice) for job, choice in zip(jobs, kept, strict=True)) <= 1.0
+
+
+@pytest.mark.slow
+def test_of_spaces_of_another_kind_nearly_all_are_searched_well_and_no_edit_is_kept_that_loses() -> None:
+    outcomes = [random_spaces.tune(RandomSpace(seed)) for seed in range(2000, 2040)]
+    assert sum(each.distance > MOST_OFF for each in outcomes) <= len(outcomes) // 8
+    assert max(each.loss for each in outcomes) < WORTH / 2
+    assert max(each.runs / each.sweep for each in outcomes) <= 1 / 3
+
+
+def test_two_that_are_equal_do_not_take_all_runs() -> None:
+    job = SimulatedJob(1, counts=(1, 1, 1))
+    job.alone = {(0, 1): -0.1, (1, 1): 0.0, (2, 1): 0.2}
+    job.together, job.memory, job.broken, job.broken_pairs = {}, dict.fromkeys(job.memory, 0.0), set(), set()
+    trials: list[TriedChoice] = []
+    while (choice := TrialSearch(job.space, trials, 60, WORTH).next()[0]) is not None:
+        trials.append(job.run(choice))
+    assert len(trials) < 25
+    assert TrialSearch(job.space, trials, 60, WORTH).kept[0]
 
 
 def test_where_nothing_helps_the_base_is_kept() -> None:

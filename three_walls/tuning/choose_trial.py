@@ -12,18 +12,21 @@ import numpy as np
 from three_walls.tuning.step_model import StepModel
 from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice
 
-_CLEAR = 2.0
-"""Deviations by which a step with an edit has to be shorter before nothing more is measured of it."""
+_CLEAR = (4.0, 3.0, 2.0)
+"""Deviations by which a step with an edit has to be shorter before nothing more is measured of it, where the step
+without it was measured never, once or more often: one run may be odd, and the model wrong about what did not run."""
 _KEPT = 1.3
-"""The same for the edit to be kept where no run is left: one of ten that do not help would pass."""
+"""The same for an edit to be kept where no run is left: one of ten that do not help would pass."""
 _BETWEEN = 3
 """Among so many runs in a row one is of the best configuration so far, so that the drift is known. With 4 or 5 a search
 ends further from the best configuration."""
 _DISTANCE = 2
 """A configuration that is tried differs from the best one so far in at most so many settings: with 1 interactions stay
 hidden, with 3 more runs fail."""
-_STOPS = 0.1
+_STOPS = 0.02
 """Of what matters: nothing is run whose expected gain is smaller."""
+_AGAIN = 1.0
+"""Of what matters: a configuration that ran has to gain more to be run again, else two that are equal take all runs."""
 _MOST_CHOICES = 5_000
 _FEW_FAIL = 20
 """One in so many values that never ran is taken to fail, and more the more configurations failed."""
@@ -33,6 +36,9 @@ _CERTAIN = 0.97
 """How likely a configuration fails again, or one with all that made another fail."""
 _MOST_LOST = 2
 """Runs in a row that fail although their configurations ran before: then the machine fails, not the configuration."""
+
+Edits = set[tuple[int, int]]
+"""Places of settings, and the numbers of their values."""
 
 
 class TrialSearch:
@@ -84,23 +90,23 @@ class TrialSearch:
         assert self.model
         kept = self.best
         while True:
-            without = [each for each in self._without_one(kept) if each in self.measured]
-            unclear = [each for each in without if self.model.clarity(each, kept) < _KEPT]
+            fewer = [each for each in self.measured if each != kept and _edits_of(each) < _edits_of(kept)]
+            unclear = [each for each in fewer if self.model.clarity(each, kept) < _KEPT]
             if not unclear:
-                is_faster = self.model.clarity(self.space.base, kept) >= _CLEAR
+                is_faster = self.model.clarity(self.space.base, kept) >= _CLEAR[-1]
                 return kept if is_faster else self.space.base
             kept, _ = self._likeliest(unclear, kept)
 
     def chance(self, choice: Choice) -> float:
         """How likely a run of ``choice`` does not fail."""
         mine = _edits_of(choice)
-        chance = min((1 - _CERTAIN * blame(mine) for blame in self._blames), default=1.0)
+        chance = math.prod(1 - _CERTAIN * blame(mine) for blame in self._blames)
         distinct = len(self.measured) + len(self._failed)
         fails = (1 + len(self._failed)) / (_FEW_FAIL + distinct)
         return chance * (1 - fails) ** len(mine - self._ran)
 
     @cached_property
-    def _ran(self) -> set[tuple[int, int]]:
+    def _ran(self) -> Edits:
         return {edit for choice in self.measured for edit in _edits_of(choice)}
 
     @cached_property
@@ -122,8 +128,10 @@ class TrialSearch:
         unclear = []
         for choice in self._without_one(self.best):
             (gain,), (spread,) = self.model.gains_over(choice, [self.best])
-            is_small = choice in self.measured and abs(gain) + spread < self.worth
-            if choice not in self._failed and gain < _CLEAR * spread and not is_small and self.chance(choice) > 0.5:
+            times = sum(trial.choice == choice and trial.step_s is not None for trial in self.trials)
+            is_small = times > 0 and abs(gain) + spread < self.worth
+            clear = _CLEAR[min(times, len(_CLEAR) - 1)]
+            if choice not in self._failed and gain < clear * spread and not is_small and self.chance(choice) > 0.5:
                 unclear.append(choice)
         return unclear
 
@@ -139,6 +147,7 @@ class TrialSearch:
         if not near:
             return None, 0.0
         gains, spreads = self.model.gains_over(self.best, near)
+        gains = gains - _AGAIN * self.worth * np.array([choice in self.measured for choice in near])
         certain = np.maximum(spreads, 1e-9)
         density = np.exp(-((gains / certain) ** 2) / 2) / math.sqrt(2 * math.pi)
         faster = np.array([math.erfc(-z / math.sqrt(2)) / 2 for z in gains / certain])
@@ -171,7 +180,7 @@ class TrialSearch:
 class Blame:
     """What may have made a run fail: the values, pairs and threes in it that no run had that did not fail."""
 
-    def __init__(self, failed: set[tuple[int, int]], harmless: Sequence[set[tuple[int, int]]]) -> None:
+    def __init__(self, failed: Edits, harmless: Sequence[Edits]) -> None:
         self._weights = {
             frozenset(part): weight
             for size, weight in enumerate(_SUSPECTS, start=1)
@@ -180,11 +189,11 @@ class Blame:
         }
         self._sum = sum(self._weights.values())
 
-    def __call__(self, edits: set[tuple[int, int]]) -> float:
+    def __call__(self, edits: Edits) -> float:
         """The part of the blame that lies on ``edits``."""
         return sum(weight for part, weight in self._weights.items() if part <= edits) / (self._sum or 1.0)
 
 
-def _edits_of(choice: Choice) -> set[tuple[int, int]]:
+def _edits_of(choice: Choice) -> Edits:
     """The places and numbers of the values that differ from the base's."""
     return {(place, number) for place, number in enumerate(choice) if number}

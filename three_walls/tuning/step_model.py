@@ -10,7 +10,8 @@ the best so far follows, measured or not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,19 +20,46 @@ import numpy.typing as npt
 from three_walls.tuning.trials import BASE, Choice, ExpectedGain, Space, TriedChoice
 
 Array = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+"""Configurations, one a row."""
 
-_PRIORS = {"alone": (0.06, 0.7), "together": (0.3, 0.6), "drift": (0.008, 0.7), "noise": (0.006, 0.7)}
+_PRIORS = {
+    "alone": (0.06, 0.7),
+    "together": (0.3, 0.6),
+    "drift": (0.008, 0.7),
+    "noise": (0.006, 0.7),
+    "missed": (1.5, 0.8),
+}
 """Typical size of each part, and the deviation of its logarithm: as shares of the step what a value changes alone, the
-drift from run to run and the noise; what a pair changes as a share of what values change alone."""
+drift from run to run and the noise; what a pair changes as a share of what values change alone; and by how much more
+predictions miss than their ranges say."""
 _FACTORS = (0.35, 0.6, 1.0, 1.7, 2.8)
 _ANY_LEVEL = 100.0
 """Variance of the logarithm of the first run's step, about which nothing is known."""
+_OF_A_SETTING = 0.3
+"""Correlation of what two values of a setting change."""
 _OF_A_KIND = 0.5
 """How far predictions of a kind may miss together, as a share of the prediction: measured edits of a kind do."""
 _LEAST_DEVIATION = 0.01
 """Of a predicted gain, as a share of the step."""
 _QUANTILE = 1.28
 """Of a normal distribution: four of five measured gains lie in their predicted range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Covariances: of what is predicted, and of what values change alone and together, of which sizes are factors."""
+
+    known: Array
+    alone: Array
+    together: Array
+
+    def scale(self, sizes: Mapping[str, float]) -> Array:
+        """The sum of the parts."""
+        covariance: Array = self.known * sizes["missed"] ** 2 + sizes["alone"] ** 2 * (
+            self.alone + sizes["together"] ** 2 * self.together
+        )
+        return covariance
 
 
 class StepModel:
@@ -46,8 +74,11 @@ class StepModel:
         self._errors = np.array([trial.error for _, trial in self._runs])
         logs = np.log([trial.step_s or 0.0 for _, trial in self._runs])
         self._y = logs - logs[0] - self._expect(self._choices)
+        self._parts = self._relate(self._choices, self._choices)
+        self._between = np.minimum.outer(self._order, self._order)
         self._sizes = self._fit()
-        self._factor, self._weights = self._solve(self._sizes)
+        self._factor = self._decompose(self._sizes)
+        self._weights = np.linalg.solve(self._factor.T, np.linalg.solve(self._factor, self._y))
 
     def _fit(self) -> dict[str, float]:
         """The sizes of the parts with which the measured steps are likeliest, changed one at a time."""
@@ -60,47 +91,53 @@ class StepModel:
 
     def _score(self, sizes: dict[str, float]) -> float:
         """Logarithm of the likelihood, up to a constant."""
-        factor, weights = self._solve(sizes)
+        factor = self._decompose(sizes)
         prior = sum((math.log(sizes[name] / size) / width) ** 2 for name, (size, width) in _PRIORS.items())
-        return float(-0.5 * self._y @ weights - np.log(np.diag(factor)).sum() - 0.5 * prior)
+        misfit = float((np.linalg.solve(factor, self._y) ** 2).sum())
+        return -0.5 * misfit - float(np.log(np.diag(factor)).sum()) - 0.5 * prior
 
-    def _solve(self, sizes: dict[str, float]) -> tuple[Array, Array]:
-        drift = sizes["drift"] ** 2 * np.minimum.outer(self._order, self._order)
+    def _decompose(self, sizes: dict[str, float]) -> Array:
+        """The Cholesky factor of the covariance of the runs."""
+        drift = sizes["drift"] ** 2 * self._between
         noise = np.diag(sizes["noise"] ** 2 + self._errors**2)
-        covariance = self._relate(self._choices, self._choices, sizes) + drift + noise + _ANY_LEVEL
-        factor = np.linalg.cholesky(covariance)
-        return factor, np.linalg.solve(factor.T, np.linalg.solve(factor, self._y))
+        factor: Array = np.linalg.cholesky(self._parts.scale(sizes) + drift + noise + _ANY_LEVEL)
+        return factor
 
-    def _relate(self, some: npt.NDArray[np.int64], others: npt.NDArray[np.int64], sizes: dict[str, float]) -> Array:
+    def _relate(self, some: Numbers, others: Numbers) -> Parts:
         """Covariance of the steps of configurations: by the values, and the pairs of them, that both have."""
-        same = (some[:, None, :] == others[None, :, :]) & (some[:, None, :] != BASE)
-        count = same.sum(axis=2)
-        variances = np.take_along_axis(self._variances(sizes["alone"]), some.T, axis=1).T
-        alone = (same * variances[:, None, :]).sum(axis=2)
-        kinds = sum(np.outer(self._expect(some, kind), self._expect(others, kind)) for kind in self._kinds)
-        pairs = (sizes["together"] * sizes["alone"]) ** 2 * count * (count - 1) / 2
-        covariance: Array = alone + pairs + _OF_A_KIND**2 * kinds
-        return covariance
+        changed = (some[:, None, :] != BASE) & (others[None, :, :] != BASE)
+        alike = np.where(some[:, None, :] == others[None, :, :], 1.0, _OF_A_SETTING) * changed
+        told, untold = self._deviations
+        return Parts(
+            known=_sum_products(alike, _look_up(told, some), _look_up(told, others))
+            + sum(
+                _OF_A_KIND**2 * np.outer(self._expect(some, kind), self._expect(others, kind)) for kind in self._kinds
+            ),
+            alone=_sum_products(alike, _look_up(untold, some), _look_up(untold, others)),
+            together=(alike.sum(axis=2) ** 2 - (alike**2).sum(axis=2)) / 2,
+        )
 
-    def _own_variances(self, rows: npt.NDArray[np.int64]) -> Array:
+    def _own_variances(self, rows: Numbers) -> Array:
         """The diagonal of :meth:`_relate` of ``rows`` with themselves."""
         count = (rows != BASE).sum(axis=1)
-        alone = np.take_along_axis(self._variances(self._sizes["alone"]), rows.T, axis=1).sum(axis=0)
+        told, untold = self._deviations
         kinds = sum(self._expect(rows, kind) ** 2 for kind in self._kinds)
-        pairs = (self._sizes["together"] * self._sizes["alone"]) ** 2 * count * (count - 1) / 2
-        variances: Array = alone + pairs + _OF_A_KIND**2 * kinds
-        return variances
+        known = (_look_up(told, rows) ** 2).sum(axis=1) + _OF_A_KIND**2 * kinds
+        return Parts(known, (_look_up(untold, rows) ** 2).sum(axis=1), count * (count - 1) / 2).scale(self._sizes)
 
     @cached_property
     def _gains(self) -> Array:
         """Of every setting (rows) and value (columns) the logarithm of the predicted step with it."""
         return self._tabulate(lambda gain: math.log1p(-gain.likely) if gain else 0.0)
 
-    def _variances(self, alone: float) -> Array:
-        def variance(gain: ExpectedGain | None) -> float:
-            return max((gain.high - gain.low) / 2 / _QUANTILE, _LEAST_DEVIATION) ** 2 if gain else alone**2
+    @cached_property
+    def _deviations(self) -> tuple[Array, Array]:
+        """How far the predictions of values may miss; and 1 of values without one: times what values change alone."""
 
-        return self._tabulate(variance)
+        def miss(gain: ExpectedGain | None) -> float:
+            return max((gain.high - gain.low) / 2 / _QUANTILE, _LEAST_DEVIATION) if gain else 0.0
+
+        return self._tabulate(miss), self._tabulate(lambda gain: 0.0 if gain else 1.0)
 
     def _tabulate(self, number: Callable[[ExpectedGain | None], float]) -> Array:
         most = max((len(setting.values) for setting in self.space.settings), default=0)
@@ -114,20 +151,20 @@ class StepModel:
         predicted = (each.kind for each in self.space.settings if any(value.gain for value in each.values))
         return sorted(set(predicted))
 
-    def _expect(self, choices: npt.NDArray[np.int64], kind: str | None = None) -> Array:
+    def _expect(self, choices: Numbers, kind: str | None = None) -> Array:
         """The logarithm of the predicted step over the base's; of the settings of one kind alone."""
         mine = [kind is None or setting.kind == kind for setting in self.space.settings]
-        expected: Array = (np.take_along_axis(self._gains, choices.T, axis=1).T * mine).sum(axis=1)
+        expected: Array = (_look_up(self._gains, choices) * mine).sum(axis=1)
         return expected
 
     def gains_over(self, reference: Choice, choices: Sequence[Choice]) -> tuple[Array, Array]:
         """How much shorter the steps of ``choices`` are than that of ``reference``: logarithms and their deviations."""
         rows = np.array([reference, *choices], dtype=int).reshape(len(choices) + 1, len(self.space.settings))
-        known = self._relate(rows, self._choices, self._sizes)
+        known = self._relate(rows, self._choices).scale(self._sizes)
         means = self._expect(rows) + known @ self._weights
         reduced = np.linalg.solve(self._factor, known.T)
         variances = self._own_variances(rows) - (reduced**2).sum(axis=0)
-        shared = self._relate(rows[:1], rows, self._sizes)[0] - reduced[:, 0] @ reduced
+        shared = self._relate(rows[:1], rows).scale(self._sizes)[0] - reduced[:, 0] @ reduced
         spread = np.sqrt(np.maximum(variances[0] + variances - 2 * shared, 0.0))
         return (means[0] - means)[1:], spread[1:]
 
@@ -135,3 +172,15 @@ class StepModel:
         """By how many deviations ``choice`` is faster than ``reference``."""
         (gain,), (spread,) = self.gains_over(reference, [choice])
         return float(gain / max(spread, 1e-9))
+
+
+def _look_up(table: Array, choices: Numbers) -> Array:
+    """What ``table`` has of every setting (column) of the configurations."""
+    found: Array = table[np.arange(len(table)), choices]
+    return found
+
+
+def _sum_products(alike: Array, some: Array, others: Array) -> Array:
+    """Over the settings the sum of the products."""
+    total: Array = np.einsum("ijs,is,js->ij", alike, some, others)
+    return total
