@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import lzma
 import os
@@ -110,7 +111,8 @@ def test_the_exit_code_of_a_command_that_ends_at_once_is_not_lost() -> None:
 
 
 def test_what_interacts_is_found_and_failures_are_named_and_leave_no_process(tmp_path: Path) -> None:
-    done = run(tmp_path, told=EFFECTS | {"fails": {"c=1": "oom", "d=1": "stays"}})
+    words = ("--space", "space.yaml", "--patience", "3", "--runs", "10", "--", sys.executable, str(TRAINER))
+    done = run(tmp_path, *words, told=EFFECTS | {"fails": {"c=1": "oom", "d=1": "stays"}})
     assert done.returncode == 0, done.stderr
     tuned = results(tmp_path)
     assert set(tuned["overrides"]) == {"a=1", "b=1"}
@@ -193,7 +195,8 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path
         while time.monotonic() < end_s and not (journal.exists() and journal.stat().st_size > written):
             time.sleep(0.01)
         time.sleep(rng.uniform(0.0, 0.5))
-        os.kill(process, rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)))
+        with contextlib.suppress(ProcessLookupError):  # it was finished
+            os.kill(process, rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)))
         starter.stdout.readline()  # it ended
         end_s = time.monotonic() + 15
         while (left := list_processes(tmp_path)) and time.monotonic() < end_s:
