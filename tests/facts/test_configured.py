@@ -63,7 +63,7 @@ def test_gradients_that_one_hardware_queue_keeps_from_overlapping_are_not_seen_t
     assert (found.outcome, found.configured) == (Outcome.FOUND, "overlap of gradient reduction and parameter gathering")
     assert found.cause.startswith("one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1)")
     more_queues = judged(tmp_path, "device-max-connections", asked, REDUCE, CUDA_DEVICE_MAX_CONNECTIONS="1")
-    assert [(edit.key, edit.to) for edit in more_queues.edits] == [("CUDA_DEVICE_MAX_CONNECTIONS", "32")]
+    assert [(edit.key, edit.to) for edit in more_queues.edits] == [("CUDA_DEVICE_MAX_CONNECTIONS", "8")]
 
 
 def test_the_timing_of_collectives_is_named_as_the_cause(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_an_overlap_that_happens_is_seen_and_one_that_nobody_asked_for_is_not_lo
 def test_a_dispatcher_is_seen_by_its_kernels(tmp_path: Path, kernels: tuple[str, ...], outcome: Outcome) -> None:
     command = MEGATRON.replace("dispatcher-type alltoall", "dispatcher-type flex") + " --expert-model-parallel-size 8"
     found = judged(tmp_path, "flex-dispatcher-not-seen", command, *kernels)
-    assert (found.outcome, found.configured) == (outcome, "the flex dispatcher (DeepEP, HybridEP)")
+    assert (found.outcome, found.configured) == (outcome, "the flex dispatcher (DeepEP, HybridEP, NCCL EP)")
 
 
 def test_a_backend_without_the_flex_dispatcher_is_named_as_the_cause(tmp_path: Path) -> None:

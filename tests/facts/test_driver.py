@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from three_walls import pipeline
+from three_walls.export.step_timeline import PlanChange
 from three_walls.facts import sheet
 from three_walls.lib.declare import CATALOG, Artifacts, Catalog
 from three_walls.lib.measurement import Measurement, known, missing
@@ -26,6 +27,7 @@ GIVEN = {
     "attribution": Attribution,
     "progress": Progress,
     "late_ranks": tuple[int, ...],
+    "plan_changes": tuple[PlanChange, ...],
 }
 """What the pipeline makes itself."""
 

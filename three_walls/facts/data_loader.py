@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from three_walls.lib.declare import duration, flag
+from three_walls.lib.declare import artifact, duration, flag
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
 from three_walls.step.operators import read_named_ranges, take_batch_requests

@@ -15,6 +15,7 @@ import polars as pl
 from three_walls.facts.fact_rows import HardwareUse
 from three_walls.facts.overlap_slowdown import GEMM_KIND
 from three_walls.facts.run_layout import UNKNOWN_GPU
+from three_walls.facts.transport import adapter_bytes_per_s
 from three_walls.layers.labels import LabelledOperations
 from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import Measurement, known, known_or_missing, missing
@@ -399,14 +400,17 @@ def exposed_network_send_bytes_per_s(step: StepView, nic_samples: NicSamples) ->
 
 
 @fact("fraction", "the network load of exposed communication", whole="what the host's network adapters carry")
-def exposed_network_send_fraction(step: StepView, exposed_network_send_bytes_per_s: float) -> Measurement[float]:
+def exposed_network_send_fraction(
+    step: StepView, exposed_network_send_bytes_per_s: float, network_adapters: str
+) -> Measurement[float]:
     """Fraction of the bandwidth of the network adapters of the rank's host in one direction that they send while
     communication of this rank is exposed: one adapter for each of the host's ranks, as in the vendor's own servers."""
     gpu, ranks = step.gpu, step.run.layout.ranks_per_node
     if gpu is None:
         return missing(UNKNOWN_GPU)
-    if gpu.nic_bytes_per_s_one_way is None:
-        return missing(f"the network of a {gpu.family} server is not in tables/hardware.yaml")
+    adapter = adapter_bytes_per_s(gpu, network_adapters)
+    if adapter.value is None:
+        return adapter
     if not ranks:
         return missing("the number of ranks of a host was not recorded")
-    return known(exposed_network_send_bytes_per_s / (gpu.nic_bytes_per_s_one_way * ranks))
+    return known(exposed_network_send_bytes_per_s / (adapter.value * ranks))

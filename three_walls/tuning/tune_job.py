@@ -261,7 +261,7 @@ class Tuning:
         elif not captures and self._request.command is not None and self._runs:
             self._profile(make_space(()), ())
         for line in captures:
-            self._read_plan(Path(line["trace"]), line.get("changed", {}))
+            self._read_plan(Path(line["trace"]) if line["trace"] else None, line.get("changed", {}))
 
     def _has_moved(self, search: TrialSearch, is_over: bool) -> bool:
         """Whether what is kept is so far from what was profiled last that a new capture may have another plan."""
@@ -292,10 +292,10 @@ class Tuning:
             return False
         return bool(gain + _CLEARLY * spread < least or gain - _CLEARLY * spread > most)
 
-    def _read_plan(self, trace: Path, changed: Mapping[str, str]) -> None:
+    def _read_plan(self, trace: Path | None, changed: Mapping[str, str]) -> None:
         """Analyzes the capture of a configuration that changes ``changed``; its plan's entries are then tried too."""
         self._profiled = changed
-        if not trace.exists() or not trace.name:
+        if trace is None or not trace.exists():
             return
         whose = f"the base with {', '.join(changed.values())}" if changed else "the base"
         self._say(f"analyzing the capture of {whose}")
@@ -340,8 +340,8 @@ class Tuning:
         found = sorted({path.parent for path in {*out.rglob("rank*.sqlite")} - before})
         if not found:
             self._note(f"{whose} could not be profiled ({ended.failure or 'no report was written'}); see {out}")
-        trace = found[-1] if found else Path()
-        self._add({"kind": "profile", "trace": str(trace) if found else "", "changed": changed, "wall_s": ended.wall_s})
+        trace = found[-1] if found else None
+        self._add({"kind": "profile", "trace": str(trace or ""), "changed": changed, "wall_s": ended.wall_s})
         self._read_plan(trace, changed)
 
     def _note(self, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from three_walls.export.step_detail_rows import StepTimeline, TimelineRank, TimelineStretch
+from three_walls.lib.measurement import NS_PER_S
 from three_walls.lib.text import format_ms, shorten, show_control_characters
 from three_walls.report.charts import BUCKET_COLOURS
 from three_walls.report.report import Report
