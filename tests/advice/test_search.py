@@ -220,6 +220,14 @@ def test_a_loss_of_one_part_does_not_make_a_pair_of_the_other() -> None:
     assert plan_of([rule("a"), rule("b")], together("a", "b", saved_ms=8.5, a=5, b=-20))[1] == ()
 
 
+@pytest.mark.parametrize(("worst_ms", "is_entered"), [(5, True), (-5, False)])
+def test_a_pair_that_may_cost_time_does_not_enter(worst_ms: float, is_entered: bool) -> None:
+    def step_of(taken: frozenset[str]) -> tuple[float, float, float]:
+        return (700, 740, 800 - worst_ms) if taken >= {"a", "b"} else (800, 800, 800)
+
+    assert bool(plan_of([rule("a"), rule("b")], FakePredictor(step_of))[1]) is is_entered
+
+
 def test_what_enters_alone_is_no_part_of_a_pair() -> None:
     _, steps = plan_of([rule("a"), rule("b")], together("a", "b", saved_ms=300, a=100, b=2))
     assert [(step.rule, step.with_rule) for step in steps] == [("a", ""), ("b", "")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import sqlite3
 import struct
 from contextlib import closing
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 
 def comparable(path: Path) -> dict[str, Any]:
-    """The report without what must differ: names and hashes of files, names of hosts, texts of ranges, the warning.
+    """The report without what must differ: names of files, hosts and threads, hashes, texts of ranges, the warning.
 
     A range's text may hold words that are not on the list, such as the hash of a compiled graph: each becomes another.
     """
@@ -40,8 +41,12 @@ def comparable(path: Path) -> dict[str, Any]:
         del rank["host"], rank["input_name"]
     for row in report["host_work"]:
         del row["range"]
+    for frame in report["host_frames"]:
+        del frame["name"]
     if report["timeline"]:
         del report["timeline"]["texts"]
+        for lane in (lane for rank in report["timeline"]["ranks"] for lane in rank["lanes"]):
+            lane["name"] = re.sub(r"^(thread \d+) .+", r"\1", lane["name"])
     report["warnings"] = [warning for warning in report["warnings"] if warning["code"] != "secrets-in-trace"]
     return report
 

@@ -317,7 +317,13 @@ class Search:
         alone_ns = (gains.get(pair.finding.rule, 0) + gains.get(pair.with_rule, 0) for pair in found)
         least_ns = (max(self.minimum_ns, ns + self.minimum_ns / 2) for ns in alone_ns)
         enough = [pair for pair, ns in zip(found, least_ns, strict=True) if pair.gain_ns >= ns]
-        return min(enough, key=lambda pair: (-pair.gain_ns, *pair.effort), default=None)
+        best_first = sorted(enough, key=lambda pair: (-pair.gain_ns, *pair.effort))
+        return next((pair for pair in best_first if self._always_gains(pair)), None)
+
+    def _always_gains(self, pair: Candidate) -> bool:
+        """Whether the pair gains at both ends. Only then are two edits worth a try of which neither is alone."""
+        before, after = self.replays.step(self.changes), self.replays.step(pair.changes)
+        return self.replays.find_gain(before, after, pair.effects).low > 0
 
     def _list_promising(self, names: Iterable[str], gains: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """The pairs of ``names`` that may gain more together than alone.
