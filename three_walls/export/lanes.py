@@ -7,6 +7,7 @@ of the rank's capture, cut to the step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -31,7 +32,6 @@ from three_walls.step.ranks.align_clocks import CommonClock
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_tables import Arrivals, GapCauses, Intervals, Operations, Slices, ThreadRanges
 from three_walls.step.step_view import StepView
-from three_walls.tables.shareable import cut_private
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_inputs import Inputs
 from three_walls.trace.read_tables import THREADS_PER_PROCESS, read_thread_names
@@ -200,9 +200,16 @@ def list_ranges(ranges: ThreadRanges, window: Window) -> Lane:
     return cut(ranges.with_columns(pl.col("end_ns").fill_null(window.end_ns)), window).filter(DURATION > 0)
 
 
+_THREAD_NAMES = re.compile(
+    r"python[\d.]{0,5}|pt_(main_thread|autograd_\d{1,3}|data_(pin|worker)|nccl_(watchdg|heartbt))"
+)
+"""Names that Python and PyTorch give their threads. Others may tell of the user's program, and are not shown."""
+
+
 def name_threads(window: Window) -> Callable[[int], str]:
-    """What to call a thread: by the number that the host gives it, and what it calls itself."""
-    names = {thread: cut_private(name) for thread, name in read_thread_names(window.trace.path).items()}
+    """What to call a thread: by the number that the host gives it, and what Python or PyTorch calls it."""
+    found = read_thread_names(window.trace.path)
+    names = {thread: name for thread, name in found.items() if _THREAD_NAMES.fullmatch(name)}
     return lambda thread: f"thread {thread % THREADS_PER_PROCESS} {names.get(thread, '')}".rstrip()
 
 
