@@ -54,13 +54,13 @@ demo: $(VENV)/.installed  ## analyze a bundled real trace
 	$(BIN)/three-walls analyze $(DEMO_TRACE) --out demo.three-walls
 	@echo "Open demo.three-walls/report.html in a browser."
 
-test: $(VENV)/.installed  ## all but attacks, base traces and exhaustive tests: under 4 minutes on two cores
+test: $(VENV)/.installed  ## all but attacks, base traces and exhaustive tests: about five minutes on two cores
 	$(MAKE) --no-print-directory --jobs=2 lint types contracts unit
 
 # A worker per core: polars takes a tenth less of it with one thread. The other targets leave polars as many as there are.
 PYTEST := POLARS_MAX_THREADS=1 $(BIN)/pytest -n auto --dist loadgroup
 
-fast: $(VENV)/.installed  ## the part to run while you edit, under 45 s on two cores: style, contracts, quick tests
+fast: $(VENV)/.installed  ## the part to run while you edit, under a minute on two cores: style, contracts, quick tests
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(PYTEST) -m "not slow"

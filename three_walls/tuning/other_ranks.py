@@ -114,7 +114,7 @@ def follow(out: Path, command: TunedCommand, rank: int) -> None:
                 time.sleep(_POLL_S)
                 continue
             done = told["run"]
-            code = 0 if told["over"] else _run_part(told, command, rank, lock, first)
+            code = _run_part(told, command, rank, lock, first) if "words" in told else 0
             _write(out / _FOLDER / str(rank) / "ended.json", {"run": done, "code": code})
     if not first.told.get("end"):
         raise InputError(f"{out}: rank 0, which decides what is run, is gone, or writes to another directory")
@@ -127,8 +127,11 @@ def _run_part(told: Mapping[str, Any], command: TunedCommand, rank: int, lock: i
     if profile:
         line = command.profiled(words, Path(profile["out"]), tuple(profile["ranks"]), profile["steps"])
     log = log.with_name(f"{log.stem}-rank{rank}.log")
+    until_s = time.monotonic() + GRACE_S
     with running(line, command.variables(words, told["environment"]), log, lock) as job:
-        while job.poll() is None and not first.is_over(told["run"]):
+        while job.poll() is None and not first.is_gone() and time.monotonic() < until_s:
+            if first.told.get("run") == told["run"] and not first.told["over"]:
+                until_s = time.monotonic() + GRACE_S  # once it is over there, it may end by itself here
             time.sleep(_POLL_S)
     return job.returncode
 
@@ -138,7 +141,7 @@ class Watched:
 
     def __init__(self, path: Path) -> None:
         self._path, self._until_s = path, time.monotonic() + _BEGINS_S
-        self._beat, self._over_s = _read(path).get("beat"), float("inf")
+        self._beat = _read(path).get("beat")
         self.told: dict[str, Any] = {}
         """Nothing before the counter grew: the file may be left of a tuning that was killed."""
 
@@ -147,13 +150,6 @@ class Watched:
         if read.get("beat", self._beat) != self._beat:
             self._beat, self._until_s, self.told = read["beat"], time.monotonic() + _SILENT_S, read
         return bool(self.told.get("end")) or time.monotonic() > self._until_s
-
-    def is_over(self, run: int) -> bool:
-        """Whether ``run`` ended on the first rank so long ago that it does not end here by itself."""
-        is_gone = self.is_gone()
-        if not self.told.get("over") and self.told.get("run") == run:
-            self._over_s = time.monotonic() + GRACE_S
-        return is_gone or time.monotonic() > self._over_s
 
 
 def _read(path: Path) -> dict[str, Any]:
