@@ -22,7 +22,7 @@ from three_walls.tuning import supervise_job
 
 TRAINER = REPOSITORY / "tests" / "tune" / "trainer.py"
 PATIENCE_S = 240
-MOMENTS = 50
+MOMENTS = 12
 SPACE = "a: [1]\nb: [1]\nc: [1]\nd: [1]\n"
 EFFECTS = {"effects": {"a=1": -0.1, "b=1": 0.05}, "together": {"a=1 b=1": -0.15}, "drift": 0.02, "noise": 0.005}
 
