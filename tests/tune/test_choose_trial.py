@@ -8,7 +8,7 @@ from tests.tune import random_spaces
 from tests.tune.random_spaces import RandomSpace
 from tests.tune.simulated_job import SimulatedJob
 from three_walls.tuning.choose_trial import TrialSearch
-from three_walls.tuning.trials import Choice, TriedChoice
+from three_walls.tuning.trials import Choice, ExpectedGain, Space, TriedChoice, Tunable, Variant
 
 WORTH = 0.01
 MOST_OFF = 0.02
@@ -96,3 +96,11 @@ def test_a_pair_that_failed_leaves_its_values_a_chance() -> None:
     ]
     search = search_of(job, trials)
     assert search.chance((1, 1, 0, 0)) < 0.1 < search.chance((0, 1, 0, 0)) < search.chance((0, 0, 1, 0))
+
+
+def test_what_an_edit_is_expected_to_gain_is_said_as_a_share_of_the_step() -> None:
+    quick = Tunable("batch", (Variant("twice", gain=ExpectedGain(0.65, 0.67, 0.69)),))
+    search = TrialSearch(Space((quick,), 2), [TriedChoice((0,), 1.0, 0.01)], 9, WORTH)
+    _, why = search.next()
+    share = float(why.removeprefix("expected to gain ").partition("%")[0])
+    assert 55 <= share <= 75, why  # its logarithm would be 111

@@ -72,7 +72,7 @@ class TrialSearch:
         if best not in [trial.choice for trial in recent[1 - _BETWEEN :]]:
             return best, "again, to tell edits from drift"
         if is_promising and not (unclear and is_last):
-            return choice, f"expected to gain {gain:.1%} on the best so far"
+            return choice, f"expected to gain {-math.expm1(-gain):.1%} on the best so far"  # from a logarithm
         if unclear:
             other, _ = self._likeliest(unclear)
             runs = [trial.choice for trial in self.trials]
