@@ -221,10 +221,24 @@ def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_pr
     export = tmp_path / "base.sqlite"
     export.write_bytes(lzma.decompress((REPOSITORY / "sample_traces" / "qwen-alltoall-ep8.sqlite.xz").read_bytes()))
     nsys = make_fake_nsys(tmp_path / "bin", export)
-    words = ("--bridge", "--ranks", "0", "--runs", "6", "--nsys", str(nsys), "--", sys.executable, str(TRAINER))
+    words = (
+        "--bridge",
+        "--ranks",
+        "0",
+        "--runs",
+        "6",
+        "--budget",
+        "30m",
+        "--nsys",
+        str(nsys),
+        "--",
+        sys.executable,
+        str(TRAINER),
+    )
     planned = run(tmp_path, "--dry-run", *words)
     assert "the same with what was kept, where that is measured outside its prediction" in planned.stdout
-    done = run(tmp_path, *words, told={"effects": {"model.moe_grouped_gemm=true": -0.5}, "noise": 0.005})
+    told = {"effects": {"model.moe_grouped_gemm=true": -0.5}, "noise": 0.005}
+    done = run(tmp_path, *words, told=told)
     assert done.returncode == 0, done.stderr
     assert calls_of(nsys.parent) == ["profile", "export"] * 2
     first, again = (line for line in (nsys.parent / "words").read_text().splitlines() if line.startswith("profile"))
@@ -238,3 +252,15 @@ def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_pr
     assert results(tmp_path)["pairs"][0]["set"]
     assert "logger.save_config_filepath" in (tmp_path / "told.runs").read_text()
     assert list_processes(tmp_path) == []
+
+    # Had the first capture taken twenty minutes, there would be no time for another one, and the page would say so.
+    journal = tmp_path / "tuned" / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    captures = [place for place, line in enumerate(lines) if line["kind"] == "profile"]
+    lines[captures[0]]["wall_s"] = 1200.0
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines[: captures[1]]))
+    assert run(tmp_path, "--resume", told=told).returncode == 0
+    assert calls_of(nsys.parent) == ["profile", "export"] * 2
+    assert any(
+        note.startswith("not profiled again: a capture and a run take 120") for note in results(tmp_path)["notes"]
+    )

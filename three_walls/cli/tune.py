@@ -22,6 +22,7 @@ from three_walls.cli.signals import loading
 from three_walls.lib.errors import UsageError
 from three_walls.lib.shell import is_variable
 from three_walls.lib.text import show_control_characters
+from three_walls.trace.report_export import find_nsys, name_nsys
 
 if TYPE_CHECKING:
     from three_walls.tuning.tune_job import TuneRequest
@@ -126,6 +127,9 @@ def tune_command(out: Path, dry_run: bool, resume: bool, command: tuple[str, ...
     job = read_job(os.environ)
     saved = out / (f"asked-{job.rank}.json" if job.rank else _ASKED)  # commands of ranks may name the rank
     asked: dict[str, Any] = _read_asked(saved) if resume else {"command": list(command), **options}
+    if nsys := find_nsys() or asked.get("nsys"):  # on --resume as at the start
+        asked["nsys"] = os.path.abspath(nsys)  # noqa: PTH100 - a link stays one
+        name_nsys(asked["nsys"])
     launches_all = _LAUNCHERS.search(" ".join(asked["command"])) is not None
     if job.rank and (launches_all or dry_run):
         say(f"rank {job.rank} has nothing to do; rank 0 tunes")

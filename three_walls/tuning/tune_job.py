@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -236,6 +237,8 @@ class Tuning:
         if rules:
             entries = ", ".join(map(_quoted, rules))
             write_texts({LABEL_NAME: f"label: {_quoted(name)}\nentries: [{entries}]\n"}, folder)
+        for kind in ("failed", "runs"):  # of a tuning that was killed before it wrote the run down
+            shutil.rmtree(self._request.out / kind / place, ignore_errors=True)
         target = self._request.out / ("failed" if ended.failure else "runs") / place
         target.parent.mkdir(exist_ok=True)
         folder.rename(target)
@@ -267,17 +270,25 @@ class Tuning:
         """Whether what is kept is so far from what was profiled last that a new capture may have another plan."""
         request, kept = self._request, search.kept if search.model else ()
         captures = [line for line in self._lines if line["kind"] == "profile"]
-        taken_s = max((line["wall_s"] for line in captures), default=0.0)
         is_possible = (
             self._report is not None
             and request.command is not None
             and find_nsys() is not None
             and len(captures) < _MOST_CAPTURES
             and len(self._runs) < (request.most_runs or len(self._runs) + 1)
-            and self._elapsed_s + taken_s + self._typical_s <= request.budget_s
         )
         if not is_possible or not any(kept) or search.space.describe(kept) == self._profiled:
             return False
+        taken_s = max((line["wall_s"] for line in captures), default=0.0)
+        is_affordable = self._elapsed_s + taken_s + self._typical_s <= request.budget_s
+        if (has_moved := self._is_elsewhere(search, kept, is_over)) and not is_affordable:
+            self._note(
+                f"not profiled again: a capture and a run take {taken_s + self._typical_s:.0f} s, more than is left"
+            )
+        return has_moved and is_affordable
+
+    def _is_elsewhere(self, search: TrialSearch, kept: Choice, is_over: bool) -> bool:
+        """Whether ``kept`` measured outside its prediction, or shortened the step by much and nothing else is left."""
         assert search.model
         ran = (choice for choice in search.measured if search.space.describe(choice) == self._profiled)
         profiled = next(ran, search.space.base)
