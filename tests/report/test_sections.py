@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.bridge.builders import edit
 from tests.report.rendered import lines_of, section_of, table_of
 from tests.report.sample_report import MS, load_case, without_plan, without_replay
 from three_walls.advice.finding import Outcome
+from three_walls.bridge.render_overrides import spell
 from three_walls.facts.fact_rows import CopyBandwidth, LogSummary, MoePart, TimerSummary
 from three_walls.facts.sheet import DEFINITION_BY_NAME
 from three_walls.lib.fact import Fact, FactSheet
@@ -22,6 +24,7 @@ from three_walls.report.sections import make_sections
 from three_walls.report.sections.communication import bounds_of, group_stages, order_slowdowns
 from three_walls.report.sections.gaps import sum_causes
 from three_walls.report.sections.moe import list_layers, list_parts, name_layers, sum_parts
+from three_walls.report.sections.plan import BY_HAND
 from three_walls.report.sections.steps import describe_log, describe_progress, order_timers, spread_of
 from three_walls.report.sections.verdict import describe_steps
 from three_walls.report.sections.waits import ClassWait, order_stragglers, order_waits, summarize_classes
@@ -403,3 +406,18 @@ def test_a_head_without_a_plan_states_what_to_do_instead(report: Report) -> None
     assert [(line.title, line.link, line.copies) for line in head.edits] == [("Bind each process", "rule-late", ())]
     assert "No edit is recommended" in head.edits_title
     assert "After the plan" not in [metric.label for metric in head.metrics]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "copied", "note"),
+    [("bridge", [("Bridge overrides", "entry-1-bridge")], ""), ("megatron_lm", [], BY_HAND)],
+)
+def test_the_head_copies_for_no_other_launcher_than_the_runs(
+    report: Report, dialect: str, copied: list[tuple[str, str]], note: str
+) -> None:
+    overrides = spell([edit("recompute_granularity", None)], report.config)
+    assert (overrides.bridge != (), overrides.megatron_lm) == (True, ())  # Megatron-LM has to remove a flag
+    step = replace(report.plan[0], order=1, overrides=overrides, is_below_noise=False)
+    config = replace(report.config, dialect=dialect)
+    first = head_of(replace(report, plan=(step,), config=config)).edits[0]
+    assert (list(first.copies), first.note) == (copied, note)

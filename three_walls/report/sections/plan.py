@@ -74,6 +74,7 @@ NO_SETTING = "no setting does it: see the finding"
 CONFIRM_TITLE = "Before you apply it"
 BELOW_NOISE = "too small to measure alone: apply it together with others"
 IF_NOT = "If it cannot be applied:"
+BY_HAND = "by hand: see the entry"
 
 
 def plan(report: Report) -> Section:
@@ -213,9 +214,11 @@ def describe_top_edit(report: Report, step: PlanStep) -> TopEdit:
         entries = f"{plural(len(needed), 'entry', 'entries')} {', '.join(needed)}"
         note = f"together with {entries}" if needed else ""
     else:
-        forms = {form: title for form, title, _ in list_forms(step.overrides)}
+        others = _OTHER_LAUNCHER.get(report.config.dialect, ())
+        forms = {form for form, title, _ in list_forms(step.overrides) if not title.startswith(others)}
         main = next((form for form in order_forms(report) if form in forms and form != "env"), "")
         copies = [(_SHORT_NAMES[form], f"entry-{step.order}-{form}") for form in (main, "env") if form in forms]
+        note = "" if copies else BY_HAND
     if step.is_below_noise and not note:
         note = BELOW_NOISE
     return TopEdit(str(step.order), step.finding.title, anchor_of(step), gain_text, note, tuple(copies))
