@@ -10,7 +10,7 @@ import pytest
 from tests.bridge.builders import edit
 from tests.report.rendered import lines_of, section_of, table_of
 from tests.report.sample_report import MS, load_case, without_plan, without_replay
-from three_walls.advice.finding import Outcome
+from three_walls.advice.finding import NEEDS_ALLOW, REPLAYED, Gain, Outcome
 from three_walls.bridge.render_overrides import spell
 from three_walls.facts.fact_rows import CopyBandwidth, LogSummary, MoePart, TimerSummary
 from three_walls.facts.sheet import DEFINITION_BY_NAME
@@ -421,3 +421,23 @@ def test_the_head_copies_for_no_other_launcher_than_the_runs(
     config = replace(report.config, dialect=dialect)
     first = head_of(replace(report, plan=(step,), config=config)).edits[0]
     assert (list(first.copies), first.note) == (copied, note)
+
+
+@pytest.mark.parametrize(
+    ("gain_ns", "reason", "is_shown"),
+    [
+        (10_000 * MS, NEEDS_ALLOW, True),
+        (1, NEEDS_ALLOW, False),  # an entry gains more
+        (10_000 * MS, "Another rule changes the same settings. {0}", False),
+    ],
+)
+def test_what_would_gain_more_than_the_plan_if_it_were_allowed_is_in_the_head(
+    report: Report, gain_ns: int, reason: str, is_shown: bool
+) -> None:
+    kind = "convergence-changing"
+    kept_out = replace(
+        report.findings[0], rule="fp8", title="Train in FP8", outcome=Outcome.ALTERNATIVE, applicability=kind,
+        reason=reason.format(kind), gain_ns=Gain(gain_ns, gain_ns, gain_ns, REPLAYED),
+    )  # fmt: skip
+    lines = [(edit.title, edit.note) for edit in head_of(replace(report, findings=(kept_out,))).edits]
+    assert (("Train in FP8", "needs --allow convergence-changing") in lines) is is_shown

@@ -9,9 +9,11 @@ from enum import StrEnum
 from three_walls.lib.fact import FactValue
 from three_walls.tables.buckets import SubWall, Wall
 
-EXECUTION_ONLY = "execution-only"
-APPLICABILITIES = (EXECUTION_ONLY, "convergence-changing", "benchmark-only")
+EXECUTION_ONLY, CONVERGENCE_CHANGING = "execution-only", "convergence-changing"
+APPLICABILITIES = (EXECUTION_ONLY, CONVERGENCE_CHANGING, "benchmark-only")
 """What the edits of a rule change: speed alone, what the model learns, or what a production run needs."""
+NEEDS_ALLOW = "The rule is {0}, so it needs --allow {0}."
+"""How the reason of a finding begins that its applicability (``{0}``) alone keeps out of a plan."""
 
 REPLAYED, UPPER_BOUND, FREES_MEMORY, NO_BASIS = "replayed", "upper_bound", "frees_memory", "none"
 BASES = (REPLAYED, UPPER_BOUND, FREES_MEMORY, NO_BASIS)

@@ -23,7 +23,17 @@ from three_walls.advice import verdict_thresholds
 from three_walls.advice.answer_what_if import FactsAfter, Validate
 from three_walls.advice.compare_settings import Settings
 from three_walls.advice.edits import fact_of
-from three_walls.advice.finding import REPLAYED, Bounds, Finding, Gain, Outcome, PlannedEdit, PlanNote, PlanStep
+from three_walls.advice.finding import (
+    NEEDS_ALLOW,
+    REPLAYED,
+    Bounds,
+    Finding,
+    Gain,
+    Outcome,
+    PlannedEdit,
+    PlanNote,
+    PlanStep,
+)
 from three_walls.advice.format.conditions import evaluate, evaluate_all, same
 from three_walls.advice.format.rule import FactTarget, Rule
 from three_walls.advice.judge import failing_requirements, is_threshold, judge_safely
@@ -445,7 +455,7 @@ class Search:
         if finding.outcome is not Outcome.RECOMMENDED:
             return finding
         if not self.may_enter(finding):
-            needed = f"The rule is {finding.applicability}, so it needs --allow {finding.applicability}."
+            needed = NEEDS_ALLOW.format(finding.applicability)
             return replace(finding, outcome=Outcome.ALTERNATIVE, reason=f"{needed} {finding.reason}")
         if is_small(finding.gain_ns, self.minimum_ns):
             small = describe_small(finding.gain_ns, self.minimum_ns)

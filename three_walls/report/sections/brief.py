@@ -36,8 +36,8 @@ from three_walls.report.sections.budget import bar_column, order_buckets, title_
 from three_walls.report.sections.plan import (
     BELOW_NOISE,
     CONFIRM_TITLE,
-    NO_SETTING,
     describe_expectation,
+    explain_apart,
     explain_empty,
     list_unpriced,
     list_without_plan,
@@ -178,7 +178,7 @@ def _tabulate_unpriced(report: Report, lines: int) -> tuple[Block, ...]:
     """Without a plan: a line for each edit that may help, and for what no setting fixes, with its upper bound."""
     found = list_without_plan(report)
     rows = [
-        (format_gain(finding.gain_ns), f"{finding.title}{'' if finding.edits else f' ({NO_SETTING})'}")
+        (format_gain(finding.gain_ns), f"{finding.title}{f' ({why})' if (why := explain_apart(finding)) else ''}")
         for finding in found[:lines]
     ]
     if len(found) > len(rows):
@@ -204,7 +204,7 @@ def _tabulate_plan(report: Report, lines: int) -> tuple[Block, ...]:
     if left := len(report.plan) - len(shown):
         rows.append(("", "", f"{left} more {plural(left, 'entry', 'entries')}: --full"))
     rows += [
-        ("", format_gain(finding.gain_ns), f"{finding.title} ({NO_SETTING})")
+        ("", format_gain(finding.gain_ns), f"{finding.title} ({explain_apart(finding)})")
         for finding in list_weighty(report)[: max(1, spare)]
     ]
     columns = (Column("", itemgetter(0)), Column("Gain", itemgetter(1)), Column("Change", itemgetter(2)))

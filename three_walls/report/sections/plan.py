@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from three_walls.advice.finding import (
     FREES_MEMORY,
+    NEEDS_ALLOW,
     UPPER_BOUND,
     Finding,
     FirstTrial,
@@ -187,6 +188,18 @@ def list_without_plan(report: Report) -> list[Finding]:
     """What helps where there is no plan: edits without a price, and what no setting fixes; the largest bound first."""
     found = [finding for finding in report.findings if finding.outcome is Outcome.FOUND]
     return sorted([*found, *list_unpriced(report)], key=lambda finding: -(finding.gain_ns.high or 0))
+
+
+def explain_apart(finding: Finding) -> str:
+    """Why a finding beside the plan cannot be applied right away; empty where its edits can."""
+    if needs_allow(finding):
+        return f"needs --allow {finding.applicability}"
+    return "" if finding.edits else NO_SETTING
+
+
+def needs_allow(finding: Finding) -> bool:
+    """Whether its applicability alone keeps the finding out of the plan."""
+    return finding.reason.startswith(NEEDS_ALLOW.format(finding.applicability))
 
 
 def _name_file(report: Report) -> Iterator[Inline]:

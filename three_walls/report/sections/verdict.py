@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from three_walls.advice.finding import Finding, Outcome
+from three_walls.advice.finding import CONVERGENCE_CHANGING, Finding, Outcome
 from three_walls.advice.verdict_rows import Culprit
 from three_walls.advice.without_culprit import CULPRIT_RULE
 from three_walls.lib.text import (
@@ -29,7 +29,13 @@ from three_walls.report.report import Report
 from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
 from three_walls.report.sections.findings import group_missing_facts
 from three_walls.report.sections.moe import sum_parts
-from three_walls.report.sections.plan import NO_SETTING, describe_top_edit, list_unpriced, list_without_plan
+from three_walls.report.sections.plan import (
+    describe_top_edit,
+    explain_apart,
+    list_unpriced,
+    list_without_plan,
+    needs_allow,
+)
 from three_walls.report.sections.steps import describe_log_and_progress, find_step_base, step_after
 from three_walls.report.sections.walls import find_counterfactual, judged_step, recoverable_of, share_of_judged_step
 from three_walls.tables.buckets import BUCKET_TITLES, Group, SubWall, Wall
@@ -70,7 +76,9 @@ def verdict(report: Report) -> Section:
     if report.plan:
         edits = tuple(describe_top_edit(report, step) for step in report.plan[:MOST_EDITS])
         edits += tuple(
-            TopEdit("", finding.title, f"rule-{slug(finding.rule)}", format_gain(finding.gain_ns), NO_SETTING)
+            TopEdit(
+                "", finding.title, f"rule-{slug(finding.rule)}", format_gain(finding.gain_ns), explain_apart(finding)
+            )
             for finding in list_weighty(report)
         )
         edits_title = "What to change first"
@@ -166,14 +174,23 @@ def _are_experts_one_by_one(report: Report) -> bool:
 
 
 def list_weighty(report: Report) -> list[Finding]:
-    """Findings that no setting fixes and that cost more than one of the first entries of the plan gains."""
-    least_ns = min((step.gain_ns.likely or 0 for step in report.plan[:MOST_EDITS]), default=0)
+    """What outweighs the plan: no setting fixes it, and it costs more than one of the first entries gains; or it gains
+    more than any entry, and changes what the model learns, so that it has to be allowed."""
+    gains_ns = [step.gain_ns.likely or 0 for step in report.plan]
+    least_ns, most_ns = min(gains_ns[:MOST_EDITS], default=0), max(gains_ns, default=0)
     found = [
         finding
         for finding in report.findings
-        if finding.outcome is Outcome.FOUND
-        and (finding.gain_ns.likely or 0) > least_ns
-        and finding.rule != CULPRIT_RULE
+        if (
+            finding.outcome is Outcome.FOUND
+            and (finding.gain_ns.likely or 0) > least_ns
+            and finding.rule != CULPRIT_RULE
+        )
+        or (
+            finding.applicability == CONVERGENCE_CHANGING
+            and needs_allow(finding)
+            and (finding.gain_ns.likely or 0) > most_ns
+        )
     ]
     return sorted(found, key=lambda finding: (-(finding.gain_ns.likely or 0), finding.rule))[:MOST_WEIGHTY]
 
@@ -182,7 +199,7 @@ def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
     """What can be done without a plan: edits that no replay prices, findings that no setting fixes, and what would
     decide rules."""
     lines = [
-        TopEdit("", each.title, f"rule-{slug(each.rule)}", format_gain(each.gain_ns), "" if each.edits else NO_SETTING)
+        TopEdit("", each.title, f"rule-{slug(each.rule)}", format_gain(each.gain_ns), explain_apart(each))
         for each in list_without_plan(report)
     ]
     settings = {rule for group in group_missing_facts(report) if group.are_settings for rule in group.rules}
