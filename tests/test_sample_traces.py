@@ -8,13 +8,13 @@ from functools import cache
 from io import StringIO
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 from rich.console import Console
 
 from tests.analyzed_samples import analyze_sample
 from tests.paths import MEASURED_BASES, SAMPLES
+from tests.report_schema import report_validator
 from three_walls import analyze
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.text import format_ms, format_ms_range
@@ -22,7 +22,7 @@ from three_walls.replay.predictor import StepReplay
 from three_walls.report.check_report import find_other_steps, find_wrong_sums
 from three_walls.report.formats import format_gain_bounds
 from three_walls.report.html_report import render_html
-from three_walls.report.json_report import render_json, report_schema
+from three_walls.report.json_report import render_json
 from three_walls.report.markdown_report import render_markdown
 from three_walls.report.report import LiveReport, Report
 from three_walls.report.sections.steps import find_step_base
@@ -72,8 +72,8 @@ def report_of(name: str) -> Report:
 
 
 @cache
-def schema_validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(report_schema())
+def page_of(name: str) -> str:
+    return render_html(report_of(name))
 
 
 def expected(name: str, key: str) -> Any:
@@ -277,7 +277,7 @@ def test_every_format_shows_the_same_steps_and_gains(name: str) -> None:
     console = Console(file=StringIO(), width=200)
     print_report(report, console, is_full=True)
     texts = {
-        "page": re.sub("<[^>]*>", "", render_html(report)),
+        "page": re.sub("<[^>]*>", "", page_of(name)),
         "ticket": render_markdown(report),
         "terminal": console.file.getvalue(),  # type: ignore[attr-defined]
     }
@@ -299,8 +299,8 @@ def test_every_budget_sums_to_its_step_and_exposure_to_busy(name: str) -> None:
 
 def test_the_report_follows_its_published_schema_and_renders(name: str) -> None:
     text = render_json(report_of(name))
-    schema_validator().validate(json.loads(text))
-    html = render_html(report_of(name))
+    report_validator().validate(json.loads(text))
+    html = page_of(name)
     assert "<html" in html
     if name in ANALYZED_TWICE:
         assert text == render_json(analyze(SAMPLES / LABELS[name]["trace"]))
@@ -320,7 +320,7 @@ def test_the_sample_report_of_the_documentation_is_current(name: str) -> None:
         pytest.skip("not the run of the sample report")
     # Not byte for byte: the last digits of a number may differ between machines.
     shown, made = (re.findall(r'<section id="(\w+)"|<h[1-3][^>]*>(.*?)</h[1-3]>', text) for text in (
-        OUT.read_text(), render_html(report_of(name))
+        OUT.read_text(), page_of(name)
     ))  # fmt: skip
     assert shown == made, "run: make docs"
 

@@ -208,9 +208,7 @@ def _check_rank(rank: dict[str, Any]) -> Iterator[str]:
 
 
 def _check_schema(report: Any) -> Iterator[str]:
-    import jsonschema
+    from tests.report_schema import report_validator
 
-    from three_walls.report.json_report import report_schema
-
-    errors = jsonschema.Draft202012Validator(report_schema()).iter_errors(report)
+    errors = report_validator().iter_errors(report)
     yield from (f"schema: {error.json_path}: {error.message[:200]}" for error in errors)
