@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadGroupScheduling
 
 # A slow machine is no counterexample; every run tries the same examples.
 settings.register_profile("repository", deadline=None, derandomize=True)
@@ -22,6 +26,43 @@ collect_ignore = [] if "THREE_WALLS_CHROMIUM" in os.environ else ["browser"]
 collect_ignore += [] if "THREE_WALLS_CLUSTER" in os.environ else ["step/survey/cluster"]
 
 
+class FileOrCapture(LoadGroupScheduling):
+    """A worker runs all tests of a file, or all that are marked to share a capture.
+
+    Without this each unmarked test is a group of its own: what a file makes once is made by both workers, and the time
+    that is spent on giving out tests grows with the square of their number.
+    """
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return super()._split_scope(nodeid).partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileOrCapture | None:
+    return FileOrCapture(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes long begins first, so that no worker is left alone with it at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_rank)
+
+
+def pytest_collection_finish() -> None:
+    """Tests and reports of real captures stay to the end: to search them for garbage took a twentieth of the time."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
+
+
+def _rank(item: pytest.Item) -> int:
+    if item.path.parent.name == "tune":
+        return 0  # jobs that are waited for
+    return 1 if item.get_closest_marker("xdist_group") else 2 if item.get_closest_marker("slow") else 3
+
+
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program works on air-gapped clusters: a connection attempt fails the test."""
@@ -32,7 +73,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
-@pytest.fixture(autouse=True)
-def plain_width(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def plain_width() -> Iterator[None]:
     """The terminal in which the tests run decides nothing: pytest-xdist tells its workers how wide it is."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        yield
