@@ -8,14 +8,18 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.analyzed_samples import reads_sample
 from tests.paths import SAMPLES
-from three_walls import analyze
-from three_walls.report.report import LiveReport
+from three_walls.advice.finding import Finding, PlanStep
+from three_walls.lib.fact import FactSheet
+from three_walls.pipeline import _diagnose, _load_rule_base, _measure, _prepare_replays
+from three_walls.trace.run_request import RunRequest
 from three_walls.trace.trace_files import plain_sqlite
 
 pytestmark = pytest.mark.slow
@@ -57,11 +61,16 @@ MACHINES = {
 }
 
 
+@cache
+def unpack(sample: str) -> bytes:
+    with plain_sqlite(SAMPLES / sample) as plain:
+        return Path(plain).read_bytes()
+
+
 def describe(folder: Path, sample: str, machine: Machine) -> Path:
     """The sample as a capture of ``machine``."""
-    with plain_sqlite(SAMPLES / sample) as plain:
-        trace = folder / "described.sqlite"
-        trace.write_bytes(Path(plain).read_bytes())
+    trace = folder / "described.sqlite"
+    trace.write_bytes(unpack(sample))
     with closing(sqlite3.connect(trace)) as connection, connection:
         connection.execute(
             "UPDATE TARGET_INFO_GPU SET name = ?, computeMajor = ?, computeMinor = ?",
@@ -70,52 +79,61 @@ def describe(folder: Path, sample: str, machine: Machine) -> Path:
     return trace
 
 
-def analyze_on(folder: Path, name: str, sample: str, *settings: str) -> LiveReport:
+class Advice(NamedTuple):
+    """What a report says of the run, without what it shows of the step: that is the sample's."""
+
+    facts: FactSheet
+    findings: tuple[Finding, ...]
+    plan: tuple[PlanStep, ...]
+
+
+def advise_on(folder: Path, name: str, sample: str, *settings: str) -> Advice:
     """A run of many hosts on the machine of this name."""
     machine = MACHINES[name]
     world = 64 if machine.expert_parallel > 8 else 8
-    return analyze(
-        describe(folder, sample, machine),
-        settings=[
-            f"env_vars.WORLD_SIZE={world}",
-            f"env_vars.LOCAL_WORLD_SIZE={machine.ranks_per_host}",
-            f"expert_model_parallel_size={machine.expert_parallel}",
-            "num_moe_experts=128",
-            f"global_batch_size={2 * world}",
-            "env_vars.NCCL_P2P_DISABLE=0",
-            *(f"env_vars.{variable}={value}" for variable, value in machine.variables.items()),
-            *settings,
-        ],
-        allowed=("convergence-changing",),
+    stated = (
+        f"env_vars.WORLD_SIZE={world}",
+        f"env_vars.LOCAL_WORLD_SIZE={machine.ranks_per_host}",
+        f"expert_model_parallel_size={machine.expert_parallel}",
+        "num_moe_experts=128",
+        f"global_batch_size={2 * world}",
+        "env_vars.NCCL_P2P_DISABLE=0",
+        *(f"env_vars.{variable}={value}" for variable, value in machine.variables.items()),
+        *settings,
     )
+    rule_base = _load_rule_base(None)
+    run = _measure(RunRequest((describe(folder, sample, machine),), settings=stated), lambda _: None)
+    replayed = _prepare_replays(run, rule_base, None)
+    diagnosis = _diagnose(rule_base, run, replayed, None, ("convergence-changing",))
+    return Advice(replayed.facts, diagnosis.findings, diagnosis.plan)
 
 
-def outcomes_of(report: LiveReport) -> dict[str, str]:
+def outcomes_of(report: Advice) -> dict[str, str]:
     return {finding.rule: str(finding.outcome) for finding in report.findings}
 
 
-def edits_of(report: LiveReport, rule: str) -> dict[str, object]:
+def edits_of(report: Advice, rule: str) -> dict[str, object]:
     return {edit.key: edit.to for finding in report.findings if finding.rule == rule for edit in finding.edits}
 
 
-def blocks_of(report: LiveReport, rule: str) -> list[str]:
+def blocks_of(report: Advice, rule: str) -> list[str]:
     return [note.name for finding in report.findings if finding.rule == rule for note in finding.blocked_by]
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LiveReport]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Advice]:
     folder = tmp_path_factory.mktemp("machines")
-    return {name: analyze_on(folder, name, "wide-slowlink-alltoall.sqlite.xz") for name in MACHINES}
+    return {name: advise_on(folder, name, "wide-slowlink-alltoall.sqlite.xz") for name in MACHINES}
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")
-def test_every_machine_is_known_by_its_name(reports: dict[str, LiveReport]) -> None:
+def test_every_machine_is_known_by_its_name(reports: dict[str, Advice]) -> None:
     unknown = {name for name, report in reports.items() if report.facts.get("gpu.family").value is None}
     assert unknown == set()
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")
-def test_the_dispatcher_is_one_that_the_gpus_and_adapters_can_run(reports: dict[str, LiveReport]) -> None:
+def test_the_dispatcher_is_one_that_the_gpus_and_adapters_can_run(reports: dict[str, Advice]) -> None:
     advised = {
         (name, rule)
         for name, report in reports.items()
@@ -134,7 +152,7 @@ def test_the_dispatcher_is_one_that_the_gpus_and_adapters_can_run(reports: dict[
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")
-def test_hybridep_is_told_its_rack(reports: dict[str, LiveReport]) -> None:
+def test_hybridep_is_told_its_rack(reports: dict[str, Advice]) -> None:
     edits = edits_of(reports["GB200 NVL72"], "alltoall-to-hybridep")
     assert edits["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] == "64"
     assert edits["NVLINK_DOMAIN_SIZE"] == "72"
@@ -142,7 +160,7 @@ def test_hybridep_is_told_its_rack(reports: dict[str, LiveReport]) -> None:
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")
-def test_no_protocol_or_algorithm_that_a_network_needs_is_unset(reports: dict[str, LiveReport]) -> None:
+def test_no_protocol_or_algorithm_that_a_network_needs_is_unset(reports: dict[str, Advice]) -> None:
     for name in ("H100, EFA", "H100, TCPXO", "GH200, Slingshot"):
         assert outcomes_of(reports[name])["nccl-forced-settings"] != "recommended", name
     touched = {key for report in reports.values() for entry in report.plan for key in edits_of(report, entry.rule)}
@@ -150,7 +168,7 @@ def test_no_protocol_or_algorithm_that_a_network_needs_is_unset(reports: dict[st
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")
-def test_hardware_queues_go_by_architecture(reports: dict[str, LiveReport]) -> None:
+def test_hardware_queues_go_by_architecture(reports: dict[str, Advice]) -> None:
     queues = {
         name: edits_of(report, "ep-overlap").get("CUDA_DEVICE_MAX_CONNECTIONS")
         for name, report in reports.items()
@@ -164,13 +182,13 @@ def test_hardware_queues_go_by_architecture(reports: dict[str, LiveReport]) -> N
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")
-def test_nvlink_is_missed_only_where_the_gpus_have_it(reports: dict[str, LiveReport]) -> None:
+def test_nvlink_is_missed_only_where_the_gpus_have_it(reports: dict[str, Advice]) -> None:
     found = {name for name, report in reports.items() if outcomes_of(report).get("slow-nvlink") == "found"}
     assert found == {"GB200 NVL72", "GB300 NVL72"}, "elsewhere groups cross hosts, or boards have no NVLink"
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")
-def test_attention_is_fused_on_every_gpu_for_which_cudnn_has_kernels(reports: dict[str, LiveReport]) -> None:
+def test_attention_is_fused_on_every_gpu_for_which_cudnn_has_kernels(reports: dict[str, Advice]) -> None:
     assert {outcomes_of(report)["fused-attention"] for report in reports.values()} == {"recommended"}
 
 
@@ -188,6 +206,6 @@ PRECISIONS: dict[str, set[str]] = {
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_low_precision_goes_by_architecture(tmp_path: Path, name: str) -> None:
     settings = ("transformer_impl=transformer_engine", "bf16=true", "fp8=null", "fp4=null")
-    report = analyze_on(tmp_path, name, "te-wide/rank0.sqlite.xz", *settings)
+    report = advise_on(tmp_path, name, "te-wide/rank0.sqlite.xz", *settings)
     advised = {rule for rule, outcome in outcomes_of(report).items() if outcome == "recommended"}
     assert {rule for rule in advised if rule.startswith(("fp8-", "mxfp8-", "nvfp4-"))} == PRECISIONS[name]

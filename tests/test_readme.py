@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from trace_builder import TraceBuilder
 
+from tests.called import call
 from tests.paths import REPOSITORY, SAMPLES
 
 pytestmark = pytest.mark.slow
@@ -58,7 +59,7 @@ def test_the_commands_of_the_table_run_in_their_order(folder: Path) -> None:
     for command in COMMANDS:
         _, *words = shlex.split(command.replace(" ...", "").replace(TUNES, f"{TUNES}--dry-run "))
         if not command.startswith(SERVES):
-            done = run(words, folder)
+            done = call(*words, cwd=folder)
             assert (done.returncode, done.stderr) == (0, ""), command
             assert done.stdout, command
 
