@@ -93,7 +93,7 @@ def list_values(value: Any) -> list[Any]:
     return [getattr(value, field.name) for field in fields(value)] if is_composed else [value]
 
 
-@pytest.mark.parametrize("seed", [1, 4, 6])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (4, 6))])
 def test_a_rank_in_parts_is_attributed_as_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     path = busy_steps(seed).write(tmp_path / "t.sqlite")
     whole = attribute(path)

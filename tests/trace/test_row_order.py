@@ -33,7 +33,9 @@ def write_reordered(source: Path, target: Path, order: str) -> Path:
     return target
 
 
-@pytest.mark.parametrize("name", ["two-processes-one-report", "mixtral-shape"])
+@pytest.mark.parametrize(
+    "name", ["two-processes-one-report", pytest.param("mixtral-shape", marks=pytest.mark.exhaustive)]
+)
 def test_a_real_export_with_its_rows_in_another_order_gives_the_same(tmp_path: Path, name: str) -> None:
     (tmp_path / "own").mkdir()
     own = write_reordered(SAMPLES / f"{name}.sqlite.xz", tmp_path / "own" / "trace.sqlite", "rowid")

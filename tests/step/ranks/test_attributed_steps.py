@@ -87,7 +87,7 @@ def test_all_steps_are_attributed_where_leaving_some_out_saves_nothing(
     assert attributed(analyze(equal_steps(20).write(tmp_path / "t.sqlite"))) == list(range(20))
 
 
-@pytest.mark.parametrize("seed", [1, 4, 6])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (4, 6))])
 def test_a_step_has_the_budget_and_the_gaps_that_it_has_among_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

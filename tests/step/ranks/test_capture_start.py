@@ -70,8 +70,17 @@ def kept(report: Report) -> list[list[int]]:
     return [[step.index for step in rank.steps if step.kept] for rank in report.ranks]
 
 
-@pytest.mark.parametrize("delays", [FOUR, EIGHT])
-@pytest.mark.parametrize(("steps", "usable"), [(2, [1]), (3, [1]), (4, [1, 2])])
+@pytest.mark.parametrize(
+    ("delays", "steps", "usable"),
+    [
+        (FOUR, 2, [1]),
+        (EIGHT, 4, [1, 2]),
+        *(
+            pytest.param(*run, marks=pytest.mark.exhaustive)
+            for run in ((FOUR, 3, [1]), (FOUR, 4, [1, 2]), (EIGHT, 2, [1]), (EIGHT, 3, [1]))
+        ),
+    ],
+)
 def test_captures_that_begin_seconds_apart_give_the_answer_of_those_that_begin_together(
     tmp_path: Path, delays: Sequence[int], steps: int, usable: list[int]
 ) -> None:

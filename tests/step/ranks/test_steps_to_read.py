@@ -134,7 +134,7 @@ def test_event_records_are_those_of_the_calls_that_were_read(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (3, 4))])
 def test_busy_streams_are_read_as_if_all_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]], seed: int
 ) -> None:
@@ -167,8 +167,8 @@ def test_marked_steps_are_read_of_every_rank(
     [
         late_captures(0, 0),
         late_captures(0.3, 0.6, 1.1, 2.4),
-        late_captures(0, 7.5),
-        late_captures(0, 0, delays_ms=(0, 900)),
+        pytest.param(late_captures(0, 7.5), marks=pytest.mark.exhaustive),
+        pytest.param(late_captures(0, 0, delays_ms=(0, 900)), marks=pytest.mark.exhaustive),
     ],
     ids=["together", "in different steps", "seven steps late", "profilers that start late"],
 )
