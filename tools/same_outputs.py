@@ -6,7 +6,7 @@ Every capture of ``sample_traces/`` and ``benchmarks/traces/`` is analyzed twice
 configuration next to it. Compared are the files that ``analyze`` writes, the report in full as text, Markdown and
 tables, ``doctor``, ``whatif`` and ``export`` (tables, changes and exports spread over the captures), and ``compare``,
 ``plan next``, ``rules`` and ``facts`` once. Exits with 1 where a file differs, and shows the first lines that do.
-What COMMIT gives is kept in ``.same-outputs/``: making it takes four minutes on two cores.
+What COMMIT gives is kept among temporary files: making it takes four minutes on two cores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / ".same-outputs"
+KEPT = Path(tempfile.gettempdir()) / "three-walls-same-outputs"
+"""Outside of the tree: all worktrees share it, and what packs or searches the tree does not meet its copies."""
 TRACE_FOLDERS = ("sample_traces", "benchmarks/traces")
 RUNS = "sample_traces/te-host-bound-runs"
 """Runs of one job with edits, for the commands that read several reports."""

@@ -32,15 +32,22 @@ def environment(folder: Path) -> dict[str, str]:
     return inherited | {"PYTHONPATH": str(REPOSITORY), "TRAINER": str(folder / "told.json"), "PATH": "/usr/bin:/bin"}
 
 
-def command(folder: Path, *options: str, told: dict[str, Any] | None = None) -> list[str]:
+PROGRAM = ("-m", "three_walls")
+
+
+def command(
+    folder: Path, *options: str, told: dict[str, Any] | None = None, program: tuple[str, str] = PROGRAM
+) -> list[str]:
     (folder / "told.json").write_text(json.dumps(told or EFFECTS))
     (folder / "space.yaml").write_text(SPACE)
     options = options or ("--space", "space.yaml", "--patience", "3", "--", sys.executable, str(TRAINER))
-    return [sys.executable, "-m", "three_walls", "tune", *options]
+    return [sys.executable, *program, "tune", *options]
 
 
-def run(folder: Path, *options: str, told: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    words = command(folder, *options, told=told)
+def run(
+    folder: Path, *options: str, told: dict[str, Any] | None = None, program: tuple[str, str] = PROGRAM
+) -> subprocess.CompletedProcess[str]:
+    words = command(folder, *options, told=told, program=program)
     return subprocess.run(
         words, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
@@ -99,6 +106,16 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """Runs a script in which a command has ended before it can be waited for."""
 
 
+IMPATIENTLY = """
+from three_walls.__main__ import main
+from three_walls.tuning import run_trial
+
+run_trial.GRACE_S = 1.0
+main()
+"""
+"""Runs a command line of ``three-walls`` that gives a job a second, and not ten, to end when it is asked to."""
+
+
 def test_the_exit_code_of_a_command_that_ends_at_once_is_not_lost() -> None:
     liveness, held = os.pipe()
     words = [sys.executable, "-c", SLOWLY, supervise_job.__file__, str(liveness), "1", "false"]
@@ -112,7 +129,8 @@ def test_the_exit_code_of_a_command_that_ends_at_once_is_not_lost() -> None:
 
 def test_what_interacts_is_found_and_failures_are_named_and_leave_no_process(tmp_path: Path) -> None:
     words = ("--space", "space.yaml", "--patience", "3", "--runs", "10", "--", sys.executable, str(TRAINER))
-    done = run(tmp_path, *words, told=EFFECTS | {"fails": {"c=1": "oom", "d=1": "stays"}})
+    told = EFFECTS | {"fails": {"c=1": "oom", "d=1": "stays"}}
+    done = run(tmp_path, *words, told=told, program=("-c", IMPATIENTLY))
     assert done.returncode == 0, done.stderr
     tuned = results(tmp_path)
     assert set(tuned["overrides"]) == {"a=1", "b=1"}
