@@ -54,7 +54,7 @@ demo: $(VENV)/.installed  ## analyze a bundled real trace
 	$(BIN)/three-walls analyze $(DEMO_TRACE) --out demo.three-walls
 	@echo "Open demo.three-walls/report.html in a browser."
 
-test: $(VENV)/.installed  ## all but attacks, base traces and exhaustive tests: about five minutes on two cores
+test: $(VENV)/.installed  ## all but attacks, base traces and exhaustive tests: about four minutes on two cores
 	$(MAKE) --no-print-directory --jobs=2 lint types contracts unit
 
 # A worker per core: polars takes a tenth less of it with one thread. The other targets leave polars as many as there are.
@@ -82,7 +82,7 @@ contracts: $(VENV)/.installed  ## data flows one way
 unit: $(VENV)/.installed  ## tests, rule cases, labelled real traces
 	$(PYTEST) -m "not attack and not base and not exhaustive"
 
-exhaustive: $(VENV)/.installed  ## every release and every page of which make test tries examples
+exhaustive: $(VENV)/.installed  ## every release, page, seed and capture of which make test tries examples
 	$(PYTEST) -m exhaustive
 
 attacks: $(VENV)/.installed  ## hostile inputs: their tests, then 3,000 cases of the fuzzer; FUZZ='--seed 7 --minutes 60' takes more

@@ -42,7 +42,9 @@ class FileOrCapture(LoadGroupScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileOrCapture | None:
-    return FileOrCapture(config, log) if config.getvalue("dist") == "loadgroup" else None
+    # What a single mark picks, as attacks, is little and takes long: each test goes to the worker that is free.
+    are_few = config.option.markexpr.isidentifier()
+    return FileOrCapture(config, log) if config.getvalue("dist") == "loadgroup" and not are_few else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

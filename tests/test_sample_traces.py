@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from functools import cache
 from io import StringIO
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import yaml
@@ -48,17 +49,37 @@ MUST_NOT_KEYS = {"walls", "plan", "buckets", "warnings", "representative"}
 # The same bytes from the same input: one rank, ranks in one export, a pipeline, a run without a plan.
 ANALYZED_TWICE = {"shared-experts", "two-processes-one-report", "two-pipeline-stages", "foreign-image-classifier"}
 
-# One worker analyzes a trace: the report is kept for the tests that follow.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.parametrize(
-        "name",
-        [
-            pytest.param(name, marks=[pytest.mark.xdist_group(name), *([pytest.mark.base] * (name in OF_BASES))])
-            for name in sorted(LABELS)
-        ],
-    ),
-]
+# Of every kind of capture one: what holds for any is tried with these by `make test`, with the others by CI.
+EXEMPLARS = ANALYZED_TWICE | {
+    "cuda-graph-envelopes", "qwen-full-recompute", "slow-gpu", "te-cuda-graphs", "te-fp8-current-scaling",
+    "tensor-parallel-pair", "wide-nvlink-alltoall", "wide-nvlink-alltoall-ranks",
+}  # fmt: skip
+
+pytestmark = pytest.mark.slow
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def holds_for_any(test: Test) -> Test:
+    """Marks a law that needs no label."""
+    ANY.add(test.__name__)
+    return test
+
+
+ANY: set[str] = set()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One worker analyzes a trace: the report is kept for the tests that follow."""
+    is_law = metafunc.function.__name__ in ANY
+
+    def mark(name: str) -> Iterator[pytest.MarkDecorator]:
+        yield pytest.mark.xdist_group(name)
+        if name in OF_BASES:
+            yield pytest.mark.base
+        elif is_law and name not in EXEMPLARS:
+            yield pytest.mark.exhaustive
+
+    metafunc.parametrize("name", [pytest.param(name, marks=[*mark(name)]) for name in sorted(LABELS)])
 
 
 @cache
@@ -195,6 +216,7 @@ def test_a_measured_gain_lies_within_the_promised_range(name: str) -> None:
         assert gain.low <= measured_ms * 1e6 <= gain.high
 
 
+@holds_for_any
 def test_the_settings_of_the_first_entries_give_whatif_the_step_after_them(name: str) -> None:
     report = report_of(name)
     if not report.plan or report.plan[0].order == 0:
@@ -203,9 +225,10 @@ def test_the_settings_of_the_first_entries_give_whatif_the_step_after_them(name:
     settings: dict[str, ConfigData] = {}
     for step in report.plan:
         settings |= {f"env.{edit.key}" if edit.kind == "env" else edit.key: edit.to for edit in step.edits}
-        backwards = dict(reversed(settings.items()))
-        answers = [report.replay.with_edits(asked).after for asked in (settings, backwards)]
-        assert [answer and answer.likely_ns for answer in answers] == [step.step_after_likely_ns] * 2
+        forms = [settings, dict(reversed(settings.items()))]
+        for asked in forms[: len(settings)]:
+            answer = report.replay.with_edits(asked).after
+            assert (answer and answer.likely_ns) == step.step_after_likely_ns
 
 
 def test_the_ranks_that_made_others_wait_are_named(name: str) -> None:
@@ -270,6 +293,7 @@ def test_numbers_of_the_report_do_not_contradict_each_other(name: str) -> None:
     assert [*find_other_steps(report)] == []
 
 
+@holds_for_any
 def test_every_format_shows_the_same_steps_and_gains(name: str) -> None:
     report, base = report_of(name), find_step_base(report_of(name))
     if base is None:
@@ -297,6 +321,7 @@ def test_every_budget_sums_to_its_step_and_exposure_to_busy(name: str) -> None:
     assert sum(row.ns for row in report.budget) == report.verdict.step_ns
 
 
+@holds_for_any
 def test_the_report_follows_its_published_schema_and_renders(name: str) -> None:
     text = render_json(report_of(name))
     report_validator().validate(json.loads(text))

@@ -35,6 +35,11 @@ WITHOUT_RANGES = {
 IN_ORDER = (RECOMPUTED, DEEPEP, "shared-experts")
 
 
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    """``make test`` tries what plain Megatron-LM gives; the larger captures of Megatron-Bridge take longest."""
+    return [reads_sample(name), *([pytest.mark.exhaustive] * name.startswith("te-"))]
+
+
 @cache
 def read(name: str) -> tuple[StepView, LabelledOperations]:
     path = SAMPLES / name
@@ -58,7 +63,7 @@ def agreement(found: LabelledOperations, known: LabelledOperations, column: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [pytest.param(name, least, marks=reads_sample(name)) for name, least in WITHOUT_RANGES.items()]
+    ("name", "least"), [pytest.param(name, least, marks=marks_of(name)) for name, least in WITHOUT_RANGES.items()]
 )
 def test_without_ranges_the_threads_show_directions_layers_and_modules(name: str, least: float) -> None:
     view, known = read(name)
@@ -67,7 +72,7 @@ def test_without_ranges_the_threads_show_directions_layers_and_modules(name: str
         assert agreement(found, known, column) >= least, column
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=reads_sample(name)) for name in IN_ORDER])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in IN_ORDER])
 def test_without_threads_the_order_on_the_device_does(name: str) -> None:
     view, known = read(name)
     unknown = pl.lit(None, dtype=pl.Int64)
@@ -86,7 +91,7 @@ def test_interleaved_layers_of_unknown_threads_are_not_guessed_at() -> None:
     assert found["pass"].null_count() == found.height
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=reads_sample(name)) for name in WITHOUT_RANGES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in WITHOUT_RANGES])
 @pytest.mark.parametrize("has_ranges", [True, False], ids=["ranges", "threads"])
 def test_labels_depend_on_the_kinds_of_kernels_and_not_on_their_names(name: str, has_ranges: bool) -> None:
     """With other names of the same categories nothing changes."""

@@ -59,7 +59,11 @@ def kept(report: Report) -> list[list[int]]:
     return [[step.index for step in rank.steps if step.kept] for rank in report.ranks]
 
 
-@pytest.mark.parametrize("starts", [(), (0.3, 0.6, 0.1, 0.8, 0.2, 0.5)], ids=["together", "within the same step"])
+@pytest.mark.parametrize(
+    "starts",
+    [pytest.param((), marks=pytest.mark.exhaustive), (0.3, 0.6, 0.1, 0.8, 0.2, 0.5)],
+    ids=["together", "within the same step"],
+)
 def test_the_same_steps_of_all_ranks_are_attributed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survey_few: Callable[[int], list[int]], starts: Sequence[float]
 ) -> None:
