@@ -90,6 +90,7 @@ def test_a_planted_fault_of_each_sort_is_found_and_none_where_there_is_none() ->
         assert found[name] != "every law holds"
 
 
+@pytest.mark.slow
 def test_a_case_is_made_again_from_its_name_and_kept_as_text() -> None:
     for number, kind in enumerate(WEIGHTS):
         case = make_case(kind, 5, number)

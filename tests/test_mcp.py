@@ -114,6 +114,7 @@ def tools() -> Tools:
     return tools
 
 
+@pytest.mark.slow
 def test_runs_that_were_analyzed_answer_again_without_being_analyzed(tools: Tools) -> None:
     assert tools.analyze(["wide-nvlink-alltoall.sqlite"]).startswith("Run r1.\n")
     assert tools.whatif("r1", settings=["micro_batch_size=2"]).startswith("Step now   ")
@@ -125,6 +126,7 @@ def test_runs_that_were_analyzed_answer_again_without_being_analyzed(tools: Tool
         tools.plan("r1", entry=9)
 
 
+@pytest.mark.slow
 def test_a_long_section_comes_in_pages_that_hold_all_of_it(tools: Tools) -> None:
     first = tools.section("r1", "findings")
     count = int(re.findall(r"\[page 1 of (\d+)\]$", first)[0])
@@ -137,6 +139,7 @@ def test_a_long_section_comes_in_pages_that_hold_all_of_it(tools: Tools) -> None
         tools.section("r1", "gap")
 
 
+@pytest.mark.slow
 def test_every_path_that_a_run_to_compare_names_is_checked(tools: Tools) -> None:
     base = "te-host-bound-runs/00-base"
     answer = tools.compare(base, ["te-host-bound-runs/01-micro-batch-2"], fail_if=["step > +3%"])

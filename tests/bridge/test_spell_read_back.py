@@ -68,6 +68,7 @@ def test_flags_that_are_written_are_read_back(data: st.DataObject, key: ConfigKe
         assert read.values[key.name] == ConfigValue(value, "command line")
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.data(), st.sampled_from([key for key in KEYS if key.bridge is not None]))
 def test_overrides_that_are_written_are_read_back(data: st.DataObject, key: ConfigKey) -> None:

@@ -140,6 +140,7 @@ def test_an_interrupt_ends_work_that_the_reading_of_a_file_waits_for() -> None:
     assert time.monotonic() - before < PATIENCE_S / 2
 
 
+@pytest.mark.slow
 def test_several_ranks_are_analyzed_as_one_after_the_other(tmp_path: Path) -> None:
     ranks = simulate([Behaviour()] * 4, steps=3).write(tmp_path)
     ranks.insert(1, TraceBuilder().write(tmp_path / "no_kernels.sqlite"))
