@@ -33,7 +33,7 @@ def main() -> None:
         file.write(" ".join(words) + "\n")
     number = len(runs.read_text().splitlines())
     child = "import time; time.sleep(600)"
-    subprocess.Popen([sys.executable, "-c", child, str(told_by)], start_new_session=True)
+    subprocess.Popen([sys.executable, "-I", "-S", "-c", child, str(told_by)], start_new_session=True)
     fails = next((how for word, how in told.get("fails", {}).items() if set(word.split()) <= set(words)), "")
     log = sum(effect for word, effect in told.get("effects", {}).items() if word in words)
     log += sum(effect for pair, effect in told.get("together", {}).items() if set(pair.split()) <= set(words))
