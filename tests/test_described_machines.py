@@ -194,12 +194,12 @@ def test_attention_is_fused_on_every_gpu_for_which_cudnn_has_kernels(reports: di
 
 PRECISIONS: dict[str, set[str]] = {
     "B200, InfiniBand": {"mxfp8-on-blackwell", "nvfp4-on-blackwell"},
-    "H20, RoCE": {"fp8-blockwise-on-hopper", "fp8-current-scaling-on-hopper", "fp8-delayed-scaling-on-hopper"},
+    "H20, RoCE": {"fp8-blockwise-on-hopper", "fp8-current-scaling", "fp8-delayed-scaling"},
     "A800": set(),
-    "L40S": set(),
-    "RTX PRO 6000": set(),
+    "L40S": {"fp8-current-scaling", "fp8-delayed-scaling"},
+    "RTX PRO 6000": {"fp8-current-scaling", "fp8-delayed-scaling"},
 }
-"""Transformer Engine has MXFP8 on none but data-center Blackwell: not on Hopper, and not on 12.0."""
+"""Transformer Engine has MXFP8 on none but data-center Blackwell, and blockwise FP8 not on Ada."""
 
 
 @reads_sample("te-wide")

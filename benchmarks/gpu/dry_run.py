@@ -20,7 +20,7 @@ from three_walls.bridge.merged_config import MergedConfig, config_of_paths
 from three_walls.bridge.real_bridge.verify_overrides import ask_bridge
 
 RELEASE, GPU = "0.6.2", "NVIDIA H200"
-PLATFORM = {"gpu_name": GPU, "gpu_major": 9, "transformer_engine": 2020, "torch": 2011}
+PLATFORM = {"gpu_name": GPU, "gpu_sm": 90, "transformer_engine": 2020, "torch": 2011}
 """The stack of the machines that the cases were written for, as tables/bridge-constraints.yaml writes it."""
 PREPARE = ("from megatron.bridge.training.config import ProfilingConfig", "cfg.profiling = ProfilingConfig()")
 """What worker.py does to a recipe before the overrides."""

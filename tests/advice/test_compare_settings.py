@@ -594,11 +594,26 @@ def test_mxfp8_beside_another_recipe_was_not_measured(now: str, then: str) -> No
     assert reason.endswith("a capture of a step with each, on one Blackwell GPU, would show it")
 
 
-@pytest.mark.parametrize(("gpu", "is_known"), [("sm_90", False), ("sm_100", True)])
-def test_mxfp8_is_predicted_on_the_gpus_that_run_it(gpu: str, is_known: bool) -> None:
-    run = configured(fp8=None, fp4=None, bf16=True).with_values({"gpu.sm": gpu})
-    found = shipped(run, fp8="e4m3", fp8_recipe="mxfp8")
-    assert (bool(found.transformations), not found.unknown) == (is_known, is_known)
+@pytest.mark.parametrize(
+    ("recipe", "gpus"),
+    [
+        ("tensorwise", {"sm_89", "sm_90", "sm_100", "sm_120"}),
+        ("delayed", {"sm_89", "sm_90", "sm_100", "sm_120"}),
+        ("blockwise", {"sm_90", "sm_100", "sm_120"}),
+        ("mxfp8", {"sm_100"}),
+        ("nvfp4", set()),
+    ],
+)
+def test_a_recipe_is_predicted_on_the_gpus_that_run_it(recipe: str, gpus: set[str]) -> None:
+    settings = {"fp4": "e2m1"} if recipe == "nvfp4" else {"fp8": "e4m3", "fp8_recipe": recipe}
+    run = configured(fp8=None, fp4=None, bf16=True, mixed_precision="x", pipeline_model_parallel_size=1)
+    run = run.with_values({"linear_inputs_read_fraction": 0.1, "gemm_efficiency_fraction": 0.5})
+    run = run.with_values({"inner_layers_fraction": 0.5, "weight_casts_ratio": 5.0, "inner_weight_casts_ratio": 2.5})
+    known = set()
+    for gpu in ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120"):
+        found = shipped(run.with_values({"gpu.sm": gpu}), **settings)
+        known |= {gpu} if found.transformations and not found.unknown else set()
+    assert known == gpus
 
 
 def test_a_format_that_is_given_beside_a_recipe_counts() -> None:

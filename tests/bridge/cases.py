@@ -16,7 +16,7 @@ RELEASE = "0.3.1"
 PLATFORM: dict[str, Any] = {
     "transformer_engine": 2012,
     "torch": 2015,
-    "gpu_major": 9,
+    "gpu_sm": 90,
     "gpu_name": "NVIDIA H100 80GB HBM3",
     "world_size": 8,
 }

@@ -216,10 +216,11 @@ def _judge(release: str, cases: Sequence[OverrideCase], answer: dict[str, Any]) 
 
 def _platform(machine: Machine, gpus: int) -> dict[str, Any]:
     major, minor = machine.transformer_engine.split(".")[:2]
+    gpu_major, gpu_minor = machine.capability
     return {
         "transformer_engine": 1000 * int(major) + int(minor),
         "torch": TORCH,
-        "gpu_major": machine.capability[0],
+        "gpu_sm": 10 * gpu_major + gpu_minor,
         "gpu_name": machine.gpu,
         "world_size": gpus,
     }

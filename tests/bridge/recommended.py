@@ -42,7 +42,7 @@ FLAT: dict[str, ConfigData] = {
 Requests = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 Gpu = tuple[str, int, int]
 """Name as the driver gives it, compute capability."""
-H100: Gpu = (PLATFORM["gpu_name"], PLATFORM["gpu_major"], 0)
+H100: Gpu = (PLATFORM["gpu_name"], 9, 0)
 GPUS: dict[str, Gpu] = {
     "H100": H100,
     "H200": ("NVIDIA H200", 9, 0),
@@ -140,8 +140,8 @@ class EditedRun:
     def config(self) -> MergedConfig:
         """The same configuration for our own checker."""
         recipe, before = recipe_config(), self.started_from
-        name, major, _ = self.gpu
-        platform = {**PLATFORM, "gpu_name": name, "gpu_major": major, "world_size": self.world_size}
+        name, major, minor = self.gpu
+        platform = {**PLATFORM, "gpu_name": name, "gpu_sm": 10 * major + minor, "world_size": self.world_size}
         return replace(recipe, values={**recipe.values, **before}, environment=self.environment, platform=platform)
 
 

@@ -113,7 +113,7 @@ def test_an_unknown_recipe_leaves_the_answer_unknown() -> None:
 )
 def test_deepep_runs_on_b200_and_b300_and_not_on_grace_blackwell(gpu: str, accepts: bool) -> None:
     base = recipe_config()
-    machine = replace(base, platform={**base.platform, "gpu_name": gpu, "gpu_major": 10})
+    machine = replace(base, platform={**base.platform, "gpu_name": gpu, "gpu_sm": 100})
     lines = ["model.moe_token_dispatcher_type=flex", "model.moe_flex_dispatcher_backend=deepep"]
     broken = [note.name for note in check_overrides(lines, machine, RELEASE).broken]
     assert ("deepep_needs_its_gpus" in broken) is not accepts
@@ -136,3 +136,31 @@ def test_null_counts_as_off_where_constraints_judge_the_switch(release: str) -> 
         field = schema.find(path)
         assert field is not None
         assert values.find_failure_mode(path, field, None) is mode
+
+
+@pytest.mark.parametrize(
+    ("sm", "engine", "recipe", "problem"),
+    [
+        (80, 2014, "bf16_with_fp8_current_scaling_mixed", "fp8_needs_its_gpus"),
+        (89, 2014, "bf16_with_fp8_current_scaling_mixed", None),
+        (89, 2014, "bf16_with_fp8_subchannel_scaling_mixed", "blockwise_fp8_needs_its_gpus"),
+        (90, 2008, "bf16_with_fp8_subchannel_scaling_mixed", None),
+        (90, 2014, "bf16_with_mxfp8_mixed", "mxfp8_needs_blackwell"),
+        (90, 2014, "bf16_with_nvfp4_mixed", "nvfp4_needs_blackwell"),
+        (100, 2008, "bf16_with_fp8_subchannel_scaling_mixed", "blockwise_fp8_needs_its_gpus"),
+        (100, 2009, "bf16_with_fp8_subchannel_scaling_mixed", None),
+        (103, 2014, "bf16_with_mxfp8_mixed", None),
+        (103, 2014, "bf16_with_nvfp4_mixed", None),
+        (120, 2014, "bf16_with_fp8_delayed_scaling_mixed", None),
+        (120, 2014, "bf16_with_mxfp8_mixed", "mxfp8_needs_all_gemm_layouts"),
+    ],
+)
+def test_a_recipe_that_transformer_engine_has_not_for_the_gpu_fails_at_the_first_step(
+    sm: int, engine: int, recipe: str, problem: str | None
+) -> None:
+    base = recipe_config()
+    platform = {"gpu_name": "NVIDIA B200", "gpu_sm": sm, "transformer_engine": engine}  # a name that DeepEP takes
+    machine = replace(base, platform={**base.platform, **platform})
+    check = check_overrides([f"mixed_precision={recipe}"], machine, RELEASE)
+    assert [note.name for note in check.broken if "fp" in note.name] == ([problem] if problem else [])
+    assert check.is_accepted, "Megatron-Bridge accepts it: the step is what fails"

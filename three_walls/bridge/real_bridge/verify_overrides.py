@@ -144,7 +144,7 @@ def _platform(target: Target) -> dict[str, Any]:
     major, minor = engine.split(".")[:2] if engine is not None else ("", "")
     platform = {
         "gpu_name": target.gpu_name,
-        "gpu_major": int(gpu.sm.removeprefix("sm_")) // 10 if gpu is not None else None,
+        "gpu_sm": int(gpu.sm.removeprefix("sm_")) if gpu is not None else None,
         "transformer_engine": 1000 * int(major) + int(minor) if engine is not None else None,
         "world_size": target.world_size,
     }
@@ -199,9 +199,11 @@ def _run_bridge(written: WrittenOverrides, target: Target) -> tuple[dict[str, An
         "environment": dict(written.environment),
         "dump": True,
     }
+    major, minor = divmod(_platform(target).get("gpu_sm", 90), 10)
     request = {
         "gpu_name": target.gpu_name,
-        "gpu_major": _platform(target).get("gpu_major"),
+        "gpu_major": major,
+        "gpu_minor": minor,
         "transformer_engine": target.transformer_engine,
         "world_size": target.world_size,
         "models": str(target.models.resolve()) if target.models is not None else None,
