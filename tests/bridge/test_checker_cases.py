@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import lzma
 from dataclasses import replace
 
 import pytest
+import yaml
 
-from tests.bridge.cases import CASES, RELEASE, BridgeCase, recipe_config
+from tests.bridge.cases import CASES, HERE, RELEASE, BridgeCase, recipe_config
 from three_walls.bridge.check_overrides import check_overrides
 from three_walls.bridge.constraints import judge_constraints
 from three_walls.bridge.field_values import FieldValues
+from three_walls.bridge.merged_config import config_of_sections
 from three_walls.tables.bridge_releases import FailureMode, bridge_schema, known_releases
 
 
@@ -136,6 +139,15 @@ def test_null_counts_as_off_where_constraints_judge_the_switch(release: str) -> 
         field = schema.find(path)
         assert field is not None
         assert values.find_failure_mode(path, field, None) is mode
+
+
+@pytest.mark.parametrize("text", ["''", "", "many"])
+def test_a_text_for_the_layers_is_refused_by_a_recipe_and_ends_a_saved_run_later(text: str) -> None:
+    packed = (HERE.parent / "bridge_runs" / "0.3.1" / "run_config.yaml.xz").read_bytes()
+    saved = config_of_sections(yaml.safe_load(lzma.decompress(packed)))  # names the function that initializes
+    for base, is_accepted in ((recipe_config(), False), (saved, True)):
+        check = check_overrides([f"model.num_layers={text}"], base, RELEASE)
+        assert (check.is_accepted, check.is_valid) == (is_accepted, False), check.problems
 
 
 @pytest.mark.parametrize(

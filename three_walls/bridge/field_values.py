@@ -29,7 +29,7 @@ DTYPES_NAMED_SINCE = (0, 4)
 """The first release whose model reads the name of a dtype."""
 NAMED_DTYPES = ("model.params_dtype", "model.pipeline_dtype")
 """The settings of which it reads it."""
-_JUDGED = ("train.train_iters", "train.train_samples", "comm_overlap.tp_comm_overlap_cfg")
+_JUDGED = ("train.train_iters", "train.train_samples", "comm_overlap.tp_comm_overlap_cfg", "model.num_layers")
 """Settings of which constraints know every use."""
 _WORDS_IN_ONE = ("model.cuda_graph_scope", "model.cuda_graph_modules")
 """Lists that may also be given as one text, with commas."""
@@ -108,11 +108,13 @@ class FieldValues:
 
     def find_failure_mode(self, path: str, field: FieldType, value: Any) -> FailureMode:
         """How a value fails that ``path`` cannot hold: as measured of each release, or as upstream's code was read."""
+        kind = _mismatch_kind(field, value)
+        reviewed = accepted_values().get((path, kind))
+        accepted = reviewed.failure_mode if reviewed is not None else FailureMode.NOT_VALIDATED
         if self._is_switch(path, field) and value is not None and not isinstance(value, dict | Sweep):
-            return FailureMode.NOT_VALIDATED  # it counts as on or off, and constraints judge which
+            return accepted  # it counts as on or off, and constraints judge which
         if value is None and path.startswith(f"{MIXED_PRECISION}.") and set(field.kinds) <= {"bool", "null"}:
             return FailureMode.NOT_VALIDATED  # the model gets it, where it counts as off, as constraints know
-        kind = _mismatch_kind(field, value)
         if isinstance(value, float) and value.is_integer() and path.removeprefix("model.") in compared_names():
             return FailureMode.NOT_VALIDATED  # it counts as the whole number wherever it is compared
         is_accepted = measured_mismatches(self.schema.release).is_accepted(path, kind)
@@ -120,8 +122,7 @@ class FieldValues:
             return FailureMode.UNKNOWN
         if not is_accepted:
             return FailureMode.REFUSED
-        reviewed = accepted_values().get((path, kind))
-        return reviewed.failure_mode if reviewed is not None else FailureMode.NOT_VALIDATED
+        return accepted
 
     def _is_switch(self, path: str, field: FieldType) -> bool:
         """Whether only constraints ask for the value, and ask for no more than whether it counts as true."""
