@@ -49,6 +49,7 @@ GPUS: dict[str, Gpu] = {
     "B200": ("NVIDIA B200", 10, 0),
     "GB200": ("NVIDIA GB200", 10, 0),
     "L40S": ("NVIDIA L40S", 8, 9),
+    "sm_89": ("NVIDIA L40S", 8, 9),
     "sm_80": ("NVIDIA A100-SXM4-80GB", 8, 0),
     "sm_90": H100,
     "sm_100": ("NVIDIA B200", 10, 0),

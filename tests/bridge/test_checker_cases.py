@@ -176,3 +176,24 @@ def test_a_recipe_that_transformer_engine_has_not_for_the_gpu_fails_at_the_first
     check = check_overrides([f"mixed_precision={recipe}"], machine, RELEASE)
     assert [note.name for note in check.broken if "fp" in note.name] == ([problem] if problem else [])
     assert check.is_accepted, "Megatron-Bridge accepts it: the step is what fails"
+
+
+@pytest.mark.parametrize(("release", "packing"), [("0.5.1", "packed_sequence_specs"), ("0.6.2", "offline_packing_specs")])
+def test_packed_sequences_take_a_micro_batch_of_one(release: str, packing: str) -> None:
+    specs = {"packed_sequence_size": 4096}
+    sections = {
+        "dataset": {"_target_": "megatron.bridge.training.config.FinetuningDatasetConfig", packing: specs},
+        "train": {"micro_batch_size": 1, "global_batch_size": 8},
+    }
+    sections["dataset"] |= {"enable_offline_packing": True} if release == "0.6.2" else {}
+
+    def broken(*overrides: str) -> set[str]:
+        notes = check_overrides(overrides, config_of_sections(sections), release).broken
+        return {note.name for note in notes if "pack" in note.name}
+
+    assert broken() == set()
+    (name,) = broken("train.micro_batch_size=2")
+    assert name.startswith("packed_sequences_come_one_by_one")
+    if release == "0.6.2":
+        assert broken("dataset.enable_offline_packing=false") == {"packing_is_on_where_it_has_a_size"}
+        assert broken("dataset.offline_packing_specs=null") == {"packing_has_its_size"}

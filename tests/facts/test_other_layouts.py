@@ -67,6 +67,12 @@ def test_stages_are_not_halved_where_settings_state_what_they_hold() -> None:
     assert facts["half_pipeline_parallel_size"][0] is None
 
 
+def test_an_even_number_of_virtual_stages_is_halved_down_to_none() -> None:
+    for stages, half in ((4, 2), (2, 1), (3, None)):
+        split = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": stages}
+        assert measure(**split)["half_virtual_pipeline_size"][0] == half
+
+
 def test_one_stage_has_no_virtual_ones() -> None:
     facts = measure(world=2, num_layers=4, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)
     assert facts["memory_peak_half_pipeline_parallel_ratio"][0] is not None

@@ -75,6 +75,12 @@ def half_pipeline_parallel_size(run: RunView) -> Measurement[int]:
     return _if_spread(run, half, half.value)
 
 
+@fact("count", "half the virtual stages")
+def half_virtual_pipeline_size(run: RunView) -> Measurement[int]:
+    """Half the virtual stages of each pipeline stage; 1 stands for none."""
+    return _halve(run.layout.virtual, "number of virtual stages")
+
+
 @fact("count", "half the expert-parallel size")
 def half_expert_parallel_size(run: RunView) -> Measurement[int]:
     """Half the expert-parallel size."""

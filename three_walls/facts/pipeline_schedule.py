@@ -12,7 +12,7 @@ finish first, and spend that part of their bubble in the gradients' collectives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -118,10 +118,21 @@ def pipeline_bubble_ns(step: StepView, pipeline_phases: tuple[PipelinePhase, ...
 def pipeline_edges_exposed_ns(step: StepView, pipeline_phases: tuple[PipelinePhase, ...]) -> Measurement[int]:
     """Time per step in which pipeline exchanges are exposed before the first backward or after the last forward pass,
     and do not wait for a neighbouring stage."""
-    edges = [each for each in pipeline_phases if each.rank == step.rank.rank and each.phase in (WARM_UP, COOL_DOWN)]
-    if not edges or any(each.bubble_ns is None for each in edges):
+    return _transfer_of([each for each in pipeline_phases if each.phase in (WARM_UP, COOL_DOWN)], step)
+
+
+@duration("exposed pipeline transfer time per step", share="exposed pipeline transfer")
+def pipeline_exposed_ns(step: StepView, pipeline_phases: tuple[PipelinePhase, ...]) -> Measurement[int]:
+    """Time per step in which pipeline exchanges are exposed and do not wait for a neighbouring stage."""
+    return _transfer_of([each for each in pipeline_phases if each.phase != UPDATE], step)
+
+
+def _transfer_of(phases: Sequence[PipelinePhase], step: StepView) -> Measurement[int]:
+    """What the step's rank transfers exposed in ``phases``."""
+    own = [each for each in phases if each.rank == step.rank.rank]
+    if not own or any(each.bubble_ns is None for each in own):
         return missing("the passes do not show where the pipeline fills and drains, or there is none")
-    return known(sum(max(0, each.p2p_exposed_ns - (each.bubble_ns or 0)) for each in edges))
+    return known(sum(max(0, each.p2p_exposed_ns - (each.bubble_ns or 0)) for each in own))
 
 
 @duration(
