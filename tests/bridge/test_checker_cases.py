@@ -178,7 +178,9 @@ def test_a_recipe_that_transformer_engine_has_not_for_the_gpu_fails_at_the_first
     assert check.is_accepted, "Megatron-Bridge accepts it: the step is what fails"
 
 
-@pytest.mark.parametrize(("release", "packing"), [("0.5.1", "packed_sequence_specs"), ("0.6.2", "offline_packing_specs")])
+@pytest.mark.parametrize(
+    ("release", "packing"), [("0.5.1", "packed_sequence_specs"), ("0.6.2", "offline_packing_specs")]
+)
 def test_packed_sequences_take_a_micro_batch_of_one(release: str, packing: str) -> None:
     specs = {"packed_sequence_size": 4096}
     sections = {
