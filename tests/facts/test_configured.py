@@ -10,7 +10,12 @@ import pytest
 from tests.trace_builder import ADAM, GEMM, MEGATRON, POINTWISE, TraceBuilder
 from three_walls import analyze
 from three_walls.advice.finding import Finding, Outcome
+from three_walls.advice.format.conditions import KnownFacts
+from three_walls.advice.format.load_rules import load_rule_base
+from three_walls.advice.judge import judge_safely
+from three_walls.advice.testing.rule_cases import sheet_of
 from three_walls.facts.configured import MINIMUM_WEIGHT_BLOCKS, experts_run_grouped, separate_weight_additions_count
+from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.measurement import known
 from three_walls.step.operators import Operators, nest_operators
 from three_walls.trace.schemas import HOST_RANGES
@@ -64,6 +69,19 @@ def test_gradients_that_one_hardware_queue_keeps_from_overlapping_are_not_seen_t
     assert found.cause.startswith("one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1)")
     more_queues = judged(tmp_path, "device-max-connections", asked, REDUCE, CUDA_DEVICE_MAX_CONNECTIONS="1")
     assert [(edit.key, edit.to) for edit in more_queues.edits] == [("CUDA_DEVICE_MAX_CONNECTIONS", "8")]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tensor", "is_named"), [("sm_90", 1, True), ("sm_90", 4, False), ("sm_80", 4, False), ("sm_100", 4, True)]
+)
+def test_one_queue_is_no_cause_where_tensor_parallelism_needs_it(gpu: str, tensor: int, is_named: bool) -> None:
+    rule = next(rule for rule in load_rule_base(DEFINITIONS).rules if rule.id == "data-parallel-overlap-not-seen")
+    run = {"data_parallel_size": 8, "dp_hidden_of_busy_fraction": 0.03, "dp_exposed_fraction": 0.08}
+    run |= {"dp_busy_fraction": 0.1, "dp_exposed_ns": 80 * MS, "dp_cover_ns": 60 * MS, "step_ns": 1000 * MS}
+    run |= {"config.overlap_grad_reduce": True, "config.overlap_param_gather": True, "config.context_parallel_size": 1}
+    run |= {"env.CUDA_DEVICE_MAX_CONNECTIONS": "1", "gpu.sm": gpu, "config.tensor_model_parallel_size": tensor}
+    found = judge_safely(rule, sheet_of(run, KnownFacts.of(DEFINITIONS)))
+    assert (found.outcome, found.cause.startswith("one hardware queue")) == (Outcome.FOUND, is_named)
 
 
 def test_the_timing_of_collectives_is_named_as_the_cause(tmp_path: Path) -> None:

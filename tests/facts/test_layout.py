@@ -45,6 +45,11 @@ def test_data_parallel_size_and_micro_batches_follow_from_the_sizes() -> None:
     assert facts["ranks_per_host_count"] == (8, None)
 
 
+@pytest.mark.parametrize(("ep", "divide"), [(32, True), (64, False), (48, None)])
+def test_optimizer_instances_divide_the_replicas_of_experts_too(ep: int, divide: bool | None) -> None:
+    assert derive_layout(config(expert_model_parallel_size=ep), H200)["optimizer_instances_divide"][0] is divide
+
+
 @pytest.mark.parametrize(("ep", "spans"), [(8, False), (16, True)])
 def test_an_expert_group_larger_than_a_node_spans_nodes(ep: int, spans: bool) -> None:
     assert derive_layout(config(expert_model_parallel_size=ep), H200)["ep_spans_nodes"] == (spans, None)

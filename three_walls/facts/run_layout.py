@@ -126,6 +126,17 @@ def dp_spans_nodes(run: RunView) -> Measurement[bool]:
 
 
 @flag(
+    "whether two optimizer instances divide the replicas",
+    if_true="Two instances of the distributed optimizer divide the replicas",
+    if_false="Two instances of the distributed optimizer do not divide the replicas",
+)
+def optimizer_instances_divide(run: RunView) -> Measurement[bool]:
+    """Whether two instances of the distributed optimizer divide the ranks that hold the same parameters, outside of
+    experts and in them."""
+    return run.layout.complete().map(lambda whole: whole.dense_replicas % 2 == 0 and whole.expert_data % 2 == 0)
+
+
+@flag(
     "whether expert-parallel groups fit NVLink domains",
     if_true="Each expert-parallel group fits in one NVLink domain",
     if_false="Expert-parallel groups span several NVLink domains",
