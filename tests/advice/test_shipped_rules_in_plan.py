@@ -122,6 +122,7 @@ def test_the_shipped_rules_unlock_each_other() -> None:
 def test_a_healthy_run_gets_an_empty_plan() -> None:
     healthy = full_recompute_run() | {
         "config.recompute_granularity": None,
+        "config.dataloader_type": "single",
         "ep_transfer_exposed_fraction": 0.03,
         "dp_exposed_fraction": 0.02,
         "launch_starved_recoverable_fraction": 0.03,
