@@ -616,6 +616,15 @@ def test_a_recipe_is_predicted_on_the_gpus_that_run_it(recipe: str, gpus: set[st
     assert known == gpus
 
 
+@pytest.mark.parametrize(
+    ("embedding", "latent", "fuses"), [("rope", False, True), ("yarn", False, False), ("yarn", True, True)]
+)
+def test_the_fused_rotary_embedding_does_not_run_where_yarn_scales(embedding: str, latent: bool, fuses: bool) -> None:
+    run = configured(apply_rope_fusion=False, position_embedding_type=embedding, multi_latent_attention=latent)
+    found = shipped(run, apply_rope_fusion=True)
+    assert (bool(found.transformations), bool(found.notes)) == (fuses, not fuses)
+
+
 def test_a_format_that_is_given_beside_a_recipe_counts() -> None:
     run = configured(fp8=None, fp4=None, bf16=True, mixed_precision="bf16_mixed")
     beside = shipped(run, mixed_precision="bf16_with_fp8_subchannel_scaling_mixed", fp8_recipe="delayed")
