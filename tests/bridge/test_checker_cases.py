@@ -178,20 +178,16 @@ def test_a_recipe_that_transformer_engine_has_not_for_the_gpu_fails_at_the_first
     assert check.is_accepted, "Megatron-Bridge accepts it: the step is what fails"
 
 
-@pytest.mark.parametrize(
-    ("release", "packing"), [("0.5.1", "packed_sequence_specs"), ("0.6.2", "offline_packing_specs")]
-)
-def test_packed_sequences_take_a_micro_batch_of_one(release: str, packing: str) -> None:
+@pytest.mark.parametrize("release", ["0.5.1", "0.6.2"])
+def test_packed_sequences_take_a_micro_batch_of_one(release: str) -> None:
     specs = {"packed_sequence_size": 4096}
-    sections = {
-        "dataset": {"_target_": "megatron.bridge.training.config.FinetuningDatasetConfig", packing: specs},
-        "train": {"micro_batch_size": 1, "global_batch_size": 8},
-    }
-    sections["dataset"] |= {"enable_offline_packing": True} if release == "0.6.2" else {}
+    older = {"_target_": "megatron.bridge.training.config.FinetuningDatasetConfig", "packed_sequence_specs": specs}
+    newer = {"_target_": "megatron.bridge.data.builders.gpt_sft.GPTSFTDatasetConfig", "offline_packing_specs": specs}
+    newer["enable_offline_packing"] = True
+    base = config_of_sections({"dataset": newer if release == "0.6.2" else older, "train": {"micro_batch_size": 1}})
 
     def broken(*overrides: str) -> set[str]:
-        notes = check_overrides(overrides, config_of_sections(sections), release).broken
-        return {note.name for note in notes if "pack" in note.name}
+        return {note.name for note in check_overrides(overrides, base, release).broken if "pack" in note.name}
 
     assert broken() == set()
     (name,) = broken("train.micro_batch_size=2")
@@ -199,3 +195,10 @@ def test_packed_sequences_take_a_micro_batch_of_one(release: str, packing: str) 
     if release == "0.6.2":
         assert broken("dataset.enable_offline_packing=false") == {"packing_is_on_where_it_has_a_size"}
         assert broken("dataset.offline_packing_specs=null") == {"packing_has_its_size"}
+
+
+def test_pre_training_leaves_no_constraint_on_packing_open() -> None:
+    sections = {"dataset": {"_target_": "megatron.bridge.training.config.GPTDatasetConfig"}}
+    for release in ("0.5.1", "0.6.2"):
+        check = check_overrides(["train.micro_batch_size=2"], config_of_sections(sections), release)
+        assert not [name for name in check.unknown if "pack" in name]
