@@ -181,7 +181,7 @@ def test_a_recipe_that_transformer_engine_has_not_for_the_gpu_fails_at_the_first
 @pytest.mark.parametrize("release", ["0.5.1", "0.6.2"])
 def test_packed_sequences_take_a_micro_batch_of_one(release: str) -> None:
     specs = {"packed_sequence_size": 4096}
-    older = {"_target_": "megatron.bridge.training.config.FinetuningDatasetConfig", "packed_sequence_specs": specs}
+    older = {"_target_": "megatron.bridge.data.builders.hf_dataset.HFDatasetConfig", "packed_sequence_specs": specs}
     newer = {"_target_": "megatron.bridge.data.builders.gpt_sft.GPTSFTDatasetConfig", "offline_packing_specs": specs}
     newer["enable_offline_packing"] = True
     base = config_of_sections({"dataset": newer if release == "0.6.2" else older, "train": {"micro_batch_size": 1}})
