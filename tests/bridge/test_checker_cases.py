@@ -197,6 +197,26 @@ def test_packed_sequences_take_a_micro_batch_of_one(release: str) -> None:
         assert broken("dataset.offline_packing_specs=null") == {"packing_has_its_size"}
 
 
+@pytest.mark.parametrize("release", ["0.5.1", "0.6.2"])
+def test_fine_tuning_has_one_sequence_length_and_with_split_sequences_counts_tokens(release: str) -> None:
+    dataset = "gpt_sft.GPTSFTDatasetConfig" if release == "0.6.2" else "hf_dataset.HFDatasetConfig"
+    sections = {
+        "dataset": {"_target_": f"megatron.bridge.data.builders.{dataset}", "seq_length": 2048},
+        "model": {"seq_length": 2048, "context_parallel_size": 1, "calculate_per_token_loss": False},
+        "ddp": {"average_in_collective": True},
+    }
+
+    def broken(*overrides: str) -> set[str]:
+        return {note.name for note in check_overrides(overrides, config_of_sections(sections), release).broken}
+
+    needed = {"fine_tuning_with_split_sequences_counts_tokens", "fine_tuning_with_split_sequences_does_not_average"}
+    assert not needed & broken()
+    assert needed <= broken("model.context_parallel_size=2")
+    both = ("model.calculate_per_token_loss=true", "ddp.average_in_collective=false")
+    assert not needed & broken("model.context_parallel_size=2", *both)
+    assert "model_and_dataset_have_one_sequence_length" in broken("dataset.seq_length=4096")
+
+
 def test_pre_training_leaves_no_constraint_on_packing_open() -> None:
     sections = {"dataset": {"_target_": "megatron.bridge.training.config.GPTDatasetConfig"}}
     for release in ("0.5.1", "0.6.2"):

@@ -33,8 +33,15 @@ from three_walls.tables.bridge_releases import BridgeSchema, bridge_schema, prec
 
 COPIED_TO = ("model", "optimizer", "ddp")
 """Sections that the mixed-precision recipe is copied to."""
-SEQUENCE_DATASETS = ("GPTDatasetConfig", "MockGPTDatasetConfig", "GPTFIMDatasetConfig", "FinetuningDatasetConfig")
-SEQUENCE_DATASETS_SINCE_0_6 = ("GPTSFTDatasetConfig", "DirectHFSFTDatasetConfig", "EnergonDatasetConfig")
+_FINE_TUNING = (
+    "FinetuningDatasetConfig",
+    "HFDatasetConfig",
+    "GPTSFTDatasetConfig",
+    "DirectHFSFTDatasetConfig",
+    "EnergonDatasetConfig",
+    "MockVLMSFTDatasetConfig",
+)
+SEQUENCE_DATASETS = ("GPTDatasetConfig", "MockGPTDatasetConfig", "GPTFIMDatasetConfig", *_FINE_TUNING)
 """Datasets whose sequence length Bridge compares with the model's."""
 ENVIRONMENT, PLATFORM, DERIVED, BEFORE = "env.", "platform.", "derived.", "before."
 """Prefixes of names that are no settings of the final configuration."""
@@ -92,6 +99,7 @@ DERIVED_NAMES = {
     "middle_layers": "layers that the first and last stage leave",
     "middle_stages": "stages that the first and last stage leave",
     "counted_layers": "layers, with the embedding and the loss where they count as one",
+    "finetunes": "whether the dataset is one for fine-tuning",
     "dataset_sequence_length": "sequence length of the dataset, where Bridge compares it",
     "eval_global_batch_size": "batch of an evaluation, the training's where it has none",
     "eval_micro_batch_size": "micro batch of an evaluation, the training's where it has none",
@@ -339,9 +347,10 @@ def _derive_stages(state: Resolved) -> None:
 
 def _derive_sequence(state: Resolved) -> None:
     kind = state.values.get("dataset")
-    compared = SEQUENCE_DATASETS + (SEQUENCE_DATASETS_SINCE_0_6 if state.release >= (0, 6) else ())
-    if isinstance(kind, str) and kind not in compared:
-        return
+    if isinstance(kind, str):
+        state.derived["finetunes"] = kind in _FINE_TUNING
+        if kind not in SEQUENCE_DATASETS:
+            return
     names = ("dataset.seq_length", "dataset.sequence_length")
     found = next((state.values[name] for name in names if name in state.values), UNKNOWN)
     if found is not UNKNOWN:
