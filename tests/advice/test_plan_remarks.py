@@ -42,9 +42,14 @@ def test_a_high_end_above_the_wall_is_explained(step: PlanStep) -> None:
 def test_a_likely_gain_above_the_wall_is_explained_and_so_is_the_plan_s(step: PlanStep) -> None:
     verdict, (entry,) = reconcile(verdict_of(30), [step])
     assert entry.beyond_wall.startswith("It gains more than the 30.0 ms of the replay without communication,")
-    assert verdict.plan_remark.startswith(
-        "The plan's entries gain 45.0 ms together, more than the removal of any one wall"
-    )
+    assert verdict.plan_remark.startswith("Together the edits gain 45.0 ms, more than the removal of any one wall")
+
+
+def test_the_delay_of_a_rank_is_no_wall_that_a_plan_stays_below(step: PlanStep) -> None:
+    verdict = verdict_of(30)
+    delay = Counterfactual(("straggler",), 100 * MS, 500 * MS)
+    verdict, _ = reconcile(replace(verdict, counterfactuals=(delay, *verdict.counterfactuals)), [step])
+    assert verdict.plan_remark.startswith("Together the edits gain 45.0 ms, more than the removal of any one wall")
 
 
 def test_a_plan_that_begins_at_another_wall_says_so(step: PlanStep) -> None:

@@ -34,7 +34,7 @@ def test_the_wall_with_the_most_recoverable_time_is_named() -> None:
     assert (verdict.runner_up_wall, verdict.runner_up_sub_wall) == (Wall.COMPUTE_HOST, SubWall.HOST)
     assert verdict.margin_fraction == pytest.approx(0.2)
     assert verdict.reason == (
-        "Communication changes can save up to 300.0 ms (30.0% of the 1000.0 ms step); "
+        "Communication changes can save up to 300.0 ms (30.0% of the 1,000.0 ms step); "
         "next is the host with 100.0 ms (10.0%)."
     )
     assert verdict.recoverable_ns == {
@@ -54,10 +54,10 @@ def test_transfer_that_is_a_lower_bound_decides_nothing_that_it_could_overturn()
     }
     verdict = judged(**measured, host_recoverable_ns=200 * MS)
     assert verdict.abstained
-    assert "between 50.0 ms and 300.0 ms of the 1000.0 ms step, host changes up to 200.0 ms" in verdict.reason
+    assert "between 50.0 ms and 300.0 ms of the 1,000.0 ms step, host changes up to 200.0 ms" in verdict.reason
     larger = judged(**measured, host_recoverable_ns=290 * MS)
     assert larger.sub_wall is SubWall.HOST
-    assert "up to 25.0% of the step waits for other ranks" in larger.reason
+    assert "up to 25.0% of the traced step waits for other ranks" in larger.reason
     known = judged(**{**measured, "ep_transfer_is_lower_bound": False}, host_recoverable_ns=200 * MS)
     assert known.sub_wall is SubWall.HOST
 
@@ -77,7 +77,7 @@ def test_both_halves_of_the_third_wall_count_together() -> None:
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
     assert (verdict.runner_up_wall, verdict.runner_up_sub_wall) == (Wall.COMMUNICATION, None)
     assert verdict.reason == (
-        "Compute and host changes can save up to 250.0 ms (25.0% of the 1000.0 ms step: compute 140.0 ms, host "
+        "Compute and host changes can save up to 250.0 ms (25.0% of the 1,000.0 ms step: compute 140.0 ms, host "
         "110.0 ms); next is communication with 200.0 ms (20.0%)."
     )
 
@@ -91,7 +91,7 @@ def test_the_larger_half_of_the_third_wall_is_named_first() -> None:
 def test_one_half_of_the_third_wall_is_named_alone_where_the_other_has_nothing() -> None:
     verdict = judged(host_recoverable_ns=200 * MS)
     assert verdict.reason == (
-        "Host changes can save up to 200.0 ms (20.0% of the 1000.0 ms step); the other walls have nothing to save."
+        "Host changes can save up to 200.0 ms (20.0% of the 1,000.0 ms step); the other walls have nothing to save."
     )
     assert verdict.runner_up_wall is None
     assert verdict.margin_fraction == pytest.approx(0.2)
@@ -110,7 +110,7 @@ def test_memory_is_a_wall_like_the_others() -> None:
 def test_waiting_for_peers_is_mentioned_next_to_a_wall() -> None:
     verdict = judged(communication_recoverable_ns=100 * MS, wait_exposed_fraction=0.4)
     assert verdict.wall is Wall.COMMUNICATION
-    assert "40.0% of the step waits for other ranks" in verdict.reason
+    assert "40.0% of the traced step waits for other ranks" in verdict.reason
 
 
 @pytest.mark.parametrize(("world", "is_missing"), [(8, True), (4, False)])
@@ -133,13 +133,13 @@ def test_walls_that_are_too_close_are_not_decided_between() -> None:
 
 def test_waiting_is_mentioned_where_the_walls_are_too_close_too() -> None:
     close = judged(communication_recoverable_ns=200 * MS, host_recoverable_ns=181 * MS, wait_exposed_fraction=0.4)
-    assert "40.0% of the step waits for other ranks" in close.reason
+    assert "40.0% of the traced step waits for other ranks" in close.reason
 
 
 def test_a_step_that_is_mostly_compute_is_reported_as_such() -> None:
     verdict = judged(compute_busy_fraction=0.9, memory_recoverable_ns=99 * MS)
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
-    assert verdict.reason.startswith("The step is mostly compute (90.0% of 1000.0 ms)")
+    assert verdict.reason.startswith("The step is mostly compute (90.0% of 1,000.0 ms)")
     assert (verdict.runner_up_wall, verdict.margin_fraction) == (None, None)
 
 

@@ -38,13 +38,15 @@ def straggler_message(cause: str, late_ms: int, excess_ms: int | None, culprit_m
 
 def test_a_rank_that_delays_much_of_the_step_is_named() -> None:
     message = straggler_message("slow compute", 100, None)
-    assert message.startswith("Rank 2 delays the other ranks by 20% of the step (slow compute).")
+    assert message.startswith("Rank 2 delays the other ranks by 20.0% of the traced step (slow compute).")
     assert straggler_message("slow compute", 49, None) == ""
 
 
 def test_a_late_rank_that_is_not_the_one_to_fix_is_no_reason_to_hold_the_plan_back() -> None:
     message = straggler_message("slow compute", 100, None, culprit_ms=0)
-    assert message.startswith("Rank 2 delays the other ranks by 20% of the step (slow compute), but not for a reason")
+    assert message.startswith(
+        "Rank 2 delays the other ranks by 20.0% of the traced step (slow compute), but no fault of its own"
+    )
     assert "the plan need not wait" in message
     assert "Find out why" not in message
 

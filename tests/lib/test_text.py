@@ -70,7 +70,7 @@ def test_control_characters_are_spelled_out() -> None:
 @pytest.mark.parametrize(
     ("written", "text"),
     [
-        (texts.in_ms(1_234_567_890), "1234.6 ms"),
+        (texts.in_ms(1_234_567_890), "1,234.6 ms"),
         (texts.in_ms(412_345_678, ".3g"), "412 ms"),
         (texts.in_percent(0.2344), "23.4%"),
         (texts.in_percent(0.2344, 0), "23%"),

@@ -10,7 +10,8 @@ import pytest
 from tests.bridge.builders import edit
 from tests.report.rendered import lines_of, section_of, table_of
 from tests.report.sample_report import MS, load_case, without_plan, without_replay
-from three_walls.advice.finding import NEEDS_ALLOW, REPLAYED, Gain, Outcome
+from three_walls.advice.finding import NEEDS_ALLOW, REPLAYED, UPPER_BOUND, Gain, Outcome
+from three_walls.advice.verdict_rows import Counterfactual, Culprit
 from three_walls.bridge.render_overrides import spell
 from three_walls.facts.fact_rows import CopyBandwidth, LogSummary, MoePart, TimerSummary
 from three_walls.facts.sheet import DEFINITION_BY_NAME
@@ -441,3 +442,63 @@ def test_what_would_gain_more_than_the_plan_if_it_were_allowed_is_in_the_head(
     )  # fmt: skip
     lines = [(edit.title, edit.note) for edit in head_of(replace(report, findings=(kept_out,))).edits]
     assert (("Train in FP8", "needs --allow convergence-changing") in lines) is is_shown
+
+
+@pytest.mark.parametrize(("gain_ms", "is_shown"), [(27, True), (24, True), (23, False)])
+def test_a_finding_that_nobody_could_tell_from_a_first_entry_is_in_the_head(
+    report: Report, gain_ms: int, is_shown: bool
+) -> None:
+    def gain(ms: int) -> Gain:
+        return Gain(0, ms * MS, ms * MS, REPLAYED)
+
+    plan = tuple(
+        replace(report.plan[0], order=order, gain_ns=gain(ms)) for order, ms in enumerate((28, 27, 26, 5), start=1)
+    )
+    found = replace(report.findings[0], title="Bind", outcome=Outcome.FOUND, gain_ns=gain(gain_ms))
+    titles = [edit.title for edit in head_of(replace(report, plan=plan, findings=(found,))).edits]
+    assert ("Bind" in titles) is is_shown
+
+
+def test_without_a_plan_what_likely_gains_most_is_first_and_a_gain_that_nobody_knows_says_so(report: Report) -> None:
+    gains = {
+        "affinity": Gain(-63 * MS, 0, 232 * MS, REPLAYED),
+        "attention": Gain(0, 38 * MS, 101 * MS, REPLAYED),
+        "allocator": Gain(None, None, None, UPPER_BOUND),
+    }
+    found = tuple(
+        replace(report.findings[0], rule=rule, title=rule, outcome=Outcome.FOUND, gain_ns=gain)
+        for rule, gain in gains.items()
+    )
+    edits = head_of(replace(without_plan(report), findings=found)).edits
+    assert [(edit.title, edit.gain) for edit in edits] == [
+        ("attention", "38 ms (0-101 ms)"),
+        ("affinity", "0 ms (-63 to 232 ms)"),
+        ("allocator", "gain unknown"),
+    ]
+
+
+def test_rules_that_wait_for_settings_are_one_number_in_the_head(report: Report) -> None:
+    names = ("config.fp8", "config.bf16", "step_ns")
+    findings = tuple(replace(report.findings[0], rule=name, outcome=Outcome.UNKNOWN, missing=(name,)) for name in names)
+    asks = ReportWarning(SETTINGS_UNKNOWN, "2 of 3 rules wait for the settings.")
+    head = head_of(replace(without_plan(report), findings=findings, warnings=(asks,)))
+    assert [edit.note for edit in head.edits] == ["decides up to 2 rules"]
+    assert plain_text(head.limits[-1]) == "3 rules undecided for lack of facts, 2 of them of settings"
+    stated = head_of(replace(without_plan(report), findings=findings, warnings=()))
+    assert stated.edits == ()
+    assert plain_text(stated.limits[-1]) == "3 rules undecided for lack of facts"
+
+
+def test_the_wall_behind_a_slow_rank_is_named_with_its_base_and_with_what_the_plan_says_of_it(report: Report) -> None:
+    culprit = Culprit(2, "slow_compute", 100 * MS, 512 * MS)
+    without = tuple(
+        Counterfactual((name,), step_ns, saved_ns)
+        for name, step_ns, saved_ns in (("straggler", 512 * MS, 100 * MS), ("communication", 384 * MS, 128 * MS))
+    )
+    verdict = replace(report.verdict, culprit=culprit, counterfactuals=without, plan_remark="Together the edits gain.")
+    head = head_of(replace(report, verdict=verdict))
+    assert head.remark == (
+        "Without its delay the run is communication-bound: exposed expert all-to-all. Together the edits gain."
+    )
+    (wall,) = [metric for metric in head.metrics if metric.label == "Without this wall"]
+    assert (wall.value, wall.note) == ("384 ms", "saves 25.0% of the step without the delay of rank 2, by replay")

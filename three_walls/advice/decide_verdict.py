@@ -266,8 +266,8 @@ def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mappi
     if facts.get("data_loader_sets_pace").value is True:
         share = in_percent(facts.number("data_loader_wait_fraction") or 0)
         return (
-            f"The step waits for its data loader ({share} of it), which delivers batches at a pace of its own: nothing "
-            "that the GPU or its host does shortens it."
+            f"The step waits for its data loader ({share} of the traced step), which delivers batches at a pace of its "
+            "own: nothing that the GPU or its host does shortens it."
         )
     wait, unexplained = facts.number("wait_exposed_fraction"), facts.number("idle_other_fraction")
     if wait is not None and wait >= verdict_thresholds.MAXIMUM_WAIT_FRACTION:
@@ -380,8 +380,8 @@ def _describe_joint(replayed: _Replayed, first: _Candidate, second: _Candidate) 
         return ""
     saved = f" Both at once save {_amount(joint_ns, replayed.step_ns)}"
     if beyond_ns < 0:
-        return f"{saved}: {in_ms(-beyond_ns)} of it is the same time."
-    return f"{saved}, {in_ms(beyond_ns)} more than each alone: that part falls only together."
+        return f"{saved}, {in_ms(-beyond_ns)} less than the two added: they share that time."
+    return f"{saved}, {in_ms(beyond_ns)} more than the two added: that part falls only together."
 
 
 def _compare_walls(
@@ -508,7 +508,8 @@ def _describe_waiting(facts: FactSheet) -> str:
         return ""
     share = f"{'up to ' if _is_transfer_least(facts) else ''}{in_percent(wait)}"
     return (
-        f" In addition, {share} of the step waits for other ranks, which no edit here addresses.{_name_missing(facts)}"
+        f" In addition, {share} of the traced step waits for other ranks, which no edit here addresses."
+        f"{_name_missing(facts)}"
     )
 
 

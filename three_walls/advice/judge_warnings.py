@@ -25,7 +25,7 @@ from three_walls.lib.text import UNKNOWN, capitalize, format_count, in_ms, in_pe
 from three_walls.step.step_rows import Straggler
 
 FORMS: dict[str, Callable[[Fact], str]] = {
-    "percent": lambda fact: in_percent(_number(fact), 0),
+    "percent": lambda fact: in_percent(_number(fact)),
     "ms": lambda fact: in_ms(_number(fact)),
     "count": lambda fact: format_count(_number(fact)),
     "ratio": lambda fact: f"{_number(fact):.2f}",

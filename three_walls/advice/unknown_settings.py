@@ -28,11 +28,7 @@ def warn_of_unknown_settings(
     """
     if any(value.is_stated_by(source) for value in config.values.values() for source in _COMPLETE):
         return ()
-    waiting = [
-        names
-        for finding in findings
-        if finding.outcome is Outcome.UNKNOWN and (names := _list_settings(finding, facts))
-    ]
+    waiting = [names for finding in findings if (names := list_missing_settings(finding, facts))]
     if not waiting:
         return ()
     rules = f"{len(waiting)} of {len(findings)} rules wait" if len(waiting) > 1 else f"1 of {len(findings)} rules waits"
@@ -49,10 +45,10 @@ def warn_of_unknown_settings(
     return (ReportWarning(SETTINGS_UNKNOWN, message),)
 
 
-def _list_settings(finding: Finding, facts: FactSheet) -> tuple[str, ...]:
-    """What the rule lacks that the settings give: settings themselves, or facts that follow from them."""
+def list_missing_settings(finding: Finding, facts: FactSheet) -> tuple[str, ...]:
+    """What an undecided rule lacks that the settings give: settings themselves, or facts that follow from them."""
     return tuple(
         name
-        for name in dict.fromkeys(finding.missing)
+        for name in dict.fromkeys(finding.missing if finding.outcome is Outcome.UNKNOWN else ())
         if unit_of_setting(name) or (facts.get(name).missing_reason or "").endswith(GIVE_CONFIG)
     )

@@ -201,8 +201,8 @@ UNITS: Mapping[Callable[..., object], str] = {
 """Unit of the number that a function writes: tables align such columns right, and CSV names their unit."""
 
 
-def in_ms(value_ns: float, form: str = ".1f") -> str:
-    """Nanoseconds in a sentence as ``412.3 ms``; ``form`` is Python's format of the number."""
+def in_ms(value_ns: float, form: str = ",.1f") -> str:
+    """Nanoseconds in a sentence as ``1,412.3 ms``; ``form`` is Python's format of the number."""
     return f"{round(value_ns / NS_PER_MS, 3):{form}} ms"
 
 

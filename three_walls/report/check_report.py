@@ -50,10 +50,16 @@ def find_wrong_sums(report: Report) -> Iterator[str]:
             yield f"entry {step.order} ({step.rule}) gains more than its wall without a word why"
     if base := find_step_base(report):
         yield from _check_culprit(report, base)
-    first, result = next((step for step in report.plan if step.order), None), report.verdict
-    if first is None or result.wall is None or result.abstained or result.plan_remark:
+    entries, result = [step for step in report.plan if step.order], report.verdict
+    single = [each for each in result.counterfactuals if len(each.without) == 1 and each.without != ("straggler",)]
+    gained_ns = sum(step.gain_ns.likely or 0 for step in entries)
+    if single and gained_ns > max(each.saved_ns for each in single) and "Together" not in result.plan_remark:
+        yield f"the plan gains {format_ms(gained_ns)}, more than any wall, without a word why"
+    if not entries or result.wall is None or result.abstained:
         return
-    if (first.finding.wall, first.finding.sub_wall) != (result.wall, result.sub_wall):
+    first = entries[0]
+    is_other = (first.finding.wall, first.finding.sub_wall) != (result.wall, result.sub_wall)
+    if is_other and f"Entry {first.order} " not in result.plan_remark:
         yield f"entry {first.order} ({first.rule}) is of another wall than the verdict without a word why"
 
 

@@ -74,8 +74,11 @@ def format_gain_bounds(gain: Gain) -> str:
 
 
 def format_gain(gain: Gain) -> str:
-    """The likely gain with its range: ``20 ms (12-30 ms)``; the range alone where no replay gives more."""
+    """The likely gain with its range: ``20 ms (12-30 ms)``; the range alone where no replay gives more,
+    ``gain unknown`` without one."""
     bounds = format_gain_bounds(gain)
+    if bounds == UNKNOWN:
+        return f"gain {UNKNOWN}"
     if gain.basis == FREES_MEMORY or gain.likely is None or gain.low == gain.high:
         return bounds
     return f"{format_likely(gain)} ({bounds})"

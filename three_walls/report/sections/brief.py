@@ -44,7 +44,7 @@ from three_walls.report.sections.plan import (
     order_forms,
 )
 from three_walls.report.sections.steps import find_step_base, step_after
-from three_walls.report.sections.verdict import list_weighty, verdict
+from three_walls.report.sections.verdict import NO_EDIT, list_weighty, verdict
 from three_walls.step.step_rows import BudgetRow
 
 MOST_BUDGET_ROWS = 10
@@ -163,7 +163,9 @@ def _lead(report: Report) -> str:
     """From which step to which the whole plan leads."""
     base = find_step_base(report)
     if not report.plan:
-        return explain_empty(report) if list_unpriced(report) else ""
+        if list_unpriced(report):
+            return explain_empty(report)
+        return f"{NO_EDIT}:" if list_without_plan(report) else ""
     if base is None:
         return ""
     low_ns, likely_ns, high_ns = step_after(report.plan[-1])
@@ -271,7 +273,7 @@ def _describe_entry(report: Report, step: PlanStep) -> Card:
     if finding.confirm_first:
         texts = tuple(note.text or note.name for note in finding.confirm_first)
         blocks.append(Items(texts, CONFIRM_TITLE, "checklist"))
-    metrics = [Metric("Gain", format_gain(gain))]
+    metrics = [Metric("Gain", format_gain(gain).removeprefix("gain "))]
     if find_step_base(report) is not None and gain.basis != FREES_MEMORY:
         low_ns, _, high_ns = step_after(step)
         metrics.append(Metric("Step after it", format_ms_range(low_ns, high_ns)))

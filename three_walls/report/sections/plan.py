@@ -185,9 +185,13 @@ def list_unpriced(report: Report) -> list[Finding]:
 
 
 def list_without_plan(report: Report) -> list[Finding]:
-    """What helps where there is no plan: edits without a price, and what no setting fixes; the largest bound first."""
+    """What helps where there is no plan: edits without a price, and what no setting fixes; what gains most first."""
     found = [finding for finding in report.findings if finding.outcome is Outcome.FOUND]
-    return sorted([*found, *list_unpriced(report)], key=lambda finding: -(finding.gain_ns.high or 0))
+
+    def most_ns(gain: Gain) -> int:
+        return (gain.high or 0) if gain.likely is None else gain.likely
+
+    return sorted([*found, *list_unpriced(report)], key=lambda finding: -most_ns(finding.gain_ns))
 
 
 def explain_apart(finding: Finding) -> str:
@@ -219,8 +223,6 @@ def order_forms(report: Report) -> tuple[str, ...]:
 def describe_top_edit(report: Report, step: PlanStep) -> TopEdit:
     """An entry of the plan in a line, with what its buttons copy."""
     gain = step.gain_ns
-    estimate = format_gain(gain)
-    gain_text = f"gain {estimate}" if estimate == UNKNOWN else estimate
     note, copies = "", []
     if step.overrides is None:
         needed = [str(entry.order) for entry in report.plan if entry.rule in step.needs]
@@ -234,20 +236,20 @@ def describe_top_edit(report: Report, step: PlanStep) -> TopEdit:
         note = "" if copies else BY_HAND
     if step.is_below_noise and not note:
         note = BELOW_NOISE
-    return TopEdit(str(step.order), step.finding.title, anchor_of(step), gain_text, note, tuple(copies))
+    return TopEdit(str(step.order), step.finding.title, anchor_of(step), format_gain(gain), note, tuple(copies))
 
 
 _SHORT_NAMES = {"bridge": "Bridge overrides", "megatron-lm": "Megatron-LM flags", "env": "env", "python": "Python"}
 
 
 def describe_share(gain: Gain, base: StepBase | None) -> str:
-    """A gain as a share of the step now: ``18-29%``, or ``4.2%`` for an upper bound; empty where it is not known."""
+    """A gain as a share of the step now: ``18.2-29%``, or ``4.2%`` for an upper bound; empty where it is not known."""
     if base is None or gain.high is None or gain.basis == FREES_MEMORY:
         return ""
     low, high = (gain.low or 0) / base.now_ns, gain.high / base.now_ns
     if gain.basis == UPPER_BOUND:
         return format_share(high)
-    texts = [in_percent(fraction, 0) for fraction in (low, high)]
+    texts = [in_percent(fraction) if round(fraction, 3) else "0%" for fraction in (low, high)]
     return texts[0] if texts[0] == texts[1] else f"{texts[0].removesuffix('%')}{' to ' if low < 0 else '-'}{texts[1]}"
 
 
@@ -317,7 +319,7 @@ def _draw_gain(step: PlanStep, before_ns: int, after_ns: int) -> BarRow:
     title, gain = f"{step.order}. {step.finding.title}", step.gain_ns
     text = describe_gain(gain)
     if gain.high is None:
-        return BarRow(title, (), f"gain {UNKNOWN}" if gain.basis != FREES_MEMORY else format_gain_bounds(gain))
+        return BarRow(title, (), format_gain(gain))
     low, high = max(0, gain.low or 0), max(0, gain.high)
     start = max(0, before_ns - high)
     pieces = [Piece(start, before_ns - low - start, AFTER_COLOUR, title, text, opacity=0.35)]

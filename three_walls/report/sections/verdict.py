@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from three_walls.advice import verdict_thresholds
 from three_walls.advice.finding import CONVERGENCE_CHANGING, Finding, Outcome
+from three_walls.advice.unknown_settings import list_missing_settings
 from three_walls.advice.verdict_rows import Culprit
 from three_walls.advice.without_culprit import CULPRIT_RULE
+from three_walls.lib.report_warning import SETTINGS_UNKNOWN
 from three_walls.lib.text import (
     UNKNOWN,
     capitalize,
@@ -27,7 +30,6 @@ from three_walls.report.formats import format_gain, format_wall
 from three_walls.report.overrides_file import slug
 from three_walls.report.report import Report
 from three_walls.report.section import Hero, Inline, Metric, Section, Terminal, Text, TopEdit
-from three_walls.report.sections.findings import group_missing_facts
 from three_walls.report.sections.moe import sum_parts
 from three_walls.report.sections.plan import (
     describe_top_edit,
@@ -42,10 +44,11 @@ from three_walls.tables.buckets import BUCKET_TITLES, Group, SubWall, Wall
 
 MOST_EDITS = 3
 """So many entries of the plan are in the head."""
-LONGEST_REASON, LONGEST_REMARK = 290, 190
+LONGEST_REASON, LONGEST_REMARK = 290, 200
 """Characters: three lines of a terminal, and two. The section on the walls has the whole reason."""
 MOST_WEIGHTY = 2
 """So many findings that outweigh them."""
+NO_EDIT = "No edit is recommended. What to do instead"
 _MANY_EXPERT_KERNELS = 0.2
 """Of all kernels."""
 
@@ -60,19 +63,22 @@ def verdict(report: Report) -> Section:
     """The verdict with its reason: the rank to fix first, else the wall; then what to do first."""
     result = report.verdict
     title = name_bound(report)
-    eyebrow = "No wall is named" if result.abstained else "What holds this run back"
+    eyebrow = "What holds this run back"
     role = "abstained" if result.wall is None or result.abstained else result.wall.value
     text, remark = keep_sentences(result.reason, LONGEST_REASON), keep_sentences(result.plan_remark, LONGEST_REMARK)
     log = describe_log_and_progress(report.log) if report.log else ()
     if result.culprit is not None:
-        remark = f"Without its delay: {title[:1].lower()}{title[1:]}."
+        is_alone = len(result.culprit.ranks) == 1
+        bound = f"the run {'has' if role == 'abstained' else 'is'} {title[:1].lower()}{title[1:]}"
+        without = f"Without {'its' if is_alone else 'their'} delay {bound}. {result.plan_remark}"
+        remark = keep_sentences(without, LONGEST_REMARK)
         text = keep_sentences(_describe_culprit(report, result.culprit), LONGEST_REASON)
         eyebrow, role = "The rank that holds this run back", "culprit"
-        named, is_alone = result.culprit.named, len(result.culprit.ranks) == 1
+        named = result.culprit.named
         state = _CULPRIT_TITLES.get(result.culprit.cause, ("is late", "are late"))[0 if is_alone else 1]
         title = f"{capitalize(named)} {state}: fix {'it' if is_alone else 'them'} before tuning"
     entries = report.plan[MOST_EDITS:]
-    edits, edits_title = _list_without_plan(report), "No edit is recommended. What to do instead"
+    edits, edits_title = _list_without_plan(report), NO_EDIT
     if report.plan:
         edits = tuple(describe_top_edit(report, step) for step in report.plan[:MOST_EDITS])
         edits += tuple(
@@ -174,10 +180,11 @@ def _are_experts_one_by_one(report: Report) -> bool:
 
 
 def list_weighty(report: Report) -> list[Finding]:
-    """What outweighs the plan: no setting fixes it, and it costs more than one of the first entries gains; or it gains
+    """What outweighs the plan: no setting fixes it, and it costs as much as one of the first entries gains; or it gains
     more than any entry, and changes what the model learns, so that it has to be allowed."""
     gains_ns = [step.gain_ns.likely or 0 for step in report.plan]
-    least_ns, most_ns = min(gains_ns[:MOST_EDITS], default=0), max(gains_ns, default=0)
+    least_ns = verdict_thresholds.SAME_GAIN_FRACTION * min(gains_ns[:MOST_EDITS], default=0)
+    most_ns = max(gains_ns, default=0)
     found = [
         finding
         for finding in report.findings
@@ -202,11 +209,17 @@ def _list_without_plan(report: Report) -> tuple[TopEdit, ...]:
         TopEdit("", each.title, f"rule-{slug(each.rule)}", format_gain(each.gain_ns), explain_apart(each))
         for each in list_without_plan(report)
     ]
-    settings = {rule for group in group_missing_facts(report) if group.are_settings for rule in group.rules}
-    if settings and not report.verdict.abstained:
+    if (waiting := _count_waiting(report)) and not report.verdict.abstained:
         title = "Give the run's configuration: --config or --log"
-        lines.insert(0, TopEdit("", title, "findings", "", f"decides up to {count_of(len(settings), 'rule')}"))
+        lines.insert(0, TopEdit("", title, "findings", "", f"decides up to {count_of(waiting, 'rule')}"))
     return tuple(lines[:MOST_EDITS])
+
+
+def _count_waiting(report: Report) -> int:
+    """Rules that wait for the settings of the run, as the warning counts them; 0 where a source states them."""
+    if not any(warning.code == SETTINGS_UNKNOWN for warning in report.warnings):
+        return 0
+    return sum(bool(list_missing_settings(finding, report.facts)) for finding in report.findings)
 
 
 def _list_limits(report: Report) -> tuple[Inline, ...]:
@@ -218,7 +231,9 @@ def _list_limits(report: Report) -> tuple[Inline, ...]:
         pieces.append(Text(f"{count_of(len(report.warnings), 'warning')} ({names})", link="warnings"))
     undecided = sum(finding.outcome is Outcome.UNKNOWN for finding in report.findings)
     if undecided:
-        pieces.append(Text(f"{count_of(undecided, 'rule')} undecided for lack of facts", link="findings"))
+        waiting = _count_waiting(report)
+        settings = f", {format_count(waiting)} of them of settings" if waiting else ""
+        pieces.append(Text(f"{count_of(undecided, 'rule')} undecided for lack of facts{settings}", link="findings"))
     return tuple(pieces)
 
 
@@ -283,7 +298,8 @@ def _list_metrics(report: Report) -> Iterator[Metric]:
             yield Metric("Recoverable", f"up to {format_ms(recoverable_ns)}", f"{fraction} {judged_step(report)}")
         else:
             share = format_share(removed.saved_ns / max(1, removed.step_ns + removed.saved_ns))
-            yield Metric("Without this wall", format_ms(removed.step_ns), f"{share} less, by replay")
+            note = f"saves {share} {judged_step(report)}, by replay"
+            yield Metric("Without this wall", format_ms(removed.step_ns), note)
     yield Metric("Captured", f"{count_complete(report)}, {count_of(report.ranks_count, 'rank')}", role="small")
 
 
