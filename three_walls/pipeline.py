@@ -61,10 +61,12 @@ from three_walls.facts.sheet import DEFINITIONS, make_sheet
 from three_walls.facts.summarize_step import budget, shown_waits, step_summary, unclassified
 from three_walls.lib.declare import Artifacts
 from three_walls.lib.errors import InputError
+from three_walls.lib.fact import FactValue
 from three_walls.lib.load_documents import load_table
 from three_walls.lib.measurement import NS_PER_S
 from three_walls.lib.version import VERSION
 from three_walls.replay.replay_steps import critical_path, predictor, synchronizations
+from three_walls.replay.transformation import Transformation
 from three_walls.report.check_report import check_report
 from three_walls.report.report import Diagnosis, LiveReport
 from three_walls.step import step_view
@@ -356,11 +358,14 @@ def _build_report(run: _Run, diagnosis: Diagnosis, replayed: ReplayedRun) -> Liv
 
 
 def _list_changes(plan: Sequence[PlanStep], replayed: ReplayedRun) -> Iterator[PlanChange]:
-    """What each entry of ``plan`` alone changes in the step of the run."""
+    """What each entry of ``plan`` changes in the step of the run, next to the entries before it."""
+    settings: dict[str, FactValue] = {}
+    before: tuple[Transformation, ...] = ()
     for step in plan:
-        settings = {f"{edit.kind}.{edit.key}": edit.to for edit in step.edits}
-        change = compare_settings(replayed.effects, replayed.facts, settings, replayed.predictor.explain)
-        yield PlanChange(step.order, step.finding.title, tuple(each.select for each in change.transformations))
+        settings |= {f"{edit.kind}.{edit.key}": edit.to for edit in step.edits}
+        after = compare_settings(replayed.effects, replayed.facts, settings, replayed.predictor.explain).transformations
+        yield PlanChange(step.order, step.finding.title, tuple(each.select for each in after if each not in before))
+        before = after
 
 
 def _find_start(inputs: Inputs) -> str | None:

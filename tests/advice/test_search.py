@@ -253,7 +253,9 @@ def test_a_measured_threshold_keeps_no_edit_out_that_gains_at_every_end() -> Non
     fused = findings["fused"]
     assert (fused.outcome, fused.gain_ns.likely) == (Outcome.RECOMMENDED, 50 * MS)
     assert [edit.key for edit in fused.edits] == ["fused"]
-    assert "takes 1% of the step (threshold 10%)" in fused.reason
+    assert fused.reason.endswith("takes 1% of the step (threshold 10%): little, but the replay shows the gain")
+    findings, _ = plan_of([absent], gains, run(permute_fraction=0.2))
+    assert findings["fused"].reason.endswith("takes 20% of the step (threshold 10%)")
 
 
 def test_an_edit_whose_threshold_is_absent_and_that_may_cost_time_stays_out() -> None:

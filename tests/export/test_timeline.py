@@ -198,7 +198,19 @@ def test_everything_of_a_real_step_is_there_on_the_axis_of_its_rank_with_the_ent
     lane = next(lane for lane in rank.lanes if lane.name == f"entry {fused.order}")
     assert max(lane.length_ns) == places.longest[0].ns
     larger = next(step for step in report.plan if step.rule == "larger-micro-batch")  # changes the whole step
-    assert larger.order not in {entry.order for entry in timeline.entries}
+    assert next(entry for entry in timeline.entries if entry.order == larger.order).longest == ()
+    lane = next(lane for lane in rank.lanes if lane.name == f"entry {larger.order}")
+    assert (lane.start_ns, lane.length_ns) == ((0,), (rank.length_ns,))
+
+
+@pytest.mark.slow
+def test_an_entry_that_builds_on_earlier_ones_has_places_of_its_own() -> None:
+    report = analyze_sample("four-pipeline-stages")
+    assert report.timeline is not None
+    step = next(step for step in report.plan if step.rule == "cuda-graph-attention")
+    assert step.needs == ("fused-attention", "cuda-graph-moe-scopes")  # alone its setting changes nothing
+    places = next(entry for entry in report.timeline.entries if entry.order == step.order)
+    assert len(places.longest) == 3
 
 
 @pytest.mark.slow

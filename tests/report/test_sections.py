@@ -20,7 +20,7 @@ from three_walls.lib.report_warning import SETTINGS_UNKNOWN, ReportWarning
 from three_walls.log.training_log import TimerKind
 from three_walls.megatron.settings.run_config import ConfigValue
 from three_walls.report.report import Report
-from three_walls.report.section import Hero, Section, Text, nested_blocks, plain_text
+from three_walls.report.section import Hero, Items, Section, Text, nested_blocks, plain_text
 from three_walls.report.sections import make_sections
 from three_walls.report.sections.communication import bounds_of, group_stages, order_slowdowns
 from three_walls.report.sections.gaps import sum_causes
@@ -502,3 +502,15 @@ def test_the_wall_behind_a_slow_rank_is_named_with_its_base_and_with_what_the_pl
     )
     (wall,) = [metric for metric in head.metrics if metric.label == "Without this wall"]
     assert (wall.value, wall.note) == ("384 ms", "saves 25.0% of the step without the delay of rank 2, by replay")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "left_out"), [("megatron_lm", "Megatron-Bridge: y"), ("bridge", "Megatron-LM: remove x"), ("", None)]
+)
+def test_notes_on_the_other_launcher_are_left_out(report: Report, dialect: str, left_out: str | None) -> None:
+    notes = ("Megatron-LM: remove x", "Megatron-Bridge: y", "it pins")
+    overrides, config = replace(report.overrides, notes=notes), replace(report.config, dialect=dialect)
+    section = section_of(replace(report, overrides=overrides, config=config), "overrides")
+    assert section is not None
+    shown = [item for block in section.blocks if isinstance(block, Items) for item in block.items]
+    assert shown == [f"note: {note}" for note in notes if note != left_out]

@@ -212,7 +212,8 @@ class EntryPlaces:
     order: int
     """As in ``plan``."""
     longest: tuple[TimelineStretch, ...]
-    """The longest stretches in which nothing else starts, at most three; all are in the lane of the entry."""
+    """The longest stretches in which nothing else starts, at most three; all are in the lane of the entry. None
+    where it changes everything: its lane is the whole step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,4 +236,4 @@ class StepTimeline:
     longest: tuple[TimelineStretch, ...]
     """The three longest stretches that each bucket owns, and of each cause of gaps without compute."""
     entries: tuple[EntryPlaces, ...] = ()
-    """Entries of the plan that change some operations of the step; those that change all or none are left out."""
+    """Entries of the plan that change some operations of the step; those that change none are left out."""

@@ -148,10 +148,13 @@ def drawn_timeline(
 
 
 def _find_places(measured: MeasuredStep, window: Window, change: PlanChange) -> pl.DataFrame:
-    """Stretches of the rank in which nothing starts but what ``change`` changes, each with its longest category."""
+    """Stretches of the rank in which nothing starts but what ``change`` changes, each with its longest category; the
+    whole step without one where that is everything."""
     graph, everything = measured.graph, Selection()
-    if graph is None or everything in change.selections:
+    if graph is None:
         return pl.DataFrame(schema=_PLACES)
+    if everything in change.selections:
+        return pl.DataFrame([(window.start_ns, window.end_ns, "")], schema=_PLACES, orient="row")
     meant = np.zeros(graph.operations.height, dtype=bool)
     for selection in change.selections:
         meant |= select_operations(graph, selection)
@@ -599,7 +602,10 @@ def _list_stretches(
         pl.concat([by_bucket.filter(~bucket.is_in(IDLE_BUCKETS)), by_cause]).sort(
             "bucket", DURATION, "start_ns", descending=[False, True, False]
         ),
-        *(found.sort(DURATION, "start_ns", descending=[True, False]).head(LONGEST_OF_EACH) for found in of_entries),
+        *(
+            found.filter(bucket != "").sort(DURATION, "start_ns", descending=[True, False]).head(LONGEST_OF_EACH)
+            for found in of_entries
+        ),
     )
     return tuple(
         tuple(

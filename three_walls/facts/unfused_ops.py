@@ -267,7 +267,7 @@ def _launch_starved_time(op: str, operations: UnfusedOperations, slices: Slices)
     return int(next_started.filter(pl.col("operator") == op)["ns"].sum())
 
 
-@duration("activation function time per step", share="activation functions")
+@duration("activation function time per step", share="the activation function")
 def activation_ns(labelled_step: LabelledOperations) -> Measurement[int]:
     """Time per step that pointwise kernels take between the GEMMs of experts and dense MLPs: the activation function,
     its gate, and the probabilities of the router that it is multiplied by.

@@ -260,7 +260,9 @@ class Search:
         self._note_unlocking(finding)
         if gradual and finding.outcome is Outcome.RECOMMENDED:
             known = [condition for condition in rule.when if evaluate(condition, facts) is not Truth.UNKNOWN]
-            finding = replace(finding, reason=explain(known, facts))
+            is_little = any(evaluate(condition, facts) is Truth.FAILS for condition in gradual)
+            rest = ": little, but the replay shows the gain" if is_little else ""
+            finding = replace(finding, reason=f"{explain(known, facts)}{rest}")
         return finding
 
     def _settle(self, facts: FactSheet, settings: Settings) -> FactSheet:

@@ -109,8 +109,7 @@ def plan(report: Report) -> Section:
 def overrides(report: Report) -> Section | None:
     """All edits of the plan as lines to copy, and notes on what no line can express."""
     blocks: list[Block] = [*_offer_forms(report, list_forms(report.overrides))]
-    if report.overrides.notes:
-        blocks.append(Items(tuple(f"note: {note}" for note in report.overrides.notes), role="warning"))
+    blocks += _list_notes(report, report.overrides.notes)
     if not blocks:
         return None
     return Section(
@@ -150,6 +149,13 @@ _OTHER_LAUNCHER: dict[str, tuple[str, ...]] = {
     "megatron_lm": ("Megatron-Bridge", "Python"),
 }
 """How a run was launched -> how the titles of the other launcher's forms begin."""
+
+
+def _list_notes(report: Report, notes: tuple[str, ...]) -> Iterator[Items]:
+    """What no line can express, without what is only of the launcher that the run is known not to use."""
+    of_run = [note for note in notes if not note.startswith(_OTHER_LAUNCHER.get(report.config.dialect, ()))]
+    if of_run:
+        yield Items(tuple(f"note: {note}" for note in of_run), role="warning")
 
 
 def explain_empty(report: Report) -> str:
@@ -382,8 +388,7 @@ def _offer_overrides(report: Report, step: PlanStep) -> Iterator[Block]:
         list_forms(step.overrides), key=lambda form: order.index(form[0]) if form[0] in order else len(order)
     )
     blocks += _offer_forms(report, forms, f"entry-{step.order}-", only_bridge_in_terminal=True)
-    if step.overrides.notes:
-        blocks.append(Items(tuple(f"note: {note}" for note in step.overrides.notes), role="warning"))
+    blocks += _list_notes(report, step.overrides.notes)
     if blocks:
         is_first = step is report.plan[0]
         yield Fold("Overrides of this entry alone", tuple(blocks), is_open=is_first, in_full_terminal=True)
