@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -164,3 +166,29 @@ def test_the_tracks_of_a_real_step_sum_to_its_report(tmp_path: Path) -> None:
     assert path[0]["ts"] == 0
     for before, after in pairwise(path):
         assert round(before["ts"] * 1000) + round(before["dur"] * 1000) == round(after["ts"] * 1000)
+
+
+@pytest.mark.slow
+@reads_sample("wide-nvlink-alltoall.sqlite")
+def test_every_operation_call_and_range_of_the_step_is_written_and_what_is_left_out_is_said(tmp_path: Path) -> None:
+    sample = SAMPLES / "wide-nvlink-alltoall.sqlite"
+    done = export(sample, "--out", tmp_path / "step.json")
+    assert "Left out are NVTX marks, CUDA events, memory" in done.output
+    tracks = read_slices((tmp_path / "step.json").read_text())
+    drawn = analyze_sample(sample.name).timeline
+    assert drawn is not None
+    rank = drawn.ranks[0]
+    kinds = {
+        "stream": ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"),
+        "NVTX": ("NVTX_EVENTS",),
+        "CUDA calls": ("CUPTI_ACTIVITY_KIND_RUNTIME",),
+    }
+    with closing(sqlite3.connect(f"file:{sample}?mode=ro", uri=True)) as capture:
+        for kind, tables in kinds.items():
+            recorded = 0
+            for table in tables:
+                rows = f"SELECT count(*) FROM {table} WHERE end > ? AND start < ?"
+                recorded += capture.execute(rows, (rank.clock_ns, rank.clock_ns + rank.length_ns)).fetchone()[0]
+            written = sum(len(slices) for name, slices in tracks.items() if kind in name)
+            assert (kind, written) == (kind, recorded)
+            assert written > 0

@@ -85,6 +85,7 @@ def export_command(
     click.echo(
         f"Wrote {show_control_characters(str(target))} ({format_count(size)} bytes): step {step.step}, {step.why}"
     )
+    click.echo(step.notes[0])
 
 
 def _check_out(target: Path, inputs: Iterable[Path], force: bool) -> None:

@@ -82,7 +82,12 @@ def list_step_tracks(measured: MeasuredStep, ranks: Collection[int] = ()) -> Ste
     read any more.
     """
     windows, is_aligned = list_windows(measured, ranks)
-    notes = ["Tracks are cut to the step. Layers and micro-batches are counted per rank, from 0."]
+    notes = [
+        "Every kernel, copy, CUDA call and NVTX range of the step is written, cut to the step. Left out are NVTX "
+        "marks, CUDA events, memory, hardware counters, samples of the CPU, and what a name has beyond "
+        f"{LONGEST_SHOWN_NAME} characters.",
+        "Layers and micro-batches are counted per rank, from 0.",
+    ]
     if measured.graph is None:
         notes.append(f"No critical path, layers and modules: {measured.missing_reason}.")
     else:
