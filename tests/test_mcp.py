@@ -120,6 +120,7 @@ def test_runs_that_were_analyzed_answer_again_without_being_analyzed(tools: Tool
     assert tools.whatif("r1", settings=["micro_batch_size=2"]).startswith("Step now   ")
     assert "ep_exposed_ns = " in tools.facts("ep_exposed", "r1")
     assert "    Not the same as:" in tools.facts("ep_exposed_ns")
+    assert tools.facts("zzz") == tools.facts("zzz", "r1") == "No name of a fact has 'zzz' in it."
     entries = tools.plan("r1").splitlines()
     assert entries[0].startswith("1. ")
     with pytest.raises(UsageError, match=f"expected one of 1 to {len(entries)}, found 9"):

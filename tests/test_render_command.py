@@ -181,6 +181,6 @@ def test_a_history_goes_into_the_report_and_comes_back_with_it(analyzed: Report,
     runs = REPOSITORY / "sample_traces" / "te-host-bound-runs"
     text = analyze("--history", runs, "--format", "md", "--full", "--out", tmp_path).stdout
     assert "## What was tried" in text
-    assert "| 01-micro-batch-2 | micro\\_batch\\_size: 1 -&#62; 2 | accepted |" in text
+    assert "| 01-micro-batch-2 | micro_batch_size: 1 -> 2 | accepted |" in text
     assert run(tmp_path, "--format", "md", "--full").stdout == text
     assert "What was tried" not in render(analyzed, "md", is_full=True)

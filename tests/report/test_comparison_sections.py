@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.bridge.builders import edit
 from tests.report.sample_report import MS
 from tests.runs.sample_runs import make_log_run, make_run
+from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.text import format_saved
 from three_walls.report.comparison import Judgement
 from three_walls.report.comparison_report import make_sections_of
-from three_walls.report.section import Table, nested_blocks, plain_text
+from three_walls.report.section import Note, Table, nested_blocks, plain_text
 from three_walls.report.sections.compared_steps import describe_step_change
 from three_walls.report.sections.history import describe_judgement
 from three_walls.runs.compare_runs import compare
@@ -59,6 +63,24 @@ def test_gains_are_saved_or_lost_and_outside_by_less_than_the_spread_is_no_full_
     assert describe_judgement(Judgement.INSIDE, 10, 20, 15) == "inside the predicted range"
     assert describe_judgement(Judgement.INSIDE, 10, 20, 22) == "more than predicted, by no more than the spread"
     assert describe_judgement(Judgement.BELOW, 10, 20, 1) == "less than predicted"
+
+
+def test_a_value_between_those_of_the_plan_is_not_called_foreign_to_it() -> None:
+    base = make_run(settings={"micro_batch_size": 1})
+    near, far = (edit("micro_batch_size", size) for size in (2, 4))
+    first = base.report.plan[0]
+    finding = replace(first.finding, edits=(near,))
+    entry = replace(first, finding=finding, edits=(far,), differing_edits=(), overrides=None)
+    before = replace(base, report=replace(base.report, findings=(finding,), plan=(entry,)))
+
+    def said_of(settings: dict[str, ConfigData]) -> str:
+        after = make_run("a", step_ms=500, settings={"micro_batch_size": 1, **settings})
+        sections = make_sections_of(compare(before, [after]))
+        notes = [block for section in sections for block in nested_blocks(section.blocks) if isinstance(block, Note)]
+        return next(text for note in notes if (text := plain_text(note.content)).startswith("Measured"))
+
+    assert said_of({"micro_batch_size": 2}).endswith(" saved. An entry of BEFORE's plan sets it to another value.")
+    assert said_of({"moe_grouped_gemm": False}).endswith(" saved. No entry of BEFORE's plan sets it.")
 
 
 def test_names_of_tables_differ_where_there_are_several_pairs() -> None:

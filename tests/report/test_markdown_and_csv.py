@@ -24,6 +24,20 @@ def test_markdown_of_hostile_names_stays_text(report: Report) -> None:
     assert render_markdown(code).count("```") % 2 == 0
 
 
+def test_markdown_escapes_only_what_it_would_interpret(report: Report) -> None:
+    names = {
+        "micro_batch_size 1 -> 2": "micro_batch_size 1 -> 2",
+        "> quoted": "&#62; quoted",
+        "_fast_ _": "\\_fast\\_ \\_",
+        "a_b_": "a_b\\_",
+        "<b>": "&#60;b>",
+        "a|b": "a&#124;b",
+    }
+    for name, written in names.items():
+        step = replace(report.plan[0], finding=replace(report.plan[0].finding, reason=name))
+        assert f"\n{written}\n" in render_markdown(replace(report, plan=(step,)))
+
+
 def read(report: Report, name: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(render_csv(report)[name])))
 

@@ -218,9 +218,10 @@ class Tools:
         page: Page = 1,
     ) -> str:
         """Named numbers: their values in a run, in ns, bytes and fractions, or their definitions."""
+        none = f"No name of a fact has {pattern!r} in it."
         if not run:
             found = (entry for entry in DEFINITIONS if pattern in entry.name)
-            return _page("\n".join(line for entry in found for line in describe_fact(entry)), page)
+            return _page("\n".join(line for entry in found for line in describe_fact(entry)) or none, page)
         sheet = self._find(run).facts
         lines = []
         for name, fact in sheet.facts.items():
@@ -228,7 +229,7 @@ class Tools:
                 value = f"unknown: {fact.missing_reason}" if fact.missing_reason else format_setting(fact.value)
                 unit = DEFINITION_BY_NAME[name].unit if name in DEFINITION_BY_NAME else "config"
                 lines.append(f"{name} = {value} [{unit}]")
-        return _page("\n".join(lines), page)
+        return _page("\n".join(lines) or none, page)
 
     def _keep(self, request: RunRequest) -> str:
         """The id of the run, which is analyzed unless an earlier one was of the same files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from three_walls.lib.text import show_control_characters
@@ -23,6 +24,9 @@ from three_walls.report.section import (
 )
 from three_walls.report.sections import make_sections
 from three_walls.report.sections.brief import make_ticket
+
+_MARK = re.compile(r"[\\`*\[\]#~<|]|^>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+"""What Markdown interprets; ``>`` only where a line begins, ``_`` only at the edge of a word."""
 
 
 def render_markdown(report: Report, *, is_full: bool = True) -> str:
@@ -109,6 +113,4 @@ def _row(cells: Iterator[Cell]) -> str:
 def _escape(text: str) -> str:
     """``text`` on one line, with everything escaped that Markdown or HTML would interpret."""
     line = show_control_characters(" ".join(text.split()))
-    for mark in "\\`*_[]#~<>|":  # the escape of the last three contains the number sign
-        line = line.replace(mark, f"&#{ord(mark)};" if mark in "<>|" else f"\\{mark}")
-    return line
+    return _MARK.sub(lambda mark: f"&#{ord(mark[0])};" if mark[0] in "<>|" else f"\\{mark[0]}", line)

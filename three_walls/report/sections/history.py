@@ -202,7 +202,9 @@ def describe_trial(pair: Pair) -> Iterator[Block]:
     elif trial.other_settings and len(trial.other_settings) + len(trial.entries) > 1:
         yield Note(f"Measured for all differences together: {saved}. It cannot be divided between them.{predicted}")
     elif trial.other_settings:
-        yield Note(f"Measured: {saved}. No entry of BEFORE's plan makes this change.")
+        planned = [each for each in pair.settings if each.key in trial.other_settings and each.rules and not each.note]
+        word = "An entry of BEFORE's plan sets it to another value" if planned else "No entry of BEFORE's plan sets it"
+        yield Note(f"Measured: {saved}. {word}.")
 
 
 def _describe_measured(entry: TriedEntry) -> str:
