@@ -154,8 +154,12 @@ def test_a_directory_stands_for_its_exports_and_prefers_plain_ones(tmp_path: Pat
     assert [path.name for path in find_traces([tmp_path])] == ["rank0.sqlite", "rank1.sqlite.xz", "rank2.sqlite.zst"]
 
 
-def test_a_directory_without_exports_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="found none"):
+def test_a_directory_without_exports_is_refused_and_its_directories_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"found none$"):
+        find_traces([tmp_path])
+    for name in "dacb":
+        (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=r"found none, and these directories: a, b, c, \.\.\.$"):
         find_traces([tmp_path])
 
 

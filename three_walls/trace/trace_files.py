@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -126,15 +126,19 @@ def _traces_in(directory: Path, exports: Path, progress: Callable[[str], None]) 
         return traces
     reports = [capture.report for _, capture in sorted(captures.items()) if capture.report is not None]
     if reports:
-        names = ", ".join(report.name for report in reports[:_MOST_NAMED]) + (", ..." if reports[_MOST_NAMED:] else "")
         raise InputError(
-            f"{directory}: expected exports, found {len(reports)} reports that were not exported ({names}), and no "
-            f"nsys on PATH to export them; {describe_export(reports)}"
+            f"{directory}: expected exports, found {len(reports)} reports that were not exported ({_name(reports)}), "
+            f"and no nsys on PATH to export them; {describe_export(reports)}"
         )
+    within = sorted(path for path in directory.iterdir() if path.is_dir())
     raise InputError(
         f"{directory}: expected exports (*.sqlite, *.sqlite.xz, *.sqlite.zst, *_pqtdir) or reports (*{REPORT_SUFFIX}) "
-        "in this directory, found none"
+        f"in this directory, found none{f', and these directories: {_name(within)}' if within else ''}"
     )
+
+
+def _name(paths: Sequence[Path]) -> str:
+    return ", ".join(path.name for path in paths[:_MOST_NAMED]) + (", ..." if paths[_MOST_NAMED:] else "")
 
 
 def _captures_in(directory: Path) -> dict[str, _Capture]:
