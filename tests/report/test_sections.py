@@ -514,3 +514,9 @@ def test_notes_on_the_other_launcher_are_left_out(report: Report, dialect: str, 
     assert section is not None
     shown = [item for block in section.blocks if isinstance(block, Items) for item in block.items]
     assert shown == [f"note: {note}" for note in notes if note != left_out]
+
+
+def test_a_warning_that_is_given_twice_is_named_once(report: Report) -> None:
+    twice = ReportWarning("outlier-step", "Step 3 is long.")
+    head = head_of(replace(report, warnings=(twice, ReportWarning("one-step", "One step."), twice)))
+    assert plain_text(head.limits[0]) == "3 warnings (2 times outlier step, one step)"

@@ -227,7 +227,7 @@ def _list_limits(report: Report) -> tuple[Inline, ...]:
     pieces: list[Inline] = []
     if report.warnings:
         counts = Counter(warning.code.replace("-", " ") for warning in report.warnings)
-        names = ", ".join(f"{number} {name}" if number > 1 else name for name, number in counts.items())
+        names = ", ".join(f"{number} times {name}" if number > 1 else name for name, number in counts.items())
         pieces.append(Text(f"{count_of(len(report.warnings), 'warning')} ({names})", link="warnings"))
     undecided = sum(finding.outcome is Outcome.UNKNOWN for finding in report.findings)
     if undecided:
