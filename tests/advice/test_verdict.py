@@ -159,12 +159,12 @@ def test_a_lean_step_has_no_wall_but_computing_and_only_if_it_computes() -> None
     [
         ({}, ("step_ns",), "The step length is unknown"),
         ({"cuda_graph_fraction": 0.1}, (), "Capture again with --cuda-graph-trace=node"),
-        ({"unclassified_fraction": 0.25}, (), "no pattern matches"),
+        ({"unclassified_fraction": 0.25}, (), "kernels of unknown kind"),
         ({}, ("host_recoverable_ns",), "these are unknown: recoverable host time"),
-        ({"wait_exposed_fraction": 0.5}, (), "50.0% of the step waits for other ranks"),
-        ({"wait_exposed_fraction": 0.49}, (), "49.0% of the step waits for other ranks"),
-        ({"idle_other_fraction": 0.33}, (), "idle for 33.0% of the step although"),
-        ({}, (), "only 50.0% of the step is compute"),
+        ({"wait_exposed_fraction": 0.5}, (), "50.0% of the traced step waits for other ranks"),
+        ({"wait_exposed_fraction": 0.49}, (), "49.0% of the traced step waits for other ranks"),
+        ({"idle_other_fraction": 0.33}, (), "idle for 33.0% of the traced step although"),
+        ({}, (), "only 50.0% of the traced step is compute"),
         ({}, ("compute_busy_fraction",), "how much of the step is compute is unknown"),
     ],
 )
@@ -205,7 +205,7 @@ def test_with_a_rank_to_fix_first_the_wall_is_judged_for_the_step_without_its_de
 def test_waiting_for_others_than_the_rank_to_fix_still_counts() -> None:
     verdict = judged(**{**SLOW_RANK, "wait_exposed_ns": 800 * MS, "ep_wait_exposed_ns": 600 * MS})
     assert verdict.abstained
-    assert "66.7% of the step waits for other ranks" in verdict.reason
+    assert "66.7% of the traced step waits for other ranks" in verdict.reason
 
 
 def test_the_evidence_against_the_rank_to_fix_first_is_that_of_the_straggler() -> None:

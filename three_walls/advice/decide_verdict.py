@@ -22,7 +22,7 @@ from three_walls.advice.verdict_rows import Counterfactual, Culprit, Verdict
 from three_walls.advice.without_culprit import CULPRIT_COST, without_culprit
 from three_walls.advice.wording import list_labels
 from three_walls.lib.fact import FactSheet
-from three_walls.lib.text import capitalize, in_ms, in_percent
+from three_walls.lib.text import capitalize, format_share, in_ms, in_percent
 from three_walls.replay.transformation import Predictor
 from three_walls.step.step_rows import MINIMUM_SHARED_GPU_SPREAD_RATIO, Straggler
 from three_walls.tables.buckets import SubWall, Wall
@@ -247,13 +247,11 @@ def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mappi
     graph, unclassified = facts.number("cuda_graph_fraction"), facts.number("unclassified_fraction")
     if graph is not None and graph >= verdict_thresholds.MAXIMUM_CUDA_GRAPH_FRACTION:
         return (
-            f"{in_percent(graph)} of the step is inside CUDA graphs whose kernels were not recorded. "
+            f"{in_percent(graph)} of the traced step is inside CUDA graphs whose kernels were not recorded. "
             "Capture again with --cuda-graph-trace=node."
         )
     if unclassified is not None and unclassified >= verdict_thresholds.MAXIMUM_UNCLASSIFIED_FRACTION:
-        return (
-            f"{in_percent(unclassified)} of the step is in kernels that no pattern matches, so it belongs to no wall."
-        )
+        return f"{in_percent(unclassified)} of the traced step is in kernels of unknown kind, so it belongs to no wall."
     spread = facts.number("kernel_spread_ratio")
     is_alone = facts.number("ranks_captured_count") == 1  # with healthy peers one of these is judged
     if is_alone and spread is not None and spread >= MINIMUM_SHARED_GPU_SPREAD_RATIO:
@@ -273,13 +271,14 @@ def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mappi
     if wait is not None and wait >= verdict_thresholds.MAXIMUM_WAIT_FRACTION:
         share = f"{'Up to ' if _is_transfer_least(facts) else ''}{in_percent(wait)}"
         return (
-            f"{share} of the step waits for other ranks, and these traces do not show why they are late. "
+            f"{share} of the traced step waits for other ranks, and these traces do not show why they are late. "
             "Capture every rank of the group."
         )
     if unexplained is not None and unexplained >= verdict_thresholds.MAXIMUM_UNEXPLAINED_IDLE_FRACTION:
         return (
-            f"The GPU is idle for {in_percent(unexplained)} of the step although its next operation was launched, or "
-            "the launch was not recorded (start-up, lazy loading, dependencies). Capture steady training steps."
+            f"The GPU is idle for {in_percent(unexplained)} of the traced step although its next operation was "
+            "launched, or the launch was not recorded (start-up, lazy loading, dependencies). Capture steady training "
+            "steps."
         )
     if missing := [_FACTS[wall] for wall, ns in recoverable.items() if ns is None]:
         return f"The walls cannot be compared, because these are unknown: {list_labels(missing, facts)}."
@@ -450,13 +449,15 @@ def _judge_lean_step(
         return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, reason, step_ns, None, None, None, recoverable)
     if wait is not None and wait >= verdict_thresholds.NOTABLE_WAIT_FRACTION:
         reason = (
-            f"{in_percent(wait)} of the step waits for other ranks, which these traces do not explain, and {little}. "
-            "Capture every rank."
+            f"{in_percent(wait)} of the traced step waits for other ranks, which these traces do not explain, and "
+            f"{little}. Capture every rank."
         )
     elif busy is None:
         reason = f"{capitalize(little)}, and how much of the step is compute is unknown."
     else:
-        reason = f"{capitalize(little)}, and only {in_percent(busy)} of the step is compute: the rest is unexplained."
+        reason = (
+            f"{capitalize(little)}, and only {in_percent(busy)} of the traced step is compute: the rest is unexplained."
+        )
     return _abstain(reason, step_ns, recoverable)
 
 
@@ -542,4 +543,4 @@ def _whole(facts: FactSheet, name: str) -> int | None:
 
 
 def _amount(ns: int, step_ns: int) -> str:
-    return f"{in_ms(ns)} ({in_percent(ns / step_ns)})"
+    return f"{in_ms(ns)} ({format_share(ns / step_ns)})"

@@ -191,6 +191,7 @@ def list_weighty(report: Report) -> list[Finding]:
         if (
             finding.outcome is Outcome.FOUND
             and (finding.gain_ns.likely or 0) > least_ns
+            and finding.gain_ns.likely not in gains_ns  # the same replay: the entry fixes what it is about
             and finding.rule != CULPRIT_RULE
         )
         or (
