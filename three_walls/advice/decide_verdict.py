@@ -187,9 +187,12 @@ def _judge(facts: FactSheet, culprit: Culprit | None, replayed: _Replayed | None
     if culprit is None:
         return _judge_walls(facts, replayed)
     verdict = _judge_walls(without_culprit(facts), replayed)
+    judged = "that step is judged here"
+    if replayed is not None and replayed.step_ns != culprit.step_without_it_ns:
+        judged = "the walls are of the step with it, because a replay does not show the delay"
     preface = (
-        f"Without the delay of {culprit.named} the step takes {in_ms(culprit.step_without_it_ns)}, and that step is "
-        f"judged here.{_describe_crawling(facts, culprit, replayed)} "
+        f"Without the delay of {culprit.named} the step takes {in_ms(culprit.step_without_it_ns)}, and {judged}."
+        f"{_describe_crawling(facts, culprit, replayed)} "
     )
     return replace(verdict, reason=preface + verdict.reason, step_ns=_whole(facts, "step_ns"), culprit=culprit)
 

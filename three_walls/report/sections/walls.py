@@ -115,7 +115,9 @@ def _tabulate_counterfactuals(report: Report, rows: Sequence[Counterfactual]) ->
 def judged_step(report: Report) -> str:
     """The step that shares of walls are of: ``of the step``, or ``of the step without the delay of rank 2``."""
     culprit = report.verdict.culprit
-    if culprit is None or _find_judged_ns(report) == report.verdict.replayed_step_ns:
+    if culprit is None or (
+        report.verdict.counterfactuals and _find_judged_ns(report) != culprit.step_without_it_ns
+    ):  # with a culprit: a replay does not show its delay
         return "of the step"
     return f"of the step without the delay of {culprit.named}"
 
