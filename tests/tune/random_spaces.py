@@ -96,17 +96,20 @@ class RandomSpace:
         )
 
     def fails(self, choice: Choice) -> bool:
+        return bool(self.failure(choice))
+
+    def failure(self, choice: Choice) -> str:
+        """Why a run of ``choice`` always fails; empty where it does not."""
         mine = _options_of(choice)
-        return (
-            sum(self.memory[each] for each in mine) > self.limit
-            or not self.broken.isdisjoint(mine)
-            or not self.broken_pairs.isdisjoint(itertools.combinations(mine, 2))
-        )
+        if sum(self.memory[each] for each in mine) > self.limit:
+            return "out of memory"
+        pairs = itertools.combinations(mine, 2)
+        return "" if self.broken.isdisjoint(mine) and self.broken_pairs.isdisjoint(pairs) else "refused"
 
     def run(self, choice: Choice) -> TriedChoice:
         self.runs += 1
-        if self.fails(choice):
-            return TriedChoice(choice, None, failure="out of memory")
+        if failure := self.failure(choice):
+            return TriedChoice(choice, None, failure=failure)
         if any(choice) and choice not in self.failed_by_chance and self.rng.random() < self.chance:
             self.failed_by_chance.add(choice)
             return TriedChoice(choice, None, failure="it ended with exit code 1")

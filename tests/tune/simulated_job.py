@@ -59,12 +59,15 @@ class SimulatedJob:
         return math.exp(log)
 
     def fails(self, choice: Choice) -> bool:
+        return bool(self.failure(choice))
+
+    def failure(self, choice: Choice) -> str:
+        """Why a run of ``choice`` fails; empty where it does not."""
         mine = self.options(choice)
-        return (
-            sum(self.memory[o] for o in mine) > self.limit
-            or any(o in self.broken for o in mine)
-            or any(p in self.broken_pairs for p in itertools.combinations(mine, 2))
-        )
+        if sum(self.memory[o] for o in mine) > self.limit:
+            return "out of memory"
+        pairs = itertools.combinations(mine, 2)
+        return "" if self.broken.isdisjoint(mine) and self.broken_pairs.isdisjoint(pairs) else "refused"
 
     def best(self) -> float:
         choices = itertools.product(*(range(count + 1) for count in self.counts))
@@ -73,10 +76,10 @@ class SimulatedJob:
     def run(self, choice: Choice) -> TriedChoice:
         self.runs += 1
         self.walk += self.rng.gauss(0, 0.002)
-        if self.fails(choice):
+        if failure := self.failure(choice):
             self.repeated_failures += choice in self.failed
             self.failed.add(choice)
-            return TriedChoice(choice, None, failure="out of memory")
+            return TriedChoice(choice, None, failure=failure)
         size, period, phase = self.drift
         drift = size * math.sin(phase + self.runs * 6.283 / period) + self.walk
         level = self.step(choice) * math.exp(drift + self.rng.gauss(0, self.run_noise))

@@ -9,8 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
-from three_walls.tuning.step_model import StepModel
-from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice
+from three_walls.tuning.memory_model import MemoryModel
+from three_walls.tuning.step_model import Array, StepModel
+from three_walls.tuning.trials import BASE, OUT_OF_MEMORY, Choice, Space, TriedChoice
 
 _CLEAR = (4.0, 3.0, 2.0)
 """Deviations by which a step with an edit has to be shorter before nothing more is measured of it, where the step
@@ -27,6 +28,9 @@ _STOPS = 0.02
 """Of what matters: nothing is run whose expected gain is smaller."""
 _AGAIN = 1.0
 """Of what matters: a configuration that ran has to gain more to be run again, else two that are equal take all runs."""
+_DOUBT = 0.8
+"""Before a search ends, pairs are taken to change at least such a share of what values change alone: few runs may have
+shown no interaction where there is one."""
 _MOST_CHOICES = 5_000
 _FEW_FAIL = 20
 """One in so many values that never ran is taken to fail, and more the more configurations failed."""
@@ -49,6 +53,8 @@ class TrialSearch:
         self.space, self.trials, self.most_runs, self.worth = space, tuple(trials), most_runs, worth
         self.measured = tuple(dict.fromkeys(trial.choice for trial in trials if trial.step_s))
         self._failed = {trial.choice for trial in trials if not trial.step_s} - {*self.measured}
+        too_large = {trial.choice for trial in trials if trial.failure.startswith(OUT_OF_MEMORY)}
+        self._too_large = self._failed & too_large
         self.model = StepModel(space, trials) if self.measured else None
 
     def next(self) -> tuple[Choice | None, str]:
@@ -63,8 +69,10 @@ class TrialSearch:
         if len(lost) == _MOST_LOST and all(not trial.step_s and trial.choice in self.measured for trial in lost):
             return None, "configurations fail that ran before: is the machine in order?"
         best, unclear = self.best, self._unclear
-        choice, gain = self._find_promising()
-        is_promising = choice is not None and gain > _STOPS * self.worth
+        choice, gain = self._find_promising(self.model)
+        if not unclear and gain <= _STOPS * self.worth:
+            choice, gain = self._find_promising(StepModel(self.space, self.trials, _DOUBT))
+        is_promising = gain > _STOPS * self.worth
         is_last = 0 < self.most_runs - len(self.trials) - 1 <= len(unclear)  # what is left has to settle these
         if not unclear and not is_promising:
             return None, "nothing left promises more than what matters"
@@ -93,17 +101,18 @@ class TrialSearch:
             fewer = [each for each in self.measured if each != kept and _edits_of(each) < _edits_of(kept)]
             unclear = [each for each in fewer if self.model.clarity(each, kept) < _KEPT]
             if not unclear:
-                is_faster = self.model.clarity(self.space.base, kept) >= _CLEAR[-1]
-                return kept if is_faster else self.space.base
+                return kept
             kept, _ = self._likeliest(unclear, kept)
 
-    def chance(self, choice: Choice) -> float:
-        """How likely a run of ``choice`` does not fail."""
-        mine = _edits_of(choice)
-        chance = math.prod(1 - _CERTAIN * blame(mine) for blame in self._blames)
+    def chances(self, choices: Sequence[Choice]) -> Array:
+        """How likely a run of each of ``choices`` does not fail."""
         distinct = len(self.measured) + len(self._failed)
         fails = (1 + len(self._failed)) / (_FEW_FAIL + distinct)
-        return chance * (1 - fails) ** len(mine - self._ran)
+        edits = [_edits_of(choice) for choice in choices]
+        innocent = [math.prod(1 - _CERTAIN * blame(mine) for blame in self._blames) for mine in edits]
+        new = np.array([len(mine - self._ran) for mine in edits])
+        chances: Array = self._memory.chances(choices) * np.array(innocent) * (1 - fails) ** new
+        return chances
 
     @cached_property
     def _ran(self) -> Edits:
@@ -112,7 +121,11 @@ class TrialSearch:
     @cached_property
     def _blames(self) -> list[Blame]:
         harmless = [_edits_of(choice) for choice in self.measured]
-        return [Blame(_edits_of(choice), harmless) for choice in sorted(self._failed)]
+        return [Blame(_edits_of(choice), harmless) for choice in sorted(self._failed - self._too_large)]
+
+    @cached_property
+    def _memory(self) -> MemoryModel:
+        return MemoryModel(self.space, self.measured, sorted(self._too_large))
 
     def _likeliest(self, choices: Sequence[Choice], reference: Choice | None = None) -> tuple[Choice, float]:
         """The fastest of ``choices`` by the model, and how much faster than ``reference`` it is."""
@@ -131,7 +144,12 @@ class TrialSearch:
             times = sum(trial.choice == choice and trial.step_s is not None for trial in self.trials)
             is_small = times > 0 and abs(gain) + spread < self.worth
             clear = _CLEAR[min(times, len(_CLEAR) - 1)]
-            if choice not in self._failed and gain < clear * spread and not is_small and self.chance(choice) > 0.5:
+            if (
+                choice not in self._failed
+                and gain < clear * spread
+                and not is_small
+                and self.chances([choice])[0] > 0.5
+            ):
                 unclear.append(choice)
         return unclear
 
@@ -140,18 +158,17 @@ class TrialSearch:
         without = [(*choice[:place], BASE, *choice[place + 1 :]) for place in changed]
         return [each for each in without if self.space.allows(each)]
 
-    def _find_promising(self) -> tuple[Choice | None, float]:
+    def _find_promising(self, model: StepModel) -> tuple[Choice | None, float]:
         """The configuration that is expected to gain most on the best one so far, counting no loss, and how much."""
-        assert self.model
         near = list(itertools.islice(self._list_near(), _MOST_CHOICES))
         if not near:
             return None, 0.0
-        gains, spreads = self.model.gains_over(self.best, near)
+        gains, spreads = model.gains_over(self.best, near)
         gains = gains - _AGAIN * self.worth * np.array([choice in self.measured for choice in near])
         certain = np.maximum(spreads, 1e-9)
         density = np.exp(-((gains / certain) ** 2) / 2) / math.sqrt(2 * math.pi)
         faster = np.array([math.erfc(-z / math.sqrt(2)) / 2 for z in gains / certain])
-        expected = (gains * faster + certain * density) * np.array([self.chance(choice) for choice in near])
+        expected = (gains * faster + certain * density) * self.chances(near)
         place = int(np.argmax(expected))
         return near[place], float(expected[place])
 

@@ -22,6 +22,7 @@ from three_walls.log.read_log import read_logs, read_text
 from three_walls.log.steady_steps import Role, classify_iterations
 from three_walls.log.training_log import LogIteration, TrainingLog
 from three_walls.tuning import supervise_job
+from three_walls.tuning.trials import OUT_OF_MEMORY
 
 GRACE_S = 10.0
 """What the ranks have to end after SIGTERM, before they are killed."""
@@ -170,7 +171,7 @@ def _explain(code: int, ended_by_us: str, log: TrainingLog, steps_ms: Sequence[f
     if (not code or ended_by_us == _DONE) and ended_by_us in ("", _DONE) and len(steps_ms) >= LEAST_STEADY:
         return ""
     if log.ooms:
-        return f"out of memory{f' in {log.ooms[0].raised_in}' if log.ooms[0].raised_in else ''}"
+        return f"{OUT_OF_MEMORY}{f' in {log.ooms[0].raised_in}' if log.ooms[0].raised_in else ''}"
     if ended_by_us:
         return ended_by_us
     if reason := next(filter(None, map(_find_error, logs)), ""):
@@ -215,6 +216,6 @@ def ended_of(result: object, wall_s: float) -> Ended:
         return Ended((), "it gave no log", wall_s, 0.0)
     steps_ms = steady_steps(iterations, log)
     if log.ooms:
-        return Ended(steps_ms, "out of memory", wall_s, 0.0)
+        return Ended(steps_ms, OUT_OF_MEMORY, wall_s, 0.0)
     too_few = "" if len(steps_ms) >= LEAST_STEADY else f"its log has {len(steps_ms)} steady iterations"
     return Ended(steps_ms, too_few, wall_s, 0.0)

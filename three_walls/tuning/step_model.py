@@ -65,7 +65,8 @@ class Parts:
 class StepModel:
     """The configurations' steps as the runs show them."""
 
-    def __init__(self, space: Space, trials: Sequence[TriedChoice]) -> None:
+    def __init__(self, space: Space, trials: Sequence[TriedChoice], least_together: float = 0.0) -> None:
+        """``least_together``: what a pair changes at least, as a share of what values change alone."""
         self.space = space
         self._runs = [(number, trial) for number, trial in enumerate(trials) if trial.step_s]
         self._choices = np.array([trial.choice for _, trial in self._runs], dtype=int)
@@ -77,6 +78,7 @@ class StepModel:
         self._parts = self._relate(self._choices, self._choices)
         self._between = np.minimum.outer(self._order, self._order)
         self._sizes = self._fit()
+        self._sizes["together"] = max(least_together, self._sizes["together"])
         self._factor = self._decompose(self._sizes)
         self._weights = np.linalg.solve(self._factor.T, np.linalg.solve(self._factor, self._y))
 
