@@ -22,7 +22,6 @@ from three_walls.tuning import supervise_job
 
 TRAINER = REPOSITORY / "tests" / "tune" / "trainer.py"
 PATIENCE_S = 240
-MOMENTS = 12
 SPACE = "a: [1]\nb: [1]\nc: [1]\nd: [1]\n"
 EFFECTS = {"effects": {"a=1": -0.1, "b=1": 0.05}, "together": {"a=1 b=1": -0.15}, "drift": 0.02, "noise": 0.005}
 
@@ -192,8 +191,10 @@ def test_overrides_take_the_place_of_the_template_and_variables_reach_the_job(tm
     assert "{overrides}" in refused.stderr
 
 
-@pytest.mark.attack
-def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "moments", [pytest.param(12, marks=pytest.mark.attack), pytest.param(50, marks=pytest.mark.exhaustive)]
+)
+def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path, moments: int) -> None:
     rng = random.Random(1)
     told = EFFECTS | {"pause_s": 0.01, "fails": {"d=1": "stays"}}
     words = command(tmp_path, told=told)
@@ -204,7 +205,7 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path
     assert starter.stdin
     assert starter.stdout
     seen = 0
-    for moment in range(MOMENTS):
+    for moment in range(moments):
         journal = tmp_path / "tuned" / "journal.jsonl"
         written = journal.stat().st_size if journal.exists() else 0
         print(json.dumps(words[3:]), file=starter.stdin, flush=True)
