@@ -20,7 +20,8 @@ _KEPT = 1.3
 """The same for an edit to be kept where no run is left: one of ten that do not help would pass."""
 _BETWEEN = 3
 """Among so many runs in a row one is of the best configuration so far, so that the drift is known. With 4 or 5 a search
-ends further from the best configuration."""
+ends further from the best configuration, but where few runs are possible: then half as many are."""
+_FEW_RUNS = 16
 _DISTANCE = 2
 """A configuration that is tried differs from the best one so far in at most so many settings: with 1 interactions stay
 hidden, with 3 more runs fail."""
@@ -77,7 +78,8 @@ class TrialSearch:
         if not unclear and not is_promising:
             return None, "nothing left promises more than what matters"
         recent = [trial for trial in self.trials if trial.step_s]
-        if best not in [trial.choice for trial in recent[1 - _BETWEEN :]]:
+        between = _BETWEEN if self.most_runs > _FEW_RUNS else 2 * _BETWEEN
+        if best not in [trial.choice for trial in recent[1 - between :]]:
             return best, "again, to tell edits from drift"
         if is_promising and not (unclear and is_last):
             return choice, f"expected to gain {-math.expm1(-gain):.1%} on the best so far"  # from a logarithm
