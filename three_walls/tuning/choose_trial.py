@@ -103,7 +103,8 @@ class TrialSearch:
             fewer = [each for each in self.measured if each != kept and _edits_of(each) < _edits_of(kept)]
             unclear = [each for each in fewer if self.model.clarity(each, kept) < _KEPT]
             if not unclear:
-                return kept
+                is_faster = self.model.clarity(self.space.base, kept) >= _CLEAR[-1]
+                return kept if is_faster else self.space.base
             kept, _ = self._likeliest(unclear, kept)
 
     def chances(self, choices: Sequence[Choice]) -> Array:
