@@ -11,7 +11,7 @@ from tests.bridge.builders import config, edit
 from tests.bridge.test_entries import GROUPED, ROPE, entry
 from three_walls.advice.finding import PlanStep
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
-from three_walls.tuning.make_space import list_planned
+from three_walls.tuning.make_space import list_given, list_planned
 
 VARIABLE = edit("NCCL_P2P_DISABLE", None, "env")
 
@@ -54,3 +54,17 @@ def test_an_unknown_framework_takes_variables_alone() -> None:
     (setting,), left_out = list_planned(report(*plan), None)
     assert setting.values[0].environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
     assert left_out == ("experts: the command is neither Megatron-Bridge's nor Megatron-LM's",)
+
+
+def test_a_sweep_counts_the_values_of_the_base_where_they_are_known() -> None:
+    given = {"a": [1, 2], "b": [1]}
+    assert list_given(given, None, ["train.py"])[1] == 4  # one of a's may be the base's
+    assert list_given(given, None, ["train.py", "a=1"])[1] == 4
+    assert list_given(given, None, ["train.py", "a=0", "b=0"])[1] == 6
+    assert list_given({"--a": [1, 2]}, None, ["train.py", "--a", "0"])[1] == 3
+    assert list_given(given, None, None)[1] == 6
+
+
+def test_a_value_that_the_command_states_is_not_tried() -> None:
+    ((setting,), _) = list_given({"a": [1, 2]}, None, ["train.py", "a=1"])
+    assert [each.label for each in setting.values] == ["a=2"]

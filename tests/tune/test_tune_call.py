@@ -18,7 +18,7 @@ def test_overrides_go_by_the_names_of_the_space(tmp_path: Path) -> None:
         return [0.2 * (0.9 if overrides.get("a") == 2 else 1.0) * (1 + 0.001 * (n % 3)) for n in range(12)]
 
     space = {"a": [1, 2], "b": [1, 2], "c": [1, 2]}
-    tuned = three_walls.tune(step, space=space, out=tmp_path, most_runs=12)
+    tuned = three_walls.tune(step, space=space, out=tmp_path, most_runs=20)
     assert dict(tuned.settings) == {"a": 2}
     assert any("too much" in each.failure for each in tuned.runs) or not any("c=1" in r.name for r in tuned.runs)
     again = three_walls.tune(lambda _: pytest.fail("it was finished"), space=space, out=tmp_path)

@@ -54,7 +54,7 @@ class TrialSearch:
         self.space, self.trials, self.most_runs, self.worth = space, tuple(trials), most_runs, worth
         self.measured = tuple(dict.fromkeys(trial.choice for trial in trials if trial.step_s))
         self._failed = {trial.choice for trial in trials if not trial.step_s} - {*self.measured}
-        too_large = {trial.choice for trial in trials if trial.failure.startswith(OUT_OF_MEMORY)}
+        too_large = {trial.choice for trial in trials if OUT_OF_MEMORY in trial.failure}
         self._too_large = self._failed & too_large
         self.model = StepModel(space, trials) if self.measured else None
 

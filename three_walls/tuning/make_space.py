@@ -55,19 +55,20 @@ def _freeze(value: Any) -> ConfigData:
 
 
 def list_given(
-    given: Mapping[str, Sequence[ConfigData]], framework: str | None, command: Sequence[str] = ()
+    given: Mapping[str, Sequence[ConfigData]], framework: str | None, command: Sequence[str] | None
 ) -> tuple[tuple[Tunable, ...], int]:
-    """The settings that the user names, and how many runs a sweep of them takes.
+    """The settings that the user names, and how many runs a sweep of them takes: the product of their values.
 
-    A value that ``command`` states is the base's. Where none is known to be, a setting with several values is taken to
-    have the base's among them, so that the sweep is not overrated.
+    A value that ``command`` states is the base's. Where it states none, a setting with several values is taken to have
+    the base's among them, so that the sweep is not overrated. Without a command all are values besides the base's.
     """
     settings, sweep = [], 1
     for name, values in given.items():
         variants = [_make_variant(name, value, framework) for value in values]
-        others = [each for each in variants if not _is_stated(each, command)]
+        others = [each for each in variants if not _is_stated(each.words, command or ())]
         settings.append(Tunable(name, tuple(others), kind=name))
-        sweep *= len(values) if len(values) > 1 else len(others) + 1
+        is_known = command is None or len(values) == 1 or any(_is_set(each.words, command) for each in variants)
+        sweep *= len(others) + is_known
     return tuple(setting for setting in settings if setting.values), sweep
 
 
@@ -84,10 +85,16 @@ def _make_variant(name: str, value: ConfigData, framework: str | None) -> Varian
     return Variant(label, (label,), config={name: value})
 
 
-def _is_stated(variant: Variant, command: Sequence[str]) -> bool:
-    """Whether ``command`` has the words of ``variant``, next to each other."""
-    count = len(variant.words)
-    return count > 0 and any(tuple(command[at : at + count]) == variant.words for at in range(len(command) - count + 1))
+def _is_stated(words: tuple[str, ...], command: Sequence[str]) -> bool:
+    """Whether ``command`` has ``words`` next to each other."""
+    count = len(words)
+    return count > 0 and any(tuple(command[at : at + count]) == words for at in range(len(command) - count + 1))
+
+
+def _is_set(words: tuple[str, ...], command: Sequence[str]) -> bool:
+    """Whether ``command`` gives what ``words`` set some value."""
+    names = {word.partition("=")[0] for word in command}
+    return any(word.partition("=")[0] in names for word in words[:1])
 
 
 def list_planned(report: LiveReport, framework: str | None) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:

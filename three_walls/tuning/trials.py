@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from three_walls.lib.plain_data import ConfigData
 
 OUT_OF_MEMORY = "out of memory"
-"""How the reason begins of a run that was."""
+"""Is in the reason of a run that was."""
 BASE = 0
 """The number of the value that the job has anyway."""
 Choice = tuple[int, ...]

@@ -92,7 +92,7 @@ class Tuning:
         """What the profiled configuration changes."""
         self._notes: list[str] = []
         self._given, self._sweep = list_given(
-            request.given, self._framework, request.command.words if request.command else ()
+            request.given, self._framework, request.command.words if request.command else None
         )
         self._planned: tuple[Tunable, ...] = ()
         self.end = ""
