@@ -75,6 +75,8 @@ def test_a_base_that_fails_ends_the_search() -> None:
     job = SimulatedJob(1)
     search = search_of(job, [TriedChoice(job.space.base, None, failure="crash")])
     assert search.next() == (None, "the base fails")
+    only = TrialSearch(Space((), 1), [TriedChoice((), None, failure="crash")], 1, WORTH)
+    assert only.next() == (None, "the base fails")
 
 
 def test_a_machine_on_which_everything_fails_ends_the_search() -> None:

@@ -175,6 +175,12 @@ def test_a_base_that_fails_is_said_with_its_reason(tmp_path: Path) -> None:
     assert results(tmp_path)["end"] == "the base fails"
 
 
+def test_a_log_without_iterations_is_said_to_have_none(tmp_path: Path) -> None:
+    done = run(tmp_path, "--space", "space.yaml", "--", "echo", "hello")
+    assert done.returncode == 8
+    assert "its log has no line of an iteration" in done.stdout
+
+
 def test_a_tuning_is_not_begun_twice_in_one_directory(tmp_path: Path) -> None:
     assert run(tmp_path, told={"fails": {"": "crash"}}).returncode == 8
     assert run(tmp_path).returncode == 2

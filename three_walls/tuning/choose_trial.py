@@ -60,12 +60,12 @@ class TrialSearch:
 
     def next(self) -> tuple[Choice | None, str]:
         """The configuration to run, or None, and why."""
-        if len(self.trials) >= self.most_runs:
-            return None, f"{self.most_runs} runs were made, as many as allowed"
         if self.model is None:
             return (None, "the base fails") if self.trials else (self.space.base, "the base")
         if not self.space.settings:
             return None, "there is nothing to try"
+        if len(self.trials) >= self.most_runs:
+            return None, f"{self.most_runs} runs were made, as many as allowed"
         lost = self.trials[-_MOST_LOST:]
         if len(lost) == _MOST_LOST and all(not trial.step_s and trial.choice in self.measured for trial in lost):
             return None, "configurations fail that ran before: is the machine in order?"

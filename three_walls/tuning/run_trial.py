@@ -179,6 +179,8 @@ def _explain(code: int, ended_by_us: str, log: TrainingLog, steps_ms: Sequence[f
     if code:
         name = f" ({signal.Signals(code - 128).name})" if code - 128 in {*signal.Signals} else ""
         return f"it ended with exit code {code}{name}"
+    if not log.iterations:
+        return "its log has no line of an iteration"
     return f"its log has {len(steps_ms)} steady iterations, fewer than {LEAST_STEADY}"
 
 
