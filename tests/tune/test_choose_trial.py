@@ -64,6 +64,15 @@ def test_two_that_are_equal_do_not_take_all_runs() -> None:
     assert TrialSearch(job.space, trials, 60, WORTH).kept[0]
 
 
+def test_where_there_is_nothing_to_try_the_base_is_kept_and_the_search_ends() -> None:
+    base = TriedChoice((), 0.228, error=0.002)
+    search = TrialSearch(Space((), 1), [base], 1, WORTH)
+    assert search.next() == (None, "there is nothing to try")
+    assert search.best == search.kept == ()
+    assert TrialSearch(Space((), 1), [], 1, WORTH).next() == ((), "the base")
+    assert TrialSearch(Space((), 1), [TriedChoice((), None)], 1, WORTH).next() == (None, "the base fails")
+
+
 def test_where_nothing_helps_the_base_is_kept() -> None:
     job = SimulatedJob(1, counts=(1, 1, 1, 1, 1))
     job.alone = dict.fromkeys(job.alone, 0.002)

@@ -133,7 +133,7 @@ class TrialSearch:
     def _likeliest(self, choices: Sequence[Choice], reference: Choice | None = None) -> tuple[Choice, float]:
         """The fastest of ``choices`` by the model, and how much faster than ``reference`` it is."""
         assert self.model
-        gains, _ = self.model.gains_over(reference or self.best, choices)
+        gains, _ = self.model.gains_over(self.best if reference is None else reference, choices)
         place = int(np.argmax(gains))
         return choices[place], float(gains[place])
 
