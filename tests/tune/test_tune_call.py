@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import three_walls
 from three_walls.lib.errors import UsageError
+from three_walls.tuning.run_trial import ended_of
 
 
 def test_overrides_go_by_the_names_of_the_space(tmp_path: Path) -> None:
@@ -39,6 +41,18 @@ def test_a_log_is_a_path_or_its_text_and_nothing_is_a_failure() -> None:
     assert tuned.base_ms is not None
     assert abs(tuned.base_ms - 200.5) < 1
     assert [each.failure for each in tuned.runs if each.changed] == ["it gave no log"]
+
+
+def test_steps_that_alternate_all_count_and_few_long_ones_do_not() -> None:
+    # A run on an H200, with one micro-batch of 8 sequences of 8,192 tokens a step.
+    alternating_ms = [529.5, 611.2, 542.4, 618.5, 534.3, 620.5, 529.4, 635.0, 527.1, 594.3, 534.1, 620.1, 530.9]
+    ended = ended_of([19.6, *(step / 1000 for step in alternating_ms)], 30.0)
+    assert len(ended.steps_ms) == len(alternating_ms)
+    assert ended.step_s == pytest.approx(statistics.fmean(alternating_ms) / 1000, rel=0.02)
+    assert ended.error > 0.01
+    disturbed = ended_of([19.6, *(0.53, 0.531, 0.7, 0.529) * 2, *(0.53,) * 3, 0.9], 30.0)
+    assert disturbed.step_s == pytest.approx(0.53, rel=0.002)
+    assert max(disturbed.steps_ms) < 540
 
 
 def test_nothing_to_try_is_refused() -> None:

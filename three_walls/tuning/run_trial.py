@@ -28,6 +28,8 @@ GRACE_S = 10.0
 """What the ranks have to end after SIGTERM, before they are killed."""
 LEAST_STEADY = 5
 """Steady iterations of a run that tell its step."""
+_MOST_OUTLIERS = 0.25
+"""Of the steps after the warm-up. Where every other one took 620 ms in place of 530, six of thirteen were left out."""
 _POLL_S = 0.1
 _MOST_POLL_S = 2.0
 """The logs of many ranks are looked at less often."""
@@ -64,12 +66,16 @@ class Ended:
 
     @property
     def step_s(self) -> float | None:
-        """The median step; None of a run that failed."""
-        return None if self.failure else statistics.median(self.steps_ms) / 1000
+        """The mean of the middle half of the steps; None of a run that failed.
+
+        Where every other step is longer, a median is the length of one kind or the other.
+        """
+        cut = len(self.steps_ms) // 4
+        return None if self.failure else statistics.fmean(sorted(self.steps_ms)[cut : len(self.steps_ms) - cut]) / 1000
 
     @property
     def error(self) -> float:
-        """Standard error of the median step as a share of it, by the distances from it, which outliers move little."""
+        """Standard error of a median step as a share of it, by the distances from it, which outliers move little."""
         middle = statistics.median(self.steps_ms) if self.steps_ms else 0.0
         if self.failure or not middle:
             return 0.0
@@ -194,10 +200,12 @@ def _find_error(path: Path) -> str:
 
 
 def steady_steps(iterations: Sequence[LogIteration], log: TrainingLog | None = None) -> tuple[float, ...]:
-    """The steps after the warm-up, in milliseconds, without outliers."""
+    """The steps after the warm-up, in milliseconds, without outliers, unless these are too many to be such."""
     roles = classify_iterations(iterations, log.events if log else (), None)
-    steady = (line for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY)
-    return tuple(line.elapsed_ns / NS_PER_MS for line in steady)
+    kept = {Role.STEADY}
+    if roles.count(Role.OUTLIER) > _MOST_OUTLIERS * (roles.count(Role.STEADY) + roles.count(Role.OUTLIER)):
+        kept.add(Role.OUTLIER)
+    return tuple(line.elapsed_ns / NS_PER_MS for line, role in zip(iterations, roles, strict=True) if role in kept)
 
 
 def ended_of(result: object, wall_s: float) -> Ended:

@@ -85,7 +85,7 @@ class TriedChoice:
 
     choice: Choice
     step_s: float | None
-    """Its median step after the warm-up; None where it failed."""
+    """Its step after the warm-up; None where it failed."""
     error: float = 0.0
     """Standard error of that, as a share of it."""
     failure: str = ""
