@@ -114,6 +114,19 @@ def test_the_fused_router_is_not_combined_with_padding_that_changes_its_map_in_p
         assert name not in {problem.name for problem in find_problems([fused], harmless, release)}
 
 
+@pytest.mark.parametrize("release", known_releases())
+def test_the_fused_router_takes_as_many_experts_of_each_group(release: str) -> None:
+    def broken(**settings: ConfigData) -> set[str]:
+        groups: dict[str, ConfigData] = {"num_moe_experts": 32, "moe_router_num_groups": 8, **settings}
+        problems = find_problems([edit("moe_router_fusion", True)], config(**groups), release)
+        return {problem.name for problem in problems}
+
+    name = "fused_router_takes_as_many_experts_of_each_group"
+    assert name in broken(moe_router_topk=6, moe_router_group_topk=4)
+    assert name not in broken(moe_router_topk=8, moe_router_group_topk=4)
+    assert name not in broken(moe_router_topk=6, moe_router_group_topk=None)
+
+
 def test_padding_under_its_older_name_counts_and_padding_into_a_map_of_its_own_does_not() -> None:
     settings = {
         "model.moe_router_fusion": True,
