@@ -74,6 +74,8 @@ NAMES = {
         "void cunn_SoftMaxForward<4, float, LogSoftMaxForwardEpilogue>",
         "reduce_kernel void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>",
         "void fused_rope_forward_kernel<__nv_bfloat16>",
+        "rotary_fwd_kv_kernel",
+        "rotary_bwd_q_kernel",
     ],
     "send_recv": [
         "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)",
