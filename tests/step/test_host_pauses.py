@@ -98,6 +98,15 @@ def test_pauses_of_every_step_count_together(
     assert bool(count(Program().run(tmp_path, pauses, norms=launches))) is are_found
 
 
+@pytest.mark.parametrize(("launches", "found"), [((MIDDLE,), 0), ((8, MIDDLE, 32), 3)])
+def test_short_pauses_of_one_step_count_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launches: tuple[int, ...], found: int
+) -> None:
+    monkeypatch.setattr("three_walls.step.host_pauses.MINIMUM_PAUSE_FRACTION", 0.5)
+    monkeypatch.setattr("three_walls.step.host_pauses.MINIMUM_PAUSES_FRACTION", 0.5)
+    assert count(Program().run(tmp_path, {(2, launch): 30 * MS for launch in launches})) == found
+
+
 @pytest.mark.parametrize("launch", [FIRST, MIDDLE, UPDATE])
 def test_one_pause_anywhere_is_found_where_it_is(tmp_path: Path, launch: int) -> None:
     report = Program().run(tmp_path, {(2, launch): 30 * MS})

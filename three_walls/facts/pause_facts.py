@@ -61,9 +61,9 @@ def costliest_pauses(attribution: Attribution) -> Measurement[Pauses]:
 
 @fact("count", "the number of pauses of the host")
 def host_pause_count(attribution: Attribution) -> int:
-    """Stretches in all kept steps in which no thread that launches work does anything, for at least 2% of the step and
-    for far longer than the same place takes in other layers, micro-batches, steps or ranks; or for at least 5% where
-    every step has the like."""
+    """Stretches in all kept steps in which no thread that launches work does anything, for far longer than the same
+    place takes in other layers, micro-batches, steps or ranks, and for at least 2% of the step, or together 5%; or for
+    at least 5% where every step has the like."""
     return attribution.pauses.height
 
 

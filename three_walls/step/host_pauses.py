@@ -29,7 +29,9 @@ MINIMUM_PAUSE_NS = 5_000_000
 """A shorter gap between launches is Python at work: hosts are silent for up to 4 ms in layers. In optimizers it is up
 to 11 ms, which the bounds below leave out."""
 MINIMUM_PAUSE_FRACTION = 0.02
-"""Of the step: a shorter gap is no pause, because a replay of the step may be off by more."""
+"""Of the step: a shorter gap is no pause by itself, because a replay of the step may be off by more."""
+MINIMUM_PAUSES_FRACTION = 0.05
+"""Of a step, which all its gaps that stand out have to take together where each is shorter than that."""
 MINIMUM_PAUSE_DEVIATIONS = 10
 """Median absolute deviations above the median gap of a place from which on a gap stands out. Gaps have a long tail: in
 four runs 6 to 14 percent of them are beyond three, the usual bound, and 1 to 2 percent beyond ten, nearly all short."""
@@ -87,10 +89,8 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
         gaps.join(compared, on=STEP, how="semi")
         .join(kept, on="rank_index")
         .join(usual, on="rank_index")
-        .filter(
-            pl.col("gap_ns") >= MINIMUM_PAUSE_NS,
-            pl.col("gap_ns") >= MINIMUM_PAUSE_FRACTION * pl.col("step_ns"),
-        )
+        .filter(gap_ns >= MINIMUM_PAUSE_NS)
+        .filter(_take_much(gap_ns))
         .sort("gap_ns", "rank_index", "end_ns", descending=[True, False, False])
         .head(MOST_LONG_GAPS)
     )
@@ -104,7 +104,15 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
         if found is not None:
             silence, usual_ns = found
             rows.append({**gap, **silence._asdict(), "launch_ns": gap["end_ns"], "usual_ns": usual_ns})
-    return pl.DataFrame(rows, schema=PAUSES).sort("rank_index", "start_ns")
+    pauses = pl.DataFrame(rows, schema={**PAUSES, "step_ns": pl.Float64})
+    return pauses.filter(_take_much(DURATION)).select(*PAUSES).sort("rank_index", "start_ns")
+
+
+def _take_much(pause_ns: pl.Expr) -> pl.Expr:
+    """Whether ``pause_ns``, or all that it names of a step together, is long for a step of ``step_ns``."""
+    step_ns = pl.col("step_ns")
+    of_step = pause_ns.sum().over(STEP) >= MINIMUM_PAUSES_FRACTION * step_ns
+    return (pause_ns >= MINIMUM_PAUSE_FRACTION * step_ns) | of_step
 
 
 def _list_gaps(timeline: Timeline, traces: Mapping[int, Trace]) -> _Gaps:
@@ -176,8 +184,7 @@ def _find_usual(ns: int, same_place: _Gaps, gap: Mapping[str, int]) -> int | Non
     ``same_place``: the other gaps there. The rank that takes least shows what is usual. Where all are long, it is what
     gaps of the program take anywhere.
     """
-    step_ns = gap["step_ns"]
-    if ns < max(MINIMUM_PAUSE_NS, MINIMUM_PAUSE_FRACTION * step_ns):
+    if ns < MINIMUM_PAUSE_NS:
         return None
     gap_ns = pl.col("gap_ns")
     of_ranks = same_place.group_by("rank_index").agg(
@@ -190,7 +197,7 @@ def _find_usual(ns: int, same_place: _Gaps, gap: Mapping[str, int]) -> int | Non
     beyond_ns = MINIMUM_PAUSE_RATIO * gap["most_ns"]  # of few launches all are far apart
     is_like = (pl.col("rank_index") == gap["rank_index"]) & (pl.col("step") == gap["step"]) & (2 * gap_ns >= ns)
     in_step = 1 + same_place.filter(is_like).height  # a pause in each layer is short, and all of them are long
-    least_ns = max(MINIMUM_REGULAR_PAUSE_FRACTION * step_ns / in_step, beyond_ns)
+    least_ns = max(MINIMUM_REGULAR_PAUSE_FRACTION * gap["step_ns"] / in_step, beyond_ns)
     return int(gap["common_ns"]) if ns >= least_ns else None
 
 
