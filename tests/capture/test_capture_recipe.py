@@ -165,7 +165,7 @@ def test_by_default_four_steps_are_clean() -> None:
     ("launcher", "local_rank"), [("torchrun", "LOCAL_RANK"), ("srun", "SLURM_LOCALID"), ("torchrun", None)]
 )
 def test_hardware_counters_of_the_gpu_of_each_rank_only_when_asked_for(launcher: str, local_rank: str | None) -> None:
-    printed = format_recipe(make_recipe(request(launcher=launcher, gpu_metrics=local_rank is not None)))
+    printed = format_recipe(make_recipe(request(launcher=launcher, recorded=("gpu_metrics",) if local_rank else ())))
     begin = f"""sh -c 'exec nsys profile --gpu-metrics-device=${local_rank} "$@"' nsys --trace=cuda,nvtx"""
     assert (begin in printed) is (local_rank is not None)
     assert ("gpu-metrics" in printed) is (local_rank is not None)
@@ -176,13 +176,13 @@ def test_each_rank_samples_its_own_gpu_when_a_shell_runs_the_recipe(tmp_path: Pa
     """The printed words, run as one rank: nsys gets the options, then the program, whatever its words are."""
     (tmp_path / "nsys").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "nsys").chmod(0o755)
-    words = [*profiler_words("torchrun", memory=False, gpu_metrics=True), "python", "train.py", "'a b'"]
+    words = [*profiler_words("torchrun", {"gpu_metrics"}), "python", "train.py", "'a b'"]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOCAL_RANK": "3"}
     done = subprocess.run(["sh", "-c", " ".join(words)], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "profile",
         "--gpu-metrics-device=3",
-        *nsys_options(memory=False),
+        *nsys_options(()),
         "-o",
         "profiles/rank%q{RANK}",
         "python",
@@ -191,9 +191,13 @@ def test_each_rank_samples_its_own_gpu_when_a_shell_runs_the_recipe(tmp_path: Pa
     ]
 
 
-@pytest.mark.parametrize("memory", [True, False])
-def test_memory_is_recorded_only_when_asked_for(memory: bool) -> None:
-    assert ("--cuda-memory-usage=true" in format_recipe(make_recipe(request(memory=memory)))) is memory
+@pytest.mark.parametrize(
+    ("name", "option"), [("memory", "--cuda-memory-usage=true"), ("python_sampling", "--python-sampling=true")]
+)
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_memory_and_stacks_of_python_are_recorded_only_when_asked_for(name: str, option: str, is_asked: bool) -> None:
+    recorded = frozenset({name} if is_asked else ())
+    assert (option in format_recipe(make_recipe(request(recorded=recorded)))) is is_asked
 
 
 def test_reports_are_named_by_the_variable_of_the_launcher() -> None:

@@ -6,11 +6,11 @@ The profiler runs inside torchrun or srun, around the program of each rank, so t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, MEGATRON_LM, NsysOption, capture_rules
+from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, GPU_METRICS, MEGATRON_LM, NsysOption, capture_rules
 from three_walls.lib.errors import UsageError
 from three_walls.lib.hydra import write_value
 from three_walls.lib.plain_data import ConfigData
@@ -50,10 +50,8 @@ class CaptureRequest:
     ranks: tuple[int, ...]
     graphs: bool = False
     """Whether the run uses CUDA graphs."""
-    memory: bool = False
-    """Whether to record device memory too."""
-    gpu_metrics: bool = False
-    """Whether to sample hardware counters too."""
+    recorded: frozenset[str] = frozenset()
+    """What to record beyond the usual: ``memory``, ``gpu_metrics``, ``python_sampling``."""
     command: tuple[str, ...] = ()
     """The launch command; empty for an example."""
 
@@ -95,26 +93,28 @@ def read_ranks(text: str) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
-def profiler_words(launcher: str, memory: bool, gpu_metrics: bool = False) -> tuple[str, ...]:
+def profiler_words(launcher: str, recorded: Collection[str]) -> tuple[str, ...]:
     """``nsys profile`` with its options, for a shell."""
     start: tuple[str, ...] = ("nsys", "profile")
-    if gpu_metrics:  # only a shell on each rank knows the rank's GPU
-        usual, sampling = nsys_options(memory), nsys_options(memory, gpu=f"${_LOCAL_RANKS[launcher]}")
+    usual = nsys_options({*recorded} - {GPU_METRICS})
+    if GPU_METRICS in recorded:  # only a shell on each rank knows the rank's GPU
+        sampling = nsys_options(recorded, gpu=f"${_LOCAL_RANKS[launcher]}")
         metrics = [option for option in sampling if option not in usual]
         start = ("sh", "-c", quote_word(f'exec nsys profile {" ".join(metrics)} "$@"'), "nsys")
     report = f"{PROFILES}/rank%q{{{_RANK_VARIABLES[launcher]}}}"  # nsys replaces the variable: a report per rank
-    return (*start, *nsys_options(memory), "-o", quote_word(report))
+    return (*start, *usual, "-o", quote_word(report))
 
 
-def nsys_options(memory: bool, is_attached: bool = False, gpu: str = "") -> tuple[str, ...]:
-    """Options of ``nsys profile``. ``is_attached``: under ``three-walls attach``. ``gpu``: whose counters to sample."""
-    rows = _select_options(memory, bool(gpu), is_attached)
-    return tuple(row.option.replace(f"={_GPU}", f"={gpu}") for row in rows)
+def nsys_options(uses: Collection[str], gpu: str = "") -> tuple[str, ...]:
+    """Options of ``nsys profile``. ``uses``: what to record beyond the usual, and ``attach`` where that runs it.
+
+    ``gpu``: whose counters to sample.
+    """
+    return tuple(row.option.replace(f"={_GPU}", f"={gpu}") for row in _select_options(uses))
 
 
-def _select_options(memory: bool, gpu_metrics: bool, is_attached: bool = False) -> list[NsysOption]:
-    uses = {"always": True, "memory": memory, "gpu_metrics": gpu_metrics, "attach": is_attached}
-    return [row for row in capture_rules().nsys if uses[row.when]]
+def _select_options(uses: Collection[str]) -> list[NsysOption]:
+    return [row for row in capture_rules().nsys if row.when in ("always", *uses)]
 
 
 def make_recipe(request: CaptureRequest) -> tuple[CaptureStep, ...]:
@@ -127,7 +127,7 @@ def make_recipe(request: CaptureRequest) -> tuple[CaptureStep, ...]:
     if request.framework == BRIDGE:
         appended = (*appended, f"{capture_rules().saved_config}={PROFILES}/{RUN_CONFIG}")
         analyze += f" --config {PROFILES}/{RUN_CONFIG}"
-    launch = wrap(command, profiler_words(request.launcher, request.memory, request.gpu_metrics), appended)
+    launch = wrap(command, profiler_words(request.launcher, request.recorded), appended)
     reasons = (*_explain_launch(request, command), *_explain_steps(request), *_explain_options(request))
     return (
         CaptureStep(("create the directory for reports, log and configuration",), f"mkdir -p {PROFILES}"),
@@ -168,7 +168,7 @@ def _explain_launch(request: CaptureRequest, command: Sequence[str]) -> list[str
     reasons = ["one report per rank: the profiler runs inside the launcher, so each report records its rank"]
     if request.launcher != SRUN and find_launcher(command) is not None:
         reasons.append("--no-python: torchrun starts the profiler, which starts python")
-    if request.gpu_metrics:
+    if GPU_METRICS in request.recorded:
         reasons.append(
             f"sh -c: only on its rank ${_LOCAL_RANKS[request.launcher]} is known, the number of the rank's GPU unless "
             "CUDA_VISIBLE_DEVICES hides some; three-walls attach looks that up"
@@ -197,7 +197,7 @@ def _explain_steps(request: CaptureRequest) -> list[str]:
 
 def _explain_options(request: CaptureRequest) -> list[str]:
     by_release: dict[str, list[NsysOption]] = {}
-    for row in _select_options(request.memory, request.gpu_metrics):
+    for row in _select_options(request.recorded):
         by_release.setdefault(row.since, []).append(row)
     reasons = []
     for since, options in sorted(by_release.items()):

@@ -24,6 +24,8 @@ from three_walls.tables.config_keys import config_keys, contradictions_of_settin
 
 BRIDGE, MEGATRON_LM = "bridge", "megatron-lm"
 FRAMEWORKS = (BRIDGE, MEGATRON_LM)
+GPU_METRICS, ATTACH = "gpu_metrics", "attach"
+"""Uses of options of ``nsys profile``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class NsysOption:
 
     option: Text
     """As typed."""
-    when: Literal["always", "memory", "gpu_metrics", "attach"]
-    """``memory``, ``gpu_metrics``: only with ``--memory``, ``--gpu-metrics``. ``attach``: only under ``attach``."""
+    when: Literal["always", "memory", "gpu_metrics", "python_sampling", "attach"]
+    """``attach``: only under ``attach``; the others with the option of that name."""
     since: Text
     """Oldest release that was seen to accept the option in this form."""
     reason: Text

@@ -92,12 +92,13 @@ def examine(paths: Sequence[Path]) -> Examination:
     missing = [capabilities[check.name] for check in checks if check.answer is Answer.NO]
     can_be_recorded = any(capability.nsys or capability.settings for capability in missing)
     beside = find_beside(paths)
-    memory = any("--cuda-memory-usage=true" in capability.nsys for capability in missing)
+    lacked = {option for capability in missing for option in capability.nsys}
+    recorded = {row.when for row in capture_rules().nsys if row.option in lacked}
     return Examination(
         inputs=tuple(trace.input for trace in captures.traces),
         ranks=len(captures.ranks),
         checks=checks,
-        recapture=" ".join([*profiler_words("torchrun", memory), _PROGRAM]) if can_be_recorded else None,
+        recapture=" ".join([*profiler_words("torchrun", recorded), _PROGRAM]) if can_be_recorded else None,
         bridge=_spell(missing, captures, BRIDGE),
         megatron_lm=_spell(missing, captures, MEGATRON_LM),
         beside=tuple(path.name for path in (*beside.logs, *([beside.config] if beside.config else []))),

@@ -12,7 +12,7 @@ from three_walls.capture.attach.attach_settings import check_command, count_step
 from three_walls.capture.capture_commands import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.cli.capture import first_ranks
-from three_walls.cli.options import gpu_metrics_option, nsys_option
+from three_walls.cli.options import nsys_option, recording_options
 from three_walls.lib.text import show_control_characters
 
 
@@ -53,8 +53,7 @@ from three_walls.lib.text import show_control_characters
     help="How long rank 0 waits for the exports of the others.",
 )
 @nsys_option
-@click.option("--memory", is_flag=True, help="Also record memory taken from the driver (slows the run).")
-@gpu_metrics_option
+@recording_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def attach_command(
     ranks: str | None,
@@ -65,9 +64,8 @@ def attach_command(
     analyzes: bool,
     when_done: str | None,
     wait_s: float,
-    memory: bool,
-    gpu_metrics: bool,
     command: tuple[str, ...],
+    **recorded: bool,
 ) -> None:
     """Run COMMAND, the program of one rank, and profile it on some ranks.
 
@@ -105,8 +103,7 @@ def attach_command(
             first_step=first,
             end_step=end,
             ranks=profiled,
-            memory=memory,
-            gpu_metrics=gpu_metrics,
+            recorded=frozenset(name for name, is_asked in recorded.items() if is_asked),
             command=command,
         ),
         framework=found,

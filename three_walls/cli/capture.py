@@ -20,7 +20,7 @@ from three_walls.capture.capture_commands import (
     read_steps,
 )
 from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
-from three_walls.cli.options import gpu_metrics_option
+from three_walls.cli.options import recording_options
 from three_walls.lib.errors import UsageError
 
 _DEFAULT_RANKS = 8
@@ -35,8 +35,7 @@ _COLUMNS = 110
 @click.option("--steps", metavar="A-B", help="Profile from step A on, up to but without step B.  [default: 10-16]")
 @click.option("--ranks", metavar="LIST", help="Ranks to profile, as 0-7,16.  [default: COMMAND's first 8, else 0-7]")
 @click.option("--graphs", is_flag=True, help="The run uses CUDA graphs.")
-@click.option("--memory", is_flag=True, help="Also record memory taken from the driver (slows the run).")
-@gpu_metrics_option
+@recording_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def capture_command(
     launcher: str | None,
@@ -64,7 +63,7 @@ def capture_command(
         end_step=end,
         ranks=first_ranks(count_ranks(command)) if ranks is None else read_ranks(ranks),
         command=command,
-        **recorded,
+        recorded=frozenset(name for name, is_asked in recorded.items() if is_asked),
     )
     click.echo(format_recipe(make_recipe(request)), nl=False)
 

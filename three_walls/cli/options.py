@@ -33,11 +33,21 @@ nsys_option = click.option(
     help="The nsys that exports reports (.nsys-rep).  [default: $NSYS, else the one on PATH]",
 )
 
-gpu_metrics_option = click.option(
-    "--gpu-metrics",
-    is_flag=True,
-    help="Also sample hardware counters. Exports get seven times as large; without permission nothing is profiled.",
-)
+_RECORDED = {
+    "memory": "Also record memory taken from the driver (slows the run).",
+    "gpu_metrics": "Also sample hardware counters. Exports get seven times as large; without permission nothing is "
+    "profiled.",
+    "python_sampling": "Also sample Python's stacks, which takes 5 to 7% of the host's time. Nsight Systems' window "
+    "shows them; no export for this tool does.",
+}
+
+
+def recording_options(command: Command) -> Command:
+    """What to record beyond the usual: a flag each, named as in ``tables/capture.yaml``."""
+    for name in reversed(_RECORDED):
+        command = click.option(f"--{name.replace('_', '-')}", is_flag=True, help=_RECORDED[name])(command)
+    return command
+
 
 _OPTIONS: dict[str, Callable[[Command], Command]] = {
     "logs": click.option(

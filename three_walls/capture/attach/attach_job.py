@@ -26,6 +26,7 @@ from typing import NoReturn
 from three_walls.capture.attach.attach_settings import add_settings
 from three_walls.capture.attach.run_program import ExitStatus, Program, Tee
 from three_walls.capture.capture_commands import RUN_CONFIG, CaptureRequest, nsys_options
+from three_walls.capture.capture_guide import ATTACH, GPU_METRICS
 from three_walls.lib.errors import InputError
 from three_walls.lib.files import write_texts
 from three_walls.lib.shell import quote_word
@@ -247,10 +248,11 @@ class _Attached:
             self._warn(f"nsys is not on PATH; rank {self._job.rank} runs without the profiler (--nsys names one)")
             return ()
         target = str(self._report.with_suffix("")).replace("%", "%%")  # nsys replaces %p, %h and %q{NAME}
-        gpu = find_gpu(os.environ) if self._request.capture.gpu_metrics else ""
+        uses = {*self._request.capture.recorded, ATTACH}
+        gpu = find_gpu(os.environ) if GPU_METRICS in uses else ""
         if gpu is None:
             self._warn("CUDA_VISIBLE_DEVICES names no number of a GPU: its hardware counters are not sampled")
-        options = nsys_options(self._request.capture.memory, is_attached=True, gpu=gpu or "")
+        options = nsys_options(uses if gpu else uses - {GPU_METRICS}, gpu or "")
         return (self._nsys, "profile", *options, "-o", target)
 
     def _wait_for(self, profiler: subprocess.Popen[bytes]) -> None:
