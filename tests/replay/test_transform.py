@@ -32,6 +32,11 @@ def step_us(graph: StepGraph, *changes: Transformation, level: Level = Level.LIK
     return round(replay(graph, transform(graph, graph.work, changes, level)).longest_ns / US, 3)
 
 
+def about(us: float) -> object:
+    """Within what the launch takes with which the step begins, and which is before it."""
+    return pytest.approx(us, abs=3)
+
+
 def labelled(graph: StepGraph, **columns: list[object]) -> StepGraph:
     types = {**graph.operations.schema, **LABELS}
     if "part" in columns:
@@ -458,15 +463,24 @@ def test_balanced_ranks_do_the_mean_of_their_work(tmp_path: Path) -> None:
 
 def test_twice_the_micro_batch_halves_the_passes_and_their_launches(tmp_path: Path) -> None:
     graph = labelled(launch_bound(tmp_path), micro_batch=[0, 0, 1, 1])
-    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 20 + 10
+    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == about(30 + 10)
 
 
 def test_the_host_may_take_longer_for_a_pass_of_more_samples(tmp_path: Path) -> None:
     graph = labelled(launch_bound(tmp_path), micro_batch=[0, 0, 1, 1])
-    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2, host=same(1.5))) == 30 + 10
+    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2, host=same(1.5))) == about(45 + 10)
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=0.5)) == 2 * 60 + 5
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=0.5, host=same(0.75))) == 2 * 45 + 5
     assert step_us(graph) == 60 + 5
+
+
+def test_passes_that_stay_take_the_host_what_all_take_on_average(tmp_path: Path) -> None:
+    step = Step()
+    for launched_us in (105, 125, 165, 225):
+        step.run(launched_us + 5, launched_us + 10, launched=launched_us)
+    graph = labelled(step.graph_between(tmp_path, 110, 400), micro_batch=[0, 0, 1, 1])
+    assert step_us(graph) == 20 + 100 + 5
+    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == about(120 / 2 + 10)
 
 
 def test_every_doubling_of_the_micro_batch_compounds(tmp_path: Path) -> None:
