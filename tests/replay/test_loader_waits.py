@@ -74,5 +74,5 @@ def test_the_verdict_names_the_data_loader_that_sets_the_pace() -> None:
     values = {"training_sign": "a log", "megatron_sign": "a log", "step_ns": 10 * MS, "data_loader_wait_fraction": 0.4}
     paced = decide_verdict(sheet_of({**values, "data_loader_sets_pace": True}, known))
     assert paced.abstained
-    assert "waits for its data loader (40.0% of it)" in paced.reason
+    assert "waits for its data loader (40.0% of the traced step)" in paced.reason
     assert "data loader" not in decide_verdict(sheet_of({**values, "data_loader_sets_pace": False}, known)).reason

@@ -316,7 +316,7 @@ def _why_missing_ranks_come_first(
     if wait < max(largest_ns / length_ns, verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION):
         return ""
     return (
-        f"{in_percent(wait)} of the step waits for ranks that were not captured, and no wall holds more than "
+        f"{in_percent(wait)} of the traced step waits for ranks that were not captured, and no wall holds more than "
         f"{_amount(largest_ns, length_ns)}.{where}"
     )
 
