@@ -57,8 +57,9 @@ demo: $(VENV)/.installed  ## analyze a bundled real trace
 test: $(VENV)/.installed  ## all but attacks, base traces and exhaustive tests: about four minutes on two cores
 	$(MAKE) --no-print-directory --jobs=2 lint types contracts unit
 
-# A worker per core: polars takes a tenth less of it with one thread. The other targets leave polars as many as there are.
-PYTEST := POLARS_MAX_THREADS=1 $(BIN)/pytest -n auto --dist loadgroup
+# A worker per core and one more, because tests of jobs sleep: a tenth less of the time on two cores. Polars takes a tenth
+# less with one thread. The other targets leave polars as many as there are.
+PYTEST := POLARS_MAX_THREADS=1 $(BIN)/pytest -n $(shell expr $$(nproc) + 1) --dist loadgroup
 
 fast: $(VENV)/.installed  ## the part to run while you edit, under a minute on two cores: style, contracts, quick tests
 	$(BIN)/ruff check .
