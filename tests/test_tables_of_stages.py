@@ -113,7 +113,9 @@ def make_watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wide-slowlink-ep-overlap.sqlite.xz", "slow-gpu"])
+@pytest.mark.parametrize(
+    "name", ["wide-slowlink-ep-overlap.sqlite.xz", pytest.param("slow-gpu", marks=pytest.mark.exhaustive)]
+)
 def test_the_tables_of_real_captures_have_their_columns(watch: Watch, name: str) -> None:
     three_walls.analyze(SAMPLES / name)
     assert sorted(watch.faults) == []

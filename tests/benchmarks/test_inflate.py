@@ -32,7 +32,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
     return path, analyze(path)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_repeated_step_has_the_budget_of_the_step(long: tuple[Path, Report]) -> None:
     steps = [step for step in long[1].ranks[0].steps if step.kept]
     before = [step for step in analyze_sample(BASE.name).ranks[0].steps if step.kept]
@@ -40,7 +40,7 @@ def test_a_repeated_step_has_the_budget_of_the_step(long: tuple[Path, Report]) -
     assert [step.budget for step in steps[-4:]] == [before[-1].budget] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_repeated_calls_and_operators_are_new_ones(long: tuple[Path, Report]) -> None:
     path, _ = long
     calls = f"SELECT count(*) - count(DISTINCT correlationId) FROM {CALLS}"
@@ -50,13 +50,13 @@ def test_repeated_calls_and_operators_are_new_ones(long: tuple[Path, Report]) ->
     assert _count(path, "SELECT count(*) FROM NVTX_EVENTS") > 2 * _count(BASE, "SELECT count(*) FROM NVTX_EVENTS")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_same_arguments_give_the_same_file(long: tuple[Path, Report], tmp_path: Path) -> None:
     inflate(BASE, tmp_path / "again.sqlite", 4)
     assert (tmp_path / "again.sqlite").read_bytes() == long[0].read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_rank_has_its_own_number_and_the_straggler_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, [str(BASE), str(tmp_path / "ranks"), "--ranks", "9", "--straggler", "2"])
     assert result.exit_code == 0, result.output
@@ -66,7 +66,7 @@ def test_every_rank_has_its_own_number_and_the_straggler_is_named(tmp_path: Path
     assert [straggler.rank for straggler in report.stragglers] == [2]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_trace_of_several_ranks_is_no_base(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected a trace of one rank, found 2 ranks"):
         inflate(SAMPLES / "two-processes-one-report.sqlite.xz", tmp_path / "out.sqlite", 2)
