@@ -64,7 +64,7 @@ PYTEST := POLARS_MAX_THREADS=1 $(BIN)/pytest -n $(shell expr $$(nproc) + 1) --di
 fast: $(VENV)/.installed  ## the part to run while you edit, under a minute on two cores: style, contracts, quick tests
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not exhaustive"
 
 format: $(VENV)/.installed  ## write the code in the house style
 	$(BIN)/ruff check --fix .
