@@ -19,7 +19,12 @@ from three_walls.lib.measurement import NS_PER_MS
 from three_walls.lib.text import show_control_characters
 from three_walls.log.collect_log import Collector
 from three_walls.log.read_log import read_logs, read_text
-from three_walls.log.steady_steps import Role, classify_iterations
+from three_walls.log.steady_steps import (
+    MINIMUM_STEP_TOLERANCE_FRACTION,
+    TOLERANCE_IN_DEVIATIONS,
+    Role,
+    classify_iterations,
+)
 from three_walls.log.training_log import LogIteration, TrainingLog
 from three_walls.tuning import supervise_job
 from three_walls.tuning.trials import OUT_OF_MEMORY
@@ -28,8 +33,10 @@ GRACE_S = 10.0
 """What the ranks have to end after SIGTERM, before they are killed."""
 LEAST_STEADY = 5
 """Steady iterations of a run that tell its step."""
-_MOST_OUTLIERS = 0.25
-"""Of the steps after the warm-up. Where every other one took 620 ms in place of 530, six of thirteen were left out."""
+_MOST_LONG = 0.4
+"""Of the steps after the warm-up: more that are long are a part of the job. On an H200 every other one took 620 ms in
+place of 530. Where a fifth is long by chance, one run of 14 steps in 20 has more than this, and one in six more than a
+quarter."""
 _POLL_S = 0.1
 _MOST_POLL_S = 2.0
 """The logs of many ranks are looked at less often."""
@@ -66,21 +73,25 @@ class Ended:
 
     @property
     def step_s(self) -> float | None:
-        """The mean of the middle half of the steps; None of a run that failed.
+        """The mean of the middle half of the usual steps; None of a run that failed.
 
         Where every other step is longer, a median is the length of one kind or the other.
         """
-        cut = len(self.steps_ms) // 4
-        return None if self.failure else statistics.fmean(sorted(self.steps_ms)[cut : len(self.steps_ms) - cut]) / 1000
+        if self.failure:
+            return None
+        usual = _leave_out_long(self.steps_ms)
+        cut = len(usual) // 4
+        return statistics.fmean(usual[cut : len(usual) - cut]) / 1000
 
     @property
     def error(self) -> float:
         """Standard error of a median step as a share of it, by the distances from it, which outliers move little."""
-        middle = statistics.median(self.steps_ms) if self.steps_ms else 0.0
-        if self.failure or not middle:
+        if self.failure or not self.steps_ms:
             return 0.0
-        deviation = 1.4826 * statistics.median(abs(step - middle) for step in self.steps_ms)
-        return float(_MEDIAN_ERROR * deviation / middle / len(self.steps_ms) ** 0.5)
+        usual = _leave_out_long(self.steps_ms)
+        middle = statistics.median(usual)
+        deviation = 1.4826 * statistics.median(abs(step - middle) for step in usual)
+        return float(_MEDIAN_ERROR * deviation / middle / len(usual) ** 0.5)
 
 
 @contextmanager
@@ -200,12 +211,20 @@ def _find_error(path: Path) -> str:
 
 
 def steady_steps(iterations: Sequence[LogIteration], log: TrainingLog | None = None) -> tuple[float, ...]:
-    """The steps after the warm-up, in milliseconds, without outliers, unless these are too many to be such."""
+    """The steps after the warm-up, in milliseconds."""
     roles = classify_iterations(iterations, log.events if log else (), None)
-    kept = {Role.STEADY}
-    if roles.count(Role.OUTLIER) > _MOST_OUTLIERS * (roles.count(Role.STEADY) + roles.count(Role.OUTLIER)):
-        kept.add(Role.OUTLIER)
+    kept = {Role.STEADY, Role.OUTLIER}
     return tuple(line.elapsed_ns / NS_PER_MS for line, role in zip(iterations, roles, strict=True) if role in kept)
+
+
+def _leave_out_long(steps_ms: Sequence[float]) -> list[float]:
+    """``steps_ms`` in order of length, without those that stand out above the short ones, unless these are many."""
+    ordered = sorted(steps_ms)
+    usual_ms = ordered[int(0.3 * len(ordered))]  # of the short ones, also where two of three are long
+    deviation_ms = 1.4826 * statistics.median(abs(step - usual_ms) for step in ordered[: (len(ordered) + 1) // 2])
+    most_ms = usual_ms + max(MINIMUM_STEP_TOLERANCE_FRACTION * usual_ms, TOLERANCE_IN_DEVIATIONS * deviation_ms)
+    usual = [step for step in ordered if step <= most_ms]
+    return usual if len(usual) >= (1 - _MOST_LONG) * len(ordered) else ordered
 
 
 def ended_of(result: object, wall_s: float) -> Ended:
