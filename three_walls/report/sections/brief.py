@@ -46,6 +46,7 @@ from three_walls.report.sections.plan import (
 from three_walls.report.sections.steps import find_step_base, step_after
 from three_walls.report.sections.verdict import NO_EDIT, list_weighty, verdict
 from three_walls.step.step_rows import BudgetRow
+from three_walls.tables.buckets import BUCKET_TITLES
 
 MOST_BUDGET_ROWS = 10
 """Rows of the budget, the one that sums the rest included."""
@@ -151,7 +152,7 @@ def _tabulate_budget(report: Report) -> tuple[Table, ...]:
         ns, fraction = sum(row.ns for row in rest), sum(row.fraction for row in rest)
         rows = [*rows[: MOST_BUDGET_ROWS - 1], BudgetRow(f"{len(rest)} others", "", ns, fraction, "")]
     columns = (
-        Column("Bucket", "bucket"),
+        Column("Bucket", "bucket", lambda bucket: BUCKET_TITLES.get(bucket, bucket)),
         Column("Time", "ns", format_ms),
         Column("Share", "fraction", format_share),
         bar_column(rows),
