@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,11 @@ def plan(paths: Sequence[Path], config: RunConfig, together: int = 2) -> list[Su
         SurveyTask(tuple(numbered[first : first + together]), config, None)
         for first in range(0, len(numbered), together)
     ]
+
+
+def take_long(_: SurveyTask) -> RankSurvey:
+    time.sleep(600)
+    raise AssertionError
 
 
 def die_at_the_deadly_rank(task: SurveyTask) -> RankSurvey:

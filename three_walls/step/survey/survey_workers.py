@@ -15,6 +15,8 @@ from three_walls.trace.read_inputs import Progress
 from three_walls.trace.run_request import Workers
 
 _CONNECTING_S = 20
+_LOOKING_S = 10
+"""After so long without a result it is seen whether there still are workers."""
 _LOST_WORKER = "the process that read it died, which happens if it takes more memory than there is"
 
 
@@ -65,24 +67,30 @@ def _run_on_cluster(
     cluster cannot be used, and InputError where the connection to it is lost.
     """
     try:
-        from distributed import Client, KilledWorker, as_completed
+        from distributed import Client, KilledWorker, wait
     except ImportError as error:
         raise UsageError("--scheduler: needs dask; install it with: pip install 'three-walls[cluster]'") from error
     try:
         client = Client(address, timeout=_CONNECTING_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:  # a TimeoutError is an OSError; tls:// without Dask's settings
         raise UsageError(f"--scheduler: no Dask scheduler answers at {address} ({error})") from error
-    with client:
+    with client, client.as_current():
         try:
             client.wait_for_workers(1, timeout=_CONNECTING_S)
             submitted = {client.submit(survey_captures, task, pure=False): task for task in tasks}
-            for future in as_completed(list(submitted), loop=client.loop):
+            while submitted:
                 try:
-                    survey = future.result()
-                except KilledWorker:
-                    survey = None
-                finish(submitted.pop(future), survey)
-                future.release()
+                    completed = wait(list(submitted), timeout=_LOOKING_S, return_when="FIRST_COMPLETED").done
+                except TimeoutError:  # tasks take long, or all workers are gone, for which nobody tells
+                    client.wait_for_workers(1, timeout=_CONNECTING_S)
+                    continue
+                for future in sorted(completed, key=lambda each: each.key):
+                    try:
+                        survey = future.result()
+                    except KilledWorker:
+                        survey = None
+                    finish(submitted.pop(future), survey)
+                    future.release()
         except RuntimeError as error:  # a task cannot be unpacked there
             raise UsageError(
                 f"--scheduler: the scheduler and the workers of {address} need the same three-walls and Python as "

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,13 @@ def no_network() -> None:
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a scheduler with two workers, which are processes of one thread."""
-    folder = tmp_path_factory.mktemp("cluster")
+    with running(tmp_path_factory.mktemp("cluster")) as (address, _):
+        yield address
+
+
+@contextmanager
+def running(folder: Path, *options: str) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """Such a cluster: the address of its scheduler, and its workers."""
     file = folder / "scheduler.json"
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, (_ROOT, _ROOT / "tests"))),
@@ -37,9 +44,9 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     processes = [start("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0")]
     try:
-        worker = ("distributed.cli.dask_worker", "--nthreads", "1", "--host", "127.0.0.1")
+        worker = ("distributed.cli.dask_worker", "--nthreads", "1", "--host", "127.0.0.1", *options)
         processes += [start(*worker) for _ in range(2)]
-        yield _wait_for_workers(file, folder / "log")
+        yield _wait_for_workers(file, folder / "log"), processes[1:]
     finally:
         for process in processes:
             process.kill()  # their own shutdown waits for one another
