@@ -81,6 +81,8 @@ contracts: $(VENV)/.installed  ## data flows one way
 	$(BIN)/lint-imports --no-cache
 
 unit: $(VENV)/.installed  ## tests, rule cases, labelled real traces
+	@# In a new checkout all is compiled once, not by every worker.
+	@[ -d tests/__pycache__ ] || $(BIN)/pytest --collect-only -qq >/dev/null || true
 	$(PYTEST) -m "not attack and not base and not exhaustive"
 
 exhaustive: $(VENV)/.installed  ## every release, page, seed and capture of which make test tries examples

@@ -56,6 +56,7 @@ def _run_stages(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProces
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_table_is_on_stderr_and_the_command_that_of_the_user(tmp_path: Path) -> None:
     done = _run_stages(SAMPLE, "--quiet", cwd=tmp_path)
     assert done.stdout == call("analyze", SAMPLE, "--quiet", cwd=tmp_path).stdout

@@ -72,6 +72,7 @@ def test_a_rank_that_fails_ends_the_run_on_all(tmp_path: Path) -> None:
     assert list_processes(tmp_path) == []
 
 
+@pytest.mark.exhaustive
 def test_a_first_rank_that_is_killed_takes_the_others_with_it_and_is_gone_on_from(tmp_path: Path) -> None:
     ranks = srun(tmp_path, pause_s=0.05)
     journal = tmp_path / "tuned" / "journal.jsonl"

@@ -240,6 +240,7 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path
     assert numbers == list(range(len(numbers)))
 
 
+@pytest.mark.exhaustive
 def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_predicted_is_profiled_again(
     tmp_path: Path,
 ) -> None:

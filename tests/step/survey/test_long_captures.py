@@ -88,6 +88,7 @@ def test_the_same_steps_of_all_ranks_are_attributed(
         assert row.compute_ns + row.communication_ns + row.idle_ns + row.other_ns == row.step_ns
 
 
+@pytest.mark.exhaustive
 def test_steps_of_captures_that_begin_in_different_steps_are_found_by_when_they_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survey_few: Callable[[int], list[int]]
 ) -> None:
