@@ -113,17 +113,11 @@ def test_waiting_for_peers_is_mentioned_next_to_a_wall() -> None:
     assert "40.0% of the traced step waits for other ranks" in verdict.reason
 
 
-@pytest.mark.parametrize(
-    ("world", "recoverable_ms", "is_missing", "abstains"),
-    [(8, 100, True, True), (8, 450, True, False), (4, 100, False, False)],
-)
-def test_the_rank_that_others_wait_for_may_be_a_missing_one_and_comes_before_a_smaller_wall(
-    world: int, recoverable_ms: int, is_missing: bool, abstains: bool
-) -> None:
-    facts = {"ranks_captured_count": 4, "world_size": world, "wait_exposed_fraction": 0.4}
-    verdict = judged(("culprit_rank",), communication_recoverable_ns=recoverable_ms * MS, **facts)
+@pytest.mark.parametrize(("world", "is_missing"), [(8, True), (4, False)])
+def test_the_rank_that_others_wait_for_may_be_a_missing_one(world: int, is_missing: bool) -> None:
+    ranks = {"ranks_captured_count": 4, "world_size": world}
+    verdict = judged(("culprit_rank",), communication_recoverable_ns=100 * MS, wait_exposed_fraction=0.4, **ranks)
     assert (f"4 of {world} were captured: look among the missing ranks" in verdict.reason) == is_missing
-    assert verdict.abstained == abstains
 
 
 def test_walls_that_are_too_close_are_not_decided_between() -> None:

@@ -233,8 +233,6 @@ def _judge_walls(facts: FactSheet, replayed: _Replayed | None) -> Verdict:
     assert step_ns is not None  # _reason_to_abstain names a missing step
     if reason := _why_a_pause_comes_first(facts, step_ns, recoverable, replayed):
         return _abstain(reason, step_ns, recoverable)
-    if reason := _why_missing_ranks_come_first(facts, step_ns, recoverable, replayed):
-        return _abstain(reason, step_ns, recoverable)
     if replayed:
         return _judge_replayed(facts, step_ns, recoverable, replayed)
     candidates = _rank(recoverable)
@@ -295,37 +293,14 @@ def _why_a_pause_comes_first(
 ) -> str:
     """Why no wall is named where the host's pauses cost as much as a wall must, and more than any; else empty."""
     cost_ns = facts.number("host_pause_cost_ns" if replayed else "host_pause_ns") or 0
-    length_ns, largest_ns = _find_largest(step_ns, recoverable, replayed)
+    length_ns = replayed.step_ns if replayed else step_ns
+    largest_ns = replayed.candidates[0].ns if replayed else max(ns or 0 for ns in recoverable.values())
     if cost_ns < max(largest_ns, verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * length_ns):
         return ""
     return (
         f"The host pauses for {_amount(round(cost_ns), length_ns)} of the {in_ms(length_ns)} step, which no setting of "
         f"the model shortens, and no wall holds more: {facts.get('longest_host_pause').value}."
     )
-
-
-def _why_missing_ranks_come_first(
-    facts: FactSheet, step_ns: int, recoverable: Mapping[str, int | None], replayed: _Replayed | None
-) -> str:
-    """Why no wall is named where captured ranks wait for others longer than any wall holds; else empty."""
-    where = _name_missing(facts)
-    if not where or _is_transfer_least(facts):
-        return ""
-    wait = facts.number("wait_exposed_fraction") or 0
-    length_ns, largest_ns = _find_largest(step_ns, recoverable, replayed)
-    if wait < max(largest_ns / length_ns, verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION):
-        return ""
-    return (
-        f"{in_percent(wait)} of the traced step waits for ranks that were not captured, and no wall holds more than "
-        f"{_amount(largest_ns, length_ns)}.{where}"
-    )
-
-
-def _find_largest(step_ns: int, recoverable: Mapping[str, int | None], replayed: _Replayed | None) -> tuple[int, int]:
-    """The length of the step that is judged, and what its largest wall holds."""
-    if replayed:
-        return replayed.step_ns, replayed.candidates[0].ns
-    return step_ns, max(ns or 0 for ns in recoverable.values())
 
 
 def _judge_replayed(
