@@ -12,7 +12,7 @@ from three_walls.capture.attach.attach_settings import check_command, count_step
 from three_walls.capture.capture_commands import PROFILES, TORCHRUN, CaptureRequest, read_ranks, read_steps
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.cli.capture import first_ranks
-from three_walls.cli.options import nsys_option, recording_options
+from three_walls.cli.options import list_recorded, nsys_option, recording_options
 from three_walls.lib.text import show_control_characters
 
 
@@ -103,7 +103,7 @@ def attach_command(
             first_step=first,
             end_step=end,
             ranks=profiled,
-            recorded=frozenset(name for name, is_asked in recorded.items() if is_asked),
+            recorded=list_recorded(recorded),
             command=command,
         ),
         framework=found,

@@ -20,7 +20,7 @@ from three_walls.capture.capture_commands import (
     read_steps,
 )
 from three_walls.capture.capture_guide import BRIDGE, FRAMEWORKS, MEGATRON_LM, capture_rules
-from three_walls.cli.options import recording_options
+from three_walls.cli.options import list_recorded, recording_options
 from three_walls.lib.errors import UsageError
 
 _DEFAULT_RANKS = 8
@@ -63,7 +63,7 @@ def capture_command(
         end_step=end,
         ranks=first_ranks(count_ranks(command)) if ranks is None else read_ranks(ranks),
         command=command,
-        recorded=frozenset(name for name, is_asked in recorded.items() if is_asked),
+        recorded=list_recorded(recorded),
     )
     click.echo(format_recipe(make_recipe(request)), nl=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -37,8 +37,8 @@ _RECORDED = {
     "memory": "Also record memory taken from the driver (slows the run).",
     "gpu_metrics": "Also sample hardware counters. Exports get seven times as large; without permission nothing is "
     "profiled.",
-    "python_sampling": "Also sample Python's stacks, which takes 5 to 7% of the host's time. Nsight Systems' window "
-    "shows them; no export for this tool does.",
+    "python_sampling": "Also sample Python's stacks (slows the host). They show in Nsight Systems' window, not in a "
+    "report.",
 }
 
 
@@ -47,6 +47,11 @@ def recording_options(command: Command) -> Command:
     for name in reversed(_RECORDED):
         command = click.option(f"--{name.replace('_', '-')}", is_flag=True, help=_RECORDED[name])(command)
     return command
+
+
+def list_recorded(flags: Mapping[str, bool]) -> frozenset[str]:
+    """What of :func:`recording_options` is asked for."""
+    return frozenset(name for name, is_asked in flags.items() if is_asked)
 
 
 _OPTIONS: dict[str, Callable[[Command], Command]] = {
