@@ -109,6 +109,14 @@ def test_added_kernels_cost_launches_where_the_host_is_the_limit(tmp_path: Path)
     assert step_us(graph, cast) == 65 + 2 * 20 - 5 + 2.5 + 2.5  # at the end the cast, and half of the last GEMM
 
 
+def test_an_added_operation_takes_the_host_what_one_of_the_step_takes_on_average(tmp_path: Path) -> None:
+    graph = launch_bound(tmp_path)
+    mean_us = graph.host_segment_ns.sum() / graph.operations.height / US
+    cast = Transformation(Action.SCALE, GEMMS, added_operations=same(0.5))
+    assert step_us(graph, cast) == pytest.approx(step_us(graph) + 2 * 0.5 * mean_us)
+    assert step_us(device_bound(tmp_path), cast) < step_us(device_bound(tmp_path)) + mean_us
+
+
 def test_added_kernels_take_their_share_of_the_device_where_that_is_the_limit(tmp_path: Path) -> None:
     graph = device_bound(tmp_path)
     halved = Transformation(Action.SCALE, GEMMS, same(0.5))
