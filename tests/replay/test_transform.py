@@ -23,6 +23,8 @@ from three_walls.replay.transform_graph import (
 from three_walls.replay.transformation import Action, Level, Selection, Transformation
 from three_walls.tables.prediction_intervals import Levels
 
+TWICE = Transformation(Action.MICRO_BATCH, factor=2)
+
 
 def same(value: float) -> Levels:
     return Levels(value, value, value)
@@ -514,13 +516,28 @@ def test_twice_the_micro_batch_does_the_same_work_on_the_device(tmp_path: Path) 
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 2 * 40 + 1 + 2 * 40
 
 
-def test_twice_the_micro_batch_keeps_the_first_passes_of_a_schedule(tmp_path: Path) -> None:
+def test_twice_the_micro_batch_keeps_the_first_passes_and_the_time_of_all(tmp_path: Path) -> None:
     """The passes left are those of a schedule with fewer of them: no backward pass comes between two forward ones."""
     step = Step()
     for place, length_us in enumerate((10, 20, 40, 80)):
         step.run(110 + 100 * place, 110 + 100 * place + length_us, launched=105 + place)
     graph = labelled(step.graph_between(tmp_path, 110, 600), micro_batch=[0, 1, 2, 3])
-    assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 2 * (10 + 1 + 20) - 1
+    after = transform(graph, graph.work, [TWICE], Level.LIKELY)
+    assert after.duration_ns.tolist() == [50 * US, 100 * US, 0, 0]
+
+
+def test_what_every_pass_adds_to_the_gradients_takes_its_own_mean(tmp_path: Path) -> None:
+    step = Step()
+    for place, length_us in enumerate((10, 60, 20, 20)):
+        step.run(110 + 100 * place, 110 + 100 * place + length_us, launched=105 + place, name=POINTWISE)
+    graph = labelled(
+        step.graph_between(tmp_path, 110, 600),
+        micro_batch=[0, 0, 1, 1],
+        part=[None] * 4,
+        operator=[None, "wgrad_accumulation", None, "wgrad_accumulation"],
+    )
+    after = transform(graph, graph.work, [TWICE], Level.LIKELY)
+    assert after.duration_ns.tolist() == [30 * US, 40 * US, 0, 0]
 
 
 def test_kernels_gain_by_more_samples_and_transfers_do_not(tmp_path: Path) -> None:
@@ -529,9 +546,6 @@ def test_kernels_gain_by_more_samples_and_transfers_do_not(tmp_path: Path) -> No
         step = Step().run(110, 150, launched=105, name=name).run(151, 191, launched=106, name=name)
         graph = labelled(step.graph_between(tmp_path, 110, 400), micro_batch=[0, 1])
         assert step_us(graph, change) == length_us
-
-
-TWICE = Transformation(Action.MICRO_BATCH, factor=2)
 
 
 def test_what_every_pass_adds_to_the_gradients_takes_as_long_for_more_samples(tmp_path: Path) -> None:
@@ -546,7 +560,7 @@ def test_what_every_pass_adds_to_the_gradients_takes_as_long_for_more_samples(tm
 
 def test_the_gradients_are_reduced_once_a_step_whatever_the_passes(tmp_path: Path) -> None:
     graph = labelled(device_bound(tmp_path), micro_batch=[0, 0, 1, 1], part=[None, None, None, "gradient_reduction"])
-    assert step_us(graph, TWICE) == 2 * 40 + 1 + 2 * 40 + 1 + 40
+    assert step_us(graph, TWICE) == (2 * 40 + 40) + 1 + 40 + 1  # what the passes take together stays
 
 
 def test_what_only_the_last_pass_does_stays(tmp_path: Path) -> None:

@@ -724,22 +724,27 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
     samples = np.where(is_added, 1.0, factor * np.where(is_sent, 1.0, time))
     scaled = _scale_operations(graph, shorter, inside & ~left_out, samples, host)
-    scaled = _take_mean_pace(graph, work, scaled, inside, left_out)
+    scaled = _take_mean_pace(graph, work, scaled, inside, left_out, once)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
     wait_ns = np.where(inside, np.rint(scaled.wait_ns * factor).astype(np.int64), scaled.wait_ns)
     changed = replace(scaled, duration_ns=scaled.duration_ns + wait_ns - scaled.wait_ns, wait_ns=wait_ns)
     return _lengthen_pipeline_waits(graph, work, changed, factor, level)
 
 
-def _take_mean_pace(graph: StepGraph, before: Work, after: Work, inside: BoolArray, left_out: BoolArray) -> Work:
-    """``after`` with the host's mean pace of all passes in those that stay.
+def _take_mean_pace(
+    graph: StepGraph, before: Work, after: Work, inside: BoolArray, left_out: BoolArray, once: Float64Array
+) -> Work:
+    """``after`` with the mean pace of all passes, of the host and of the device, in those that stay.
 
-    All passes launch the same, but a host is not equally fast in all: of one step they took it 60 to 110 ms. Those that
-    stay are not the fast or slow ones of before.
+    All passes do the same, but not equally fast: of one step a host took them 60 to 110 ms. A device whose power is
+    limited is faster in the first pass than in the others, transfers of gradients slow down the last one, and the first
+    one fills buffers of the step. Those that stay are not the fast or slow ones of before. ``once``: the share of an
+    operation that is part of no pass.
     """
     numbers = _column_of(graph, "micro_batch")
-    passes, passes_after = (len(np.unique(numbers[chosen])) for chosen in (inside, inside & ~left_out))
-    segments, kept = (_host_segments_of(graph, chosen) for chosen in (inside, inside & ~left_out))
+    stays = inside & ~left_out
+    passes, passes_after = (len(np.unique(numbers[chosen])) for chosen in (inside, stays))
+    segments, kept = (_host_segments_of(graph, chosen) for chosen in (inside, stays))
     rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
     host_segment_ns = after.host_segment_ns.copy()
     for each in np.unique(rank):
@@ -748,7 +753,14 @@ def _take_mean_pace(graph: StepGraph, before: Work, after: Work, inside: BoolArr
         if kept_ns:
             ratio = all_ns / passes / (kept_ns / passes_after)
             host_segment_ns = _scale_chosen(host_segment_ns, kept & of_rank, ratio)
-    return replace(after, host_segment_ns=host_segment_ns)
+    kinds = graph.operations["rank"].to_numpy()
+    for apart in (Selection(work=(WGRAD_ACCUMULATION,)), Selection(categories=COMMUNICATION_CATEGORIES)):
+        kinds = 2 * kinds + select_operations(graph, apart)
+    took_ns = (before.duration_ns - before.wait_ns) * (1 - once)
+    all_of_kind_ns, kept_of_kind_ns = (np.bincount(kinds, np.where(of, took_ns, 0)) for of in (inside, stays))
+    pace = all_of_kind_ns / passes / np.maximum(1, kept_of_kind_ns) * passes_after
+    transfer_ns = _scale_chosen(after.duration_ns - after.wait_ns, stays, pace[kinds])
+    return replace(after, host_segment_ns=host_segment_ns, duration_ns=after.wait_ns + transfer_ns)
 
 
 def _find_share_done_once(graph: StepGraph, number: Int64Array) -> Float64Array:
