@@ -17,6 +17,7 @@ from three_walls.facts.fact_rows import Prediction
 from three_walls.replay import replay_thresholds
 from three_walls.replay.find_critical_path import CriticalNodes, find_critical_path
 from three_walls.replay.loader_waits import LoaderWaits, find_paced
+from three_walls.replay.power_limit import find_busy_fractions, slow_clocks
 from three_walls.replay.step_graph import NONE, StepGraph, Times, Work, find_steady, replay
 from three_walls.replay.transform_graph import (
     find_graph_nodes,
@@ -107,6 +108,7 @@ class StepReplay:
     pauses: PauseCost = PauseCost()
     _known: dict[tuple[tuple[Transformation, ...], Level, float], int] = field(default_factory=dict, compare=False)
     _unprofiled: dict[float, tuple[Work, Times]] = field(default_factory=dict, compare=False)
+    _busy: dict[float, Float64Array] = field(default_factory=dict, compare=False)
 
     @property
     def step_ns(self) -> Prediction:
@@ -213,7 +215,14 @@ class StepReplay:
         work = transform(self.graph, self._unprofiled[cost][0], changes, level)
         host_ns = int(self._unprofiled[cost][0].host_segment_ns.sum())
         work = _shorten_waits(work, host_ns, _SHRINKING_WAIT[level])
-        return find_steady(self.graph, work) if self.loader is None else find_paced(self.graph, work, self.loader)
+        settled = find_steady(self.graph, work) if self.loader is None else find_paced(self.graph, work, self.loader)
+        if cost not in self._busy:
+            self._busy[cost] = find_busy_fractions(self.graph, self._settle((), level, cost)[1])
+        before, after = self._busy[cost], find_busy_fractions(self.graph, settled[1])
+        if max(*before, *after) <= replay_thresholds.LIMITED_BUSY_FRACTION:
+            return settled
+        limited = slow_clocks(self.graph, settled[0], before, after)
+        return limited, replay(self.graph, limited)
 
 
 def _scale_host(factor: float) -> tuple[Transformation, ...]:
