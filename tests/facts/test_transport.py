@@ -42,10 +42,13 @@ def measure(
     exchange: float | None = None,
     arrivals: pl.DataFrame = NO_ARRIVALS,
     ep: int = 4,
+    tp: int = 2,
+    gradients: int | None = None,
     **variables: str,
 ) -> dict[str, tuple[FactValue, str | None]]:
     """``kernels``: category, name id, launch, start, end. ``exchange``: bytes per second of the fastest one."""
-    sizes = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": ep, "expert_tensor_parallel_size": 1}
+    sizes = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": 1, "context_parallel_size": 1}
+    sizes |= {"expert_model_parallel_size": ep, "expert_tensor_parallel_size": 1}
     environment = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", **variables} if variables.pop("known", "yes") else {}
     config = RunConfig(
         {key: ConfigValue(value, "test") for key, value in sizes.items()},
@@ -71,6 +74,7 @@ def measure(
         step=step,
         operators=nest(*ranges),
         matched_ranks=SimpleNamespace(arrivals=arrivals),
+        memory_gradients_bytes=known(gradients) if gradients else missing("not known"),
         ep_fastest_bytes_per_s=rate,
         ep_link_bytes_per_s=known(450e9),
     )
@@ -202,6 +206,26 @@ def test_waiting_for_the_last_rank_is_left_out_where_all_were_captured() -> None
     arrivals = pl.DataFrame([(0, 100, 1100, 500, True)], schema=NO_ARRIVALS.schema, orient="row")
     found = measure(("data_parallel", 0, 5, 100, 1100), ranges=((SHAPES, 0, 10, 1),), arrivals=arrivals)
     assert found["dp_fastest_bytes_per_s"] == (600e9, None)
+
+
+def test_without_shapes_the_gradients_that_every_rank_holds_show_the_bandwidth() -> None:
+    """Three quarters of 400 kB leave a rank in two reductions of 500 ns each."""
+    reductions = (
+        ("data_parallel", 0, 5, 100, 600),
+        ("data_parallel", 0, 6, 700, 1200),
+        ("data_parallel", 1, 7, 1300, 9000),
+    )
+    found = measure(*reductions, gradients=400_000, tp=1, ep=1)
+    assert found["dp_fastest_bytes_per_s"] == (300e9, None)
+    assert found["nvlink_achieved_fraction"] == (pytest.approx(2 / 3), None)
+    by_shapes = measure(*reductions, ranges=((SHAPES, 0, 6, 1),), gradients=1, tp=1, ep=1)
+    assert by_shapes["dp_fastest_bytes_per_s"] == (600e9, None)
+
+
+@pytest.mark.parametrize(("tp", "ep"), [(1, 4), (2, 1)])
+def test_gradients_of_which_ranks_hold_parts_show_no_bandwidth(tp: int, ep: int) -> None:
+    found = measure(("data_parallel", 0, 5, 100, 600), gradients=400_000, tp=tp, ep=ep)
+    assert found["dp_fastest_bytes_per_s"][0] is None
 
 
 def test_tensor_parallel_reductions_take_their_group_from_the_config() -> None:

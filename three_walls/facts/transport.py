@@ -7,7 +7,7 @@ what the path carries: waiting, small messages and late peers only make the othe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -134,10 +134,21 @@ def gpu_lists(step: StepView) -> tuple[tuple[str, ...], ...]:
 
 
 @fact("bytes_per_s", "fastest gradient reduction bandwidth")
-def dp_fastest_bytes_per_s(step: StepView, operators: Operators, matched_ranks: MatchedRanks) -> Measurement[float]:
+def dp_fastest_bytes_per_s(
+    step: StepView, operators: Operators, matched_ranks: MatchedRanks, memory_gradients_bytes: Measurement[int]
+) -> Measurement[float]:
     """Bytes that a rank sends in a data-parallel reduce-scatter (recorded shapes x (ranks - 1) / ranks) over its
-    duration, in the fastest one of the step. Waiting is left out where all ranks of the group were captured."""
-    return _fastest_reduction(step, "data_parallel", operators, matched_ranks.arrivals)
+    duration, in the fastest one of the step. Waiting is left out where all ranks of the group were captured. Without
+    shapes, the gradients of a model that every rank holds whole, over all of the step's reduce-scatters."""
+    recorded = _fastest_reduction(step, "data_parallel", operators, matched_ranks.arrivals)
+    layout, gradients_bytes = step.layout, memory_gradients_bytes.value
+    ranks = layout.world or 1
+    if recorded.value is not None or gradients_bytes is None or ranks == 1:
+        return recorded
+    if not layout.data == layout.expert_data == ranks:
+        return recorded
+    transfer_ns = sum(duration for *_, duration in _reductions(step, "data_parallel", matched_ranks.arrivals))
+    return known(gradients_bytes * (ranks - 1) / ranks * NS_PER_S / transfer_ns) if transfer_ns else recorded
 
 
 @fact("bytes_per_s", "fastest tensor-parallel reduction bandwidth")
@@ -271,23 +282,28 @@ def _is_reordered(lists: Sequence[str]) -> bool:
     return len(numbers) == len(visible) and numbers != sorted(numbers)
 
 
-def _fastest_reduction(step: StepView, category: str, operators: Operators, arrivals: Arrivals) -> Measurement[float]:
-    """Bytes per second of the fastest reduce-scatter of ``category``."""
+def _reductions(step: StepView, category: str, arrivals: Arrivals) -> Iterator[tuple[int, int | None, int | None, int]]:
+    """Bytes of an element, launching thread, launch and transfer time in ns of each reduce-scatter of ``category``."""
     kernels = step.kernels.filter(pl.col("category").cast(pl.String) == category)
     resolved = arrivals.filter((pl.col("rank_index") == step.rank_index) & pl.col("resolved"))
     transfers = {
         (start_ns, end_ns): transfer_ns
         for start_ns, end_ns, transfer_ns in resolved.select("start_ns", "end_ns", "transfer_ns").rows()
     }
-    rates = []
     columns = ("name_id", "launch_thread", "launch_start_ns", "start_ns", "end_ns")
     for name_id, thread, launch_ns, start_ns, end_ns in kernels.select(columns).rows():
-        kind = _REDUCE_SCATTER.search(step.names.get(name_id, ""))
-        if kind is None or thread is None or launch_ns is None:
+        if kind := _REDUCE_SCATTER.search(step.names.get(name_id, "")):
+            yield _ELEMENT_BYTES[kind[1]], thread, launch_ns, transfers.get((start_ns, end_ns), end_ns - start_ns)
+
+
+def _fastest_reduction(step: StepView, category: str, operators: Operators, arrivals: Arrivals) -> Measurement[float]:
+    """Bytes per second of the fastest reduce-scatter of ``category``."""
+    rates = []
+    for element_bytes, thread, launch_ns, transfer_ns in _reductions(step, category, arrivals):
+        if thread is None or launch_ns is None:
             continue
         group = step.layout.tensor if category == "tensor_parallel" else None
-        sent = _sent_elements(operators, operators.innermost(thread, launch_ns), group) * _ELEMENT_BYTES[kind[1]]
-        transfer_ns = transfers.get((start_ns, end_ns), end_ns - start_ns)
+        sent = _sent_elements(operators, operators.innermost(thread, launch_ns), group) * element_bytes
         if sent and transfer_ns > 0:
             rates.append(sent * NS_PER_S / transfer_ns)
     if not rates:
