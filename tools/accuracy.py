@@ -185,7 +185,7 @@ def name_wall(verdict: Verdict) -> str:
     return ".".join(filter(None, (verdict.wall, verdict.sub_wall))) or "none"
 
 
-def _find_settings(path: Path) -> tuple[tuple[Path, ...], Path | None]:
+def find_settings(path: Path) -> tuple[tuple[Path, ...], Path | None]:
     """The logs and the config beside the traces at ``path``."""
     logs: tuple[Path, ...] = ()
     config = None
@@ -201,7 +201,7 @@ def _find_settings(path: Path) -> tuple[tuple[Path, ...], Path | None]:
 @cache
 def load_base(path: Path) -> ReplayedRun:
     """The run at ``path``, with the logs and the config beside its traces."""
-    logs, config = _find_settings(path)
+    logs, config = find_settings(path)
     return replay_run(RunRequest((path,), logs, config))
 
 
@@ -524,7 +524,7 @@ def _print_walls() -> int:
         path = find_base(base)
         if path is None:
             continue
-        logs, config = _find_settings(path)
+        logs, config = find_settings(path)
         found = name_wall(analyze([path], logs=logs, config=config).verdict)
         wrong += found != wall
         click.echo(f"{base:28} wall {found}, {'as known' if found == wall else f'EXPECTED {wall}'}")

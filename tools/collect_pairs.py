@@ -1,14 +1,16 @@
 """From what benchmarks/gpu measured to entries of measured_pairs.yaml: bases, predictions, pairs, in this order.
 
     python -m tools.collect_pairs bases OUT --into benchmarks/traces           # after --only capture
+    python -m tools.collect_pairs reduce benchmarks/traces/BASE ...            # what bases does with each, too
     python -m tools.collect_pairs predict CASE.yaml ... --bases benchmarks/traces --out predictions.yaml
     python -m tools.collect_pairs pairs OUT --predictions predictions.yaml --machine "8 x H200 of one host, ..."
 
 ``bases`` scrubs each captured case of OUT, the folder of run_cases.py, and says how far it is understood: the
-unclassified share and the replay error. ``predict`` asks for every edit of a case by its settings, as ``whatif`` does,
-and notes the time. ``pairs`` prints groups, edits, and rows for docs/measured-pairs.md. An edit is set aside
-where its prediction is older than the first iteration of its first run. The clocks are those of two machines: compare
-them.
+unclassified share and the replay error. ``reduce`` cuts the captures of a base to as many steps as fit into
+MOST_BASE_BYTES, around the one that a report is about: predictions rest on that step. ``predict`` asks for every edit
+of a case by its settings, as ``whatif`` does, and notes the time. ``pairs`` prints groups, edits, and rows for
+docs/measured-pairs.md. An edit is set aside where its prediction is older than the first iteration of its first run.
+The clocks are those of two machines: compare them.
 """
 
 from __future__ import annotations
@@ -21,17 +23,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import combinations_with_replacement
 from math import sqrt
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median, median_low, stdev
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 import yaml
 
 from three_walls.advice.without_culprit import CULPRIT_RULE
+from three_walls.capture.scrub.scrub_export import scrub
 from three_walls.lib.errors import UsageError
-from tools.accuracy import MeasuredEdit, compare, load_base
+from three_walls.pipeline import analyze
+from three_walls.report.report import LiveReport
+from three_walls.trace.spans import Span
+from tools.accuracy import MeasuredEdit, compare, find_settings, load_base
 
 ROOT = Path(__file__).resolve().parent.parent
 KIT = ROOT / "benchmarks" / "gpu"
@@ -43,6 +51,10 @@ from run_cases import CAPTURED  # noqa: E402
 ITERATION = re.compile(r"iteration\s+(\d+)/.*elapsed time per iteration")
 MEMORY = re.compile(r"\[Rank 0\] \(after (\d+) iterations\)")
 DATE = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[.\d]*\] iteration")
+MOST_BASE_BYTES = 1_500_000
+"""Of the captures of a base: every clone of the repository takes all of them."""
+MOST_STEP_DIFFERENCE_FRACTION = 0.005
+"""By which the unprofiled step of some steps may differ from that of all."""
 LEAST_NOISE_MS = 1
 LEAST_RUNS = 3
 """Of an edit, for the standard error of its gain to say more than what its runs differ by."""
@@ -60,6 +72,7 @@ def bases(out: Path, into: Path) -> None:
     """Scrub the captures of OUT into folders that can be shared, and say how far each is understood."""
     for config in sorted(out.glob("*/run_config.yaml")):
         make_base(config.parent, into / config.parent.name)
+        click.echo(reduce_base(into / config.parent.name))
         labels = out / f"{config.parent.name}.labels.yaml"
         if labels.exists():
             shutil.copy(labels, into)
@@ -77,6 +90,83 @@ def make_base(captured: Path, base: Path) -> None:
     (base / "train.log").write_text(shorten_log(*(logs[end].read_text(errors="replace") for end in (-1, 0))))
     config = (captured / "run_config.yaml").read_text()
     (base / "run_config.yaml").write_text(re.sub(r"(?m): /\S+$", ": /PATH", config))
+
+
+@cli.command("reduce")
+@click.argument("paths", metavar="BASE...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+def reduce_bases(paths: Sequence[Path]) -> None:
+    """Cut the captures of each BASE, a folder or a file, to the steps that fit, in place."""
+    for path in paths:
+        click.echo(reduce_base(path))
+
+
+def reduce_base(path: Path) -> str:
+    """Cuts the captures at ``path``, a folder or a file, to as many steps as fit; says which, and their size."""
+    report = _analyze(path)
+    if report.timeline is None:
+        return f"{path.name}: as it was, no step could be kept"
+    before_bytes = measure_bytes(path)
+    runs = list_runs(report)
+    most_steps = MOST_BASE_BYTES * (runs[0][1] - runs[0][0] + 1) // before_bytes + 1
+    for first, last in (run for run in runs if run[1] - run[0] < most_steps):
+        with TemporaryDirectory(dir=path.parent) as folder:
+            shorter = Path(folder) / path.name
+            scrub(path, shorter, steps=(first, last + 1))
+            if measure_bytes(shorter) > MOST_BASE_BYTES and last > first:
+                continue
+            if found := find_difference(report, _analyze(shorter, beside=path)):
+                return f"{path.name}: as it was: with steps {first}-{last} alone {found}"
+            for capture in _list_captures(shorter):
+                shutil.copy(capture, path / capture.name if path.is_dir() else path)
+        return f"{path.name}: steps {first}-{last}, {measure_bytes(path):,} bytes, from {before_bytes:,}"
+    raise AssertionError("a run of one step is always tried")
+
+
+def list_runs(report: LiveReport) -> list[Span]:
+    """First and last of consecutive steps whose median on the rank of the report's step is that step, the most first.
+
+    Of as many steps, those come first whose medians on the other ranks are nearest to the medians of all.
+    """
+    assert report.timeline is not None
+    of_ranks = {
+        rank.rank: {step.index: step.end_ns - step.start_ns for step in rank.steps if step.kept}
+        for rank in report.ranks
+    }
+    common = set.intersection(*map(set, of_ranks.values()))
+    runs = []
+    for first, last in combinations_with_replacement(sorted(common), 2):
+        steps = range(first, last + 1)
+        if common.issuperset(steps):
+            medians = {rank: median_low(lengths[step] for step in steps) for rank, lengths in of_ranks.items()}
+            if medians[report.timeline.rank] == of_ranks[report.timeline.rank][report.timeline.step]:
+                off_ns = sum(abs(medians[rank] - median_low(ns.values())) for rank, ns in of_ranks.items())
+                runs.append((-len(steps), off_ns, first, last))
+    return [(first, last) for _, _, first, last in sorted(runs)]
+
+
+def find_difference(whole: LiveReport, shorter: LiveReport) -> str:
+    """What the report of some steps judges otherwise than that of all of them; empty where nothing."""
+    was, now = (f"{report.verdict.wall} {report.verdict.sub_wall}" for report in (whole, shorter))
+    was_ns, now_ns = (report.facts.number("predicted_unprofiled_step_ns") or 0 for report in (whole, shorter))
+    if was != now:
+        return f"the wall is {now}, not {was}"
+    is_near = abs(now_ns - was_ns) <= MOST_STEP_DIFFERENCE_FRACTION * was_ns
+    return "" if is_near else f"the unprofiled step takes {now_ns / 1e6:.1f} ms, not {was_ns / 1e6:.1f}"
+
+
+def _analyze(path: Path, beside: Path | None = None) -> LiveReport:
+    """The report of ``path``, by the logs and the configuration in the folder ``beside``, or in its own."""
+    logs, config = find_settings(beside or path)
+    return analyze(path, logs=logs, config=config)
+
+
+def measure_bytes(path: Path) -> int:
+    """Bytes of all captures at ``path``."""
+    return sum(capture.stat().st_size for capture in _list_captures(path))
+
+
+def _list_captures(path: Path) -> list[Path]:
+    return sorted(path.glob("*.sqlite*")) if path.is_dir() else [path]
 
 
 def _rank_of(log: Path) -> int:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
+from tests.paths import MEASURED_BASES
 from three_walls.tables.prediction_intervals import Levels, MeasuredGain, StepLimits
 from tools import collect_pairs
 from tools.accuracy import Comparison, MeasuredEdit
-from tools.collect_pairs import Edit, ask, cli, pair_runs, read_case, shorten_log
+from tools.collect_pairs import Edit, ask, cli, list_runs, measure_bytes, pair_runs, read_case, reduce_base, shorten_log
 
 MID_SIZE = str(collect_pairs.KIT / "cases" / "mid-size.yaml")
 
@@ -52,6 +56,51 @@ def test_the_noise_of_an_edit_that_ran_often_is_twice_the_standard_error_of_its_
 def test_an_edit_after_the_last_base_has_one_neighbour_and_one_without_any_is_left_out(tmp_path: Path) -> None:
     assert [pair.base_ms for pair in pair_runs([run(0, None, 100.0), run(1, "a", 80.0)], tmp_path)] == [100.0]
     assert pair_runs([run(0, "a", 80.0)], tmp_path) == []
+
+
+def report_of(*ranks: dict[int, int], step: int = 1) -> Any:
+    """A report about ``step`` of rank 0. ``ranks``: for each of them the lengths of its whole steps."""
+    rows = [
+        SimpleNamespace(
+            rank=rank,
+            steps=[SimpleNamespace(index=step, start_ns=10, end_ns=10 + ns, kept=True) for step, ns in lengths.items()]
+            + [SimpleNamespace(index=9, start_ns=0, end_ns=5, kept=False)],
+        )
+        for rank, lengths in enumerate(ranks)
+    ]
+    return SimpleNamespace(timeline=SimpleNamespace(rank=0, step=step), ranks=rows)
+
+
+def test_steps_are_kept_around_the_one_that_a_report_is_about() -> None:
+    assert list_runs(report_of({1: 70, 2: 90, 3: 50, 4: 80}, step=1)) == [(1, 4), (1, 3), (1, 2), (1, 1)]
+    # Of two in the middle the shorter is the median. Steps 2 and 3 have another one.
+    assert list_runs(report_of({1: 90, 2: 70, 3: 50, 4: 80}, step=2)) == [(1, 4), (1, 3), (2, 4), (1, 2), (2, 2)]
+
+
+def test_of_as_many_steps_those_come_first_that_are_usual_on_the_other_ranks() -> None:
+    assert list_runs(report_of({1: 90, 2: 70, 3: 80}, {1: 50, 2: 60, 3: 50}, step=2))[-1] == (2, 2)
+    assert list_runs(report_of({1: 90, 2: 70, 3: 80}, {1: 50, 2: 60, 3: 70}, step=2))[:2] == [(2, 3), (1, 2)]
+
+
+def test_a_base_is_cut_to_the_steps_that_fit_with_the_same_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = Path(shutil.copytree(MEASURED_BASES / "wide-fused", tmp_path / "wide-fused"))
+    before = measure_bytes(base)
+    monkeypatch.setattr(collect_pairs, "MOST_BASE_BYTES", before // 2)
+    assert re.match(r"wide-fused: steps (\d)-\1, [\d,]+ bytes", reduce_base(base))
+    assert measure_bytes(base) < before / 2
+    assert sorted(path.name for path in base.iterdir()) == sorted(
+        path.name for path in (MEASURED_BASES / "wide-fused").iterdir()
+    )
+
+
+def test_a_base_stays_where_some_of_its_steps_tell_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = Path(shutil.copytree(MEASURED_BASES / "wide-fused", tmp_path / "wide-fused"))
+    before = measure_bytes(base)
+    monkeypatch.setattr(collect_pairs, "find_difference", lambda *_: "the wall is another")
+    assert reduce_base(base) == "wide-fused: as it was: with steps 1-2 alone the wall is another"
+    assert measure_bytes(base) == before
 
 
 def test_a_log_keeps_the_lines_of_iterations_and_of_memory_in_turn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,16 +12,30 @@ from three_walls.capture.scrub.scrub_export import ScrubSummary, scrub
 from three_walls.cli.options import nsys_option
 from three_walls.lib.shell import is_variable
 from three_walls.lib.text import format_count, show_control_characters
+from three_walls.trace.spans import Span
 
 _MOST_NAMES = 12
+
+
+def _read_steps(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Span | None:
+    """``2-3`` as the numbers from 2 to before 4."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text, re.ASCII)
+    if found is None:
+        raise click.BadParameter(f"expected numbers as in 2-3, found {text!r}")
+    return int(found[1]), int(found[2] or found[1]) + 1
 
 
 @click.command("scrub")
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("-f", "--force", is_flag=True, help="Replace OUT if it exists.")
+@click.option(
+    "--steps", metavar="FIRST-LAST", callback=_read_steps, help="Keep these steps alone, by their numbers in a report."
+)
 @nsys_option
-def scrub_command(source: Path, target: Path, force: bool) -> None:
+def scrub_command(source: Path, target: Path, force: bool, steps: Span | None) -> None:
     """Write a copy of the export IN that can be shared, to OUT. IN is never changed.
 
     Exports hold the environments of all processes, the program's output, paths and names. OUT keeps what analysis
@@ -32,9 +47,10 @@ def scrub_command(source: Path, target: Path, force: bool) -> None:
     \b
     Examples:
       three-walls scrub rank0.sqlite scrubbed.sqlite.xz
+      three-walls scrub --steps 2-3 rank0.sqlite short.sqlite.xz
       three-walls scrub profiles/ scrubbed/
     """
-    for summary in scrub(source, target, force):
+    for summary in scrub(source, target, force, steps):
         for line in describe_scrubbed(summary):
             click.echo(line)
 

@@ -16,7 +16,7 @@ import zstandard
 from trace_builder import GEMM, TraceBuilder
 
 from tests.capture.scrub.conftest import SECRETS, plant
-from tests.paths import SAMPLES, is_open
+from tests.paths import MEASURED_BASES, SAMPLES, is_open
 from three_walls import analyze
 from three_walls.capture.scrub import scrub_export as scrubbing
 from three_walls.capture.scrub.scrub_export import open_new, scrub
@@ -87,7 +87,7 @@ def test_the_warning_names_secrets_of_every_process_and_how_to_remove_them(plant
 def test_settings_and_names_that_analysis_reads_stay(planted: Path, tmp_path: Path) -> None:
     scrub(planted, tmp_path / "out.sqlite")
     kept = texts_in(tmp_path / "out.sqlite")
-    assert {GEMM, "training_step_7", "aten::mm, seq = 3, op_id = 12, sizes = [[1, 2], []]", 'NCCL_DEBUG="INFO"'} <= kept
+    assert {GEMM, "training_step_7", "aten::mm, seq = 3, op_id = 0, sizes = [[1, 2], []]", 'NCCL_DEBUG="INFO"'} <= kept
     assert {"pretrain_gpt.py", "--num-experts", "range-1", 'NCCL_TOPO_FILE="removed"'} <= kept
     assert "--wandb-api-key" not in kept
     assert comparable(tmp_path / "out.sqlite") == comparable(planted)
@@ -111,11 +111,44 @@ def test_every_operator_of_a_real_trace_stays_with_its_sizes(tmp_path: Path) -> 
                 "SELECT coalesce(text, value) FROM NVTX_EVENTS LEFT JOIN StringIds ON id = textId "
                 "WHERE coalesce(text, value) LIKE '%sizes = [[%' ORDER BY start, globalTid"
             )
-            return [text for (text,) in texts]
+            return [re.sub(r", input_op_ids = .*", "", re.sub(r"op_id = \d+", "op_id = 0", text)) for (text,) in texts]
 
     before = operators(SAMPLES / "wide-nvlink-alltoall.sqlite")
     assert len(before) > 1000
     assert operators(tmp_path / "out.sqlite") == before
+
+
+KEPT_STEPS = {"mixtral-shape.sqlite.xz": (1, 3), "wide-fused": (2, 3), "foreign-moe-named-steps.sqlite.xz": (1, 3)}
+"""By optimizer updates, of several ranks, and by named ranges; the first and the one after the last."""
+
+
+@pytest.mark.parametrize("name", KEPT_STEPS)
+def test_steps_alone_are_attributed_as_in_the_whole_capture(tmp_path: Path, name: str) -> None:
+    source = MEASURED_BASES / name if name == "wide-fused" else SAMPLES / name
+    target = tmp_path / name
+    scrub(source, target, steps=KEPT_STEPS[name])
+
+    def budgets(path: Path) -> dict[int, list[dict[str, int]]]:
+        report = analyze(path)
+        return {rank.rank: [dict(step.budget) for step in rank.steps if step.kept] for rank in report.ranks}
+
+    whole, alone = budgets(source), budgets(target)
+    first, after = KEPT_STEPS[name]
+    assert alone == {rank: steps[first - 1 : after - 1] for rank, steps in whole.items()}
+    captures = [(each, target / each.name) for each in source.glob("*.xz")] if source.is_dir() else [(source, target)]
+    assert all(2 * short.stat().st_size < 1.5 * long.stat().st_size for long, short in captures)
+
+
+@pytest.mark.parametrize("steps", [(0, 2), (2, 9), (2, 2)], ids=["cut off", "not there", "none"])
+def test_steps_that_a_capture_does_not_hold_whole_are_refused(tmp_path: Path, steps: tuple[int, int]) -> None:
+    with pytest.raises(UsageError, match=r"expected steps that it holds whole \(1, 2\), found"):
+        scrub(SAMPLES / "mixtral-shape.sqlite.xz", tmp_path / "out.sqlite", steps=steps)
+    assert not (tmp_path / "out.sqlite").exists()
+
+
+def test_a_capture_that_shows_no_steps_cannot_be_cut_to_some(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="expected a capture that shows its steps"):
+        scrub(SAMPLES / "foreign-inference.sqlite.xz", tmp_path / "out.sqlite", steps=(1, 2))
 
 
 def test_ranks_of_one_run_scrubbed_together_still_share_their_host(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 import zstandard
 
+from three_walls.capture.scrub.cut_to_steps import condition_of, find_span
 from three_walls.capture.scrub.secrets import Secrets, find_secrets, scan_for_leaks
 from three_walls.capture.scrub.texts import REMOVED, Placeholders, TextFilter, is_public_variable, reduce_command
 from three_walls.lib.errors import InputError, UsageError
@@ -35,6 +36,7 @@ from three_walls.trace.launch_record import (
 from three_walls.trace.nccl_payload import read_layouts, reduce_payload
 from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_trace import check_is_nsys
+from three_walls.trace.spans import Span
 from three_walls.trace.table_directory import list_tables
 from three_walls.trace.trace_files import COMPRESSED_SUFFIXES, find_traces, hash_file, plain_name, plain_sqlite
 
@@ -94,9 +96,16 @@ def attach_original(database: sqlite3.Connection, path: Path) -> None:
 
 
 def write_export(
-    database: sqlite3.Connection, export: NsysExport, rules: ScrubRules, texts: TextFilter, pairs: Pairs
+    database: sqlite3.Connection,
+    export: NsysExport,
+    rules: ScrubRules,
+    texts: TextFilter,
+    pairs: Pairs,
+    span: Span | None = None,
 ) -> LeftOut:
     """Fills ``database`` from the database ``original`` that is attached to it, which is also open as ``export``.
+
+    ``span``: when what is copied ran; None for all.
 
     Only what may be kept is ever written, so no deleted data can linger in the file. Ids of strings stay the same.
     Raises sqlite3.Error where the source is damaged or the disk is full.
@@ -121,7 +130,7 @@ def write_export(
         database.executemany(f'INSERT INTO main."{table}" VALUES (?, ?)', rows)
         left_out.pairs[table] = len(export.pairs(table)) - len(rows)
     for table in sorted(export.columns):
-        _copy_table(database, export, table, rules, left_out)
+        _copy_table(database, export, table, rules, left_out, span)
     left_out.strings = _copy_strings(database, export, rules, texts)
     database.execute("COMMIT")
     left_out.columns.sort()
@@ -132,7 +141,12 @@ def write_export(
 
 
 def _copy_table(
-    database: sqlite3.Connection, export: NsysExport, table: str, rules: ScrubRules, left_out: LeftOut
+    database: sqlite3.Connection,
+    export: NsysExport,
+    table: str,
+    rules: ScrubRules,
+    left_out: LeftOut,
+    span: Span | None,
 ) -> None:
     if table in rules.pairs or table == "StringIds":
         return
@@ -148,7 +162,8 @@ def _copy_table(
     columns = [_column(name, kinds[name]) for name in have if name in kinds]
     _create(database, table, [declaration for declaration, _ in columns])
     cells = ", ".join(cell for _, cell in columns)
-    database.execute(f'INSERT INTO main."{table}" SELECT {cells} FROM original."{table}" ORDER BY rowid')
+    where = "1" if span is None else condition_of(export, table, span)
+    database.execute(f'INSERT INTO main."{table}" SELECT {cells} FROM original."{table}" WHERE {where} ORDER BY rowid')
 
 
 def _column(name: str, kind: str) -> tuple[str, str]:
@@ -217,8 +232,10 @@ class ScrubSummary:
     """How many removed values were searched for in the bytes of the new file; none was found."""
 
 
-def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]:
+def scrub(source: Path, target: Path, force: bool = False, steps: Span | None = None) -> list[ScrubSummary]:
     """Scrubs ``source`` into ``target``: a file into a file, or every export of a directory into another directory.
+
+    ``steps``: numbers of the steps to keep, from the first to before the last; None for the whole capture.
 
     The exports of a directory share the placeholders of hosts and words. A target appears whole or not at all. Raises
     UsageError where it may not or cannot be written, and InputError where a source cannot be read or a removed value is
@@ -237,7 +254,7 @@ def scrub(source: Path, target: Path, force: bool = False) -> list[ScrubSummary]
             raise UsageError(f"{target}: cannot be created ({error.strerror})") from error
     hosts, placeholders = HostNames(is_whole_run=is_directory), Placeholders()
     return [
-        _scrub_export(source_path, target_path, hosts, placeholders, force)
+        _scrub_export(source_path, target_path, hosts, placeholders, force, steps)
         for source_path, target_path in zip(sources, targets, strict=True)
     ]
 
@@ -251,13 +268,14 @@ def _check_target(source: Path, target: Path, force: bool) -> None:
 
 
 def _scrub_export(
-    source: Path, target: Path, hosts: HostNames, placeholders: Placeholders, force: bool
+    source: Path, target: Path, hosts: HostNames, placeholders: Placeholders, force: bool, steps: Span | None
 ) -> ScrubSummary:
     digest = hash_file(source)
     with ExitStack() as files:
         original = files.enter_context(plain_sqlite(source))
         export = files.enter_context(NsysExport(original, source))
         check_is_nsys(export, source)
+        span = None if steps is None else find_span(source, export, steps)
         # The new file has a name only until SQLite has opened it: nothing of it is left, however the program ends.
         with write_errors(target), working_directory(UNFINISHED, target.absolute().parent) as folder:
             new = files.enter_context((folder / "new.sqlite").open("w+b"))
@@ -273,7 +291,7 @@ def _scrub_export(
         host = _add_host(export, pairs, hosts, digest)
         texts = TextFilter(rules, secrets, placeholders)
         with _database_errors(source, target):
-            left_out = write_export(database, export, rules, texts, pairs)
+            left_out = write_export(database, export, rules, texts, pairs, span)
         searched, leaked = scan_for_leaks(new, secrets, texts.results)
         if leaked:
             raise InputError(

@@ -37,6 +37,8 @@ from three_walls.trace.nccl_payload import FIELD_NAMES
 # emit_nvtx appends `, seq = 12, op_id = 3, sizes = [[1, 2], []], input_op_ids = [(0,-1)]` to an operator's name.
 _OPERATOR_TAIL = re.compile(r"(, (stashed )?(seq|op_id|sizes|input_op_ids) = [-\d\[\](), ]*)+", re.ASCII)
 _TAIL_START = re.compile(r", (stashed )?(seq|op_id|sizes|input_op_ids) = ")
+_UNREAD_NUMBERS = re.compile(r"(, op_id = )\d+|, input_op_ids = \[[^\]]*\]", re.ASCII)
+"""Numbers of single calls, which nobody reads: without them the texts of a capture are few."""
 _TOO_LONG_NUMBER = re.compile(r"\d{15}", re.ASCII)
 _ORDINARY_NAME = re.compile(r"[a-z]+", re.ASCII)
 _IDENTIFIER = re.compile(r"\w+")
@@ -84,7 +86,7 @@ class TextFilter:
         if filtered is None:
             filtered = self._filtered[kind, head] = self._filter_head(kind, head)
             self.results.add(filtered)
-        return filtered + tail
+        return filtered + _UNREAD_NUMBERS.sub(lambda found: f"{found[1]}0" if found[1] else "", tail)
 
     def _filter_head(self, kind: str, text: str) -> str:
         match kind:
