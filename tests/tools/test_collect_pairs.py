@@ -17,7 +17,18 @@ from tests.paths import MEASURED_BASES
 from three_walls.tables.prediction_intervals import Levels, MeasuredGain, StepLimits
 from tools import collect_pairs
 from tools.accuracy import Comparison, MeasuredEdit
-from tools.collect_pairs import Edit, ask, cli, list_runs, measure_bytes, pair_runs, read_case, reduce_base, shorten_log
+from tools.collect_pairs import (
+    MOST_BASE_BYTES,
+    Edit,
+    ask,
+    cli,
+    list_runs,
+    measure_bytes,
+    pair_runs,
+    read_case,
+    reduce_base,
+    shorten_log,
+)
 
 MID_SIZE = str(collect_pairs.KIT / "cases" / "mid-size.yaml")
 
@@ -80,6 +91,41 @@ def test_steps_are_kept_around_the_one_that_a_report_is_about() -> None:
 def test_of_as_many_steps_those_come_first_that_are_usual_on_the_other_ranks() -> None:
     assert list_runs(report_of({1: 90, 2: 70, 3: 80}, {1: 50, 2: 60, 3: 50}, step=2))[-1] == (2, 2)
     assert list_runs(report_of({1: 90, 2: 70, 3: 80}, {1: 50, 2: 60, 3: 70}, step=2))[:2] == [(2, 3), (1, 2)]
+
+
+LARGE_BASES = frozenset(
+    [
+        "fused-host",
+        "graphs-by-scope",
+        "late-host",
+        "long-sequence",
+        "mid-size",
+        "natural-routing",
+        "one-gpu-fp8",
+        "one-gpu-host",
+        "one-gpu-one-layer",
+        "one-gpu-selective",
+        "one-gpu-wide",
+        "overlap-nvlink",
+        "overlap-slowlink",
+        "qwen-recompute",
+        "qwen-slowlink",
+        "shared-expert",
+        "shared-gpu",
+        "small-dense",
+        "tensor-pair",
+        "two-stages",
+        "two-stages-small",
+        "uneven-experts",
+        "unfused-attention",
+    ]
+)
+"""Captured before bases were cut, or no less with one step. None is added: a clone takes all of them."""
+
+
+def test_a_base_takes_at_most_one_and_a_half_megabytes() -> None:
+    sizes = {base.name: measure_bytes(base) for base in MEASURED_BASES.iterdir() if base.is_dir()}
+    assert {base for base, size in sizes.items() if size > MOST_BASE_BYTES} == LARGE_BASES
 
 
 def test_a_base_is_cut_to_the_steps_that_fit_with_the_same_verdict(
