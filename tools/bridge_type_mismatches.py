@@ -6,19 +6,25 @@ It runs in the interpreter that has Megatron-Bridge, on a CPU (three_walls/bridg
 rest). Every field of the release gets values that do not fit it, one at a time, in several valid configurations that
 differ in what they switch on; Bridge then validates. What it refuses in all of them is written as ``refused``, what it
 refuses in some of them as ``sometimes``. What is in neither list it accepted everywhere.
+
+The answers depend on the release alone: packages that the interpreter has beyond those that Bridge is made to run with
+here are hidden, and every value is tried with the same variables, in an empty folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.metadata
 import io
 import json
 import logging
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +42,10 @@ REQUEST = {
     "transformer_engine": "2.14.0",
     "models": str(ROOT / "tests" / "bridge" / "models"),
 }
-ENVIRONMENT = {"WORLD_SIZE": "8", "NVTE_CPU_OFFLOAD_V1": "1", "NCCL_ALGO": "Ring"}
+ENVIRONMENT = {"WORLD_SIZE": "8", "NVTE_CPU_OFFLOAD_V1": "1", "NCCL_ALGO": "Ring", "HF_HUB_OFFLINE": "1"}
+PACKAGES = ("torch", "transformers", "omegaconf", "hydra-core", "einops", "datasets", "triton", "pillow")
+"""These, and what they need, are what Bridge finds (with BRIDGE_NEEDS of the Makefile installed): it refuses other
+fields where MLflow is installed, and where an accelerator's package is."""
 
 NO_RECOMPUTE = "m.recompute_granularity = m.recompute_method = m.recompute_num_layers = None"
 CONFIGURATIONS = {
@@ -106,6 +115,7 @@ def main(release: str) -> None:
     """Measure one release and write its file."""
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
+    _isolate()
     from stubs import install_stubs
 
     install_stubs(REQUEST)
@@ -120,6 +130,48 @@ def main(release: str) -> None:
     out.parent.mkdir(exist_ok=True)
     out.write_text(text, encoding="utf-8")
     # Nothing is printed: Bridge opens a path that is set to true as file descriptor 1, stdout, and closes it.
+
+
+def _isolate() -> None:
+    """Hide what differs between machines: variables, files of the folder, packages, what the parent left open."""
+    os.closerange(3, 256)
+    os.environ.clear()
+    os.environ |= ENVIRONMENT
+    os.chdir(tempfile.mkdtemp())
+    _PackageFinder.hidden = _packages_beyond(PACKAGES)
+    sys.meta_path[sys.meta_path.index(PathFinder)] = _PackageFinder
+
+
+class _PackageFinder(PathFinder):
+    """Finds what Python finds, but for ``hidden`` packages and ``megatron.energon``, which has Bridge's first name."""
+
+    hidden: frozenset[str] = frozenset()
+
+    @classmethod
+    def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        is_hidden = fullname.partition(".")[0] in cls.hidden or fullname == "megatron.energon"
+        return None if is_hidden else super().find_spec(fullname, path, target)
+
+
+def _packages_beyond(needs: tuple[str, ...]) -> frozenset[str]:
+    """Installed top-level packages that neither belong to ``needs`` nor to what those require."""
+    from packaging.requirements import Requirement
+
+    kept: set[str] = set()
+    waiting = list(needs)
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name in kept:
+            continue
+        kept.add(name)
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            for line in importlib.metadata.requires(name) or ():
+                requirement = Requirement(line)
+                if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                    waiting.append(requirement.name)
+    installed = importlib.metadata.packages_distributions().items()
+    beyond = (name for name, owners in installed if not kept & {owner.lower().replace("_", "-") for owner in owners})
+    return frozenset(beyond) - {"megatron"}
 
 
 def _make_configuration(lines: tuple[str, ...]) -> Any:
@@ -232,11 +284,15 @@ def _as_bridge_reads(part: Any, field: str, value: Any) -> Any:
 def _is_accepted(config: Any) -> bool:
     from megatron.bridge.training.config import runtime_config_update
 
+    before = dict(os.environ)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             runtime_config_update(config)
     except Exception:  # whatever it raises, the launch stops
         return False
+    finally:  # Bridge sets the variables of env_vars
+        os.environ.clear()
+        os.environ |= before
     return True
 
 

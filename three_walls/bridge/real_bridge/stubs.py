@@ -44,7 +44,7 @@ _OPTIONAL_MODULES = [
     "megatron.energon.task_encoder.base",
     "megatron.energon.epathlib",
 ]
-_STAND_INS = ("tensorboard", "einops", "rich", "six", "datasets")
+_STAND_INS = ("tensorboard", "einops", "rich", "six", "datasets", "mlflow", "comet_ml")
 """Packages of which Bridge imports names for logging, data and images, and uses none before a run starts."""
 _CORE_MODULES = [
     "megatron.core.utils",
