@@ -165,6 +165,34 @@ def test_experts_have_static_shapes_when_padded_or_with_a_budget_of_tokens(
     assert derive_layout(run, H200)["expert_shapes_are_static"] == (static, None)
 
 
+@pytest.mark.parametrize(
+    ("core", "bridge", "release"),
+    [("0.16.1", None, 16), (None, "0.5", 18), ("0.19.2", "0.3.1", 19), (None, "main", 20)],
+)
+def test_the_release_of_megatron_core_is_the_log_s_or_that_of_megatron_bridge(
+    core: str | None, bridge: str | None, release: int
+) -> None:
+    run = RunConfig(bridge_version=bridge, megatron_core_version=core)
+    assert derive_layout(run, H200)["megatron_core_release"] == (release, None)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "width", "split", "suits"),
+    [(2048, 768, 1, True), (2048, 768, 2, True), (2048, 768, 4, False), (2048, 1408, 1, True), (2880, 768, 1, False)],
+)
+def test_cutlass_takes_experts_whose_sizes_on_a_rank_are_multiples_of_128(
+    hidden: int, width: int, split: int, suits: bool
+) -> None:
+    run = config(hidden_size=hidden, moe_ffn_hidden_size=width, expert_tensor_parallel_size=split)
+    assert derive_layout(run, H200)["expert_sizes_suit_cutlass"] == (suits, None)
+
+
+@pytest.mark.parametrize(("sequence", "exceeds"), [(4096, True), (2048, False)])
+def test_a_sequence_is_compared_with_the_hidden_size(sequence: int, exceeds: bool) -> None:
+    facts = derive_layout(config(seq_length=sequence, hidden_size=2048, context_parallel_size=2), H200)
+    assert facts["sequence_exceeds_hidden_size"] == (exceeds, None)
+
+
 def test_what_is_not_known_is_missing_with_its_reason() -> None:
     facts = derive_layout(RunConfig(), None)
     assert all(value is None and reason for value, reason in facts.values())

@@ -107,6 +107,12 @@ def test_the_release_comes_from_the_first_source_that_gives_it() -> None:
     assert config.bridge_version_evidence == "config file: env_vars came with 0.6"
 
 
+def test_a_release_that_is_stated_counts_before_one_that_is_inferred() -> None:
+    file = SourceSettings("config file", bridge_version="0.6", bridge_version_evidence="env_vars came with 0.6")
+    config = merge_sources([file], "0.5.1")
+    assert (config.bridge_version, config.bridge_version_evidence) == ("0.5.1", "")
+
+
 def run_of(recipe: str, release: str | None, *overrides: str) -> RunConfig:
     """A run whose command line shows its recipe, and another source its release."""
     command_line = read_command_line(["run_recipe.py", "--recipe", recipe, *overrides])

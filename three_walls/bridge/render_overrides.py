@@ -13,7 +13,7 @@ from three_walls.bridge.render_bridge import BridgeSpeller, name_of_sm_count
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.shell import is_variable
 from three_walls.megatron.settings.run_config import RunConfig
-from three_walls.tables.bridge_releases import bridge_schema, known_releases, release_number
+from three_walls.tables.bridge_releases import bridge_schema, core_of, known_releases, release_number
 from three_walls.tables.config_keys import ConfigKey, FlagSpelling, config_keys, flags_of, is_allowed, late_words
 
 NEWEST_BRIDGE = "0.6.2"
@@ -113,9 +113,7 @@ def _spell_megatron_lm(
 
 def _possible_cores(known: Sequence[_Release], config: RunConfig, bridge_release: str | None) -> list[_Release]:
     """Releases of Megatron Core that the run may have: the one it shows, else those with the flags that it uses."""
-    version = config.megatron_core_version
-    if version is None and bridge_release is not None:
-        version = bridge_schema(bridge_release).core
+    version = core_of(config.megatron_core_version, bridge_release)
     if version is not None:
         not_newer = [number for number in known if number <= release_number(version)]
         return [not_newer[-1] if not_newer else known[0]]

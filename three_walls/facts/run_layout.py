@@ -13,11 +13,9 @@ from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, known_o
 from three_walls.megatron.parallel_layout import CompleteLayout, ParallelLayout, halve_microbatches
 from three_walls.megatron.settings.run_config import NOT_SHOWN, RunConfig
 from three_walls.step.step_view import RunView
-from three_walls.tables.hardware import GpuModel
+from three_walls.tables.bridge_releases import core_of, release_number
+from three_walls.tables.hardware import LARGEST_SERVER_GPUS, GpuModel
 from three_walls.trace.identity import Rank
-
-LARGEST_SERVER_GPUS = 8
-"""The most GPUs that NVLink joins on an HGX or DGX board; in a larger domain it joins hosts (a rack)."""
 
 UNKNOWN_GPU = "the GPU is not in tables/hardware.yaml"
 """Why what follows from the GPU model is missing."""
@@ -204,6 +202,20 @@ def expert_shapes_are_static(run: RunView) -> Measurement[bool]:
 
 
 @flag(
+    "whether the experts' sizes suit CUTLASS",
+    if_true="The experts' inner dimensions are multiples of 128",
+    if_false="An inner dimension of the experts' GEMMs is no multiple of 128",
+)
+def expert_sizes_suit_cutlass(run: RunView) -> Measurement[bool]:
+    """Whether the hidden size and an expert's width on a rank are multiples of 128, as CUTLASS's grouped GEMM needs."""
+    hidden, width = run.config.whole_number("hidden_size"), run.config.whole_number("moe_ffn_hidden_size")
+    split = run.config.whole_number("expert_tensor_parallel_size")
+    if not hidden or not width or not split:
+        return _needs("the hidden size, the experts' width and the expert-tensor-parallel size")
+    return known(hidden % 128 == 0 and width % (128 * split) == 0)
+
+
+@flag(
     "whether the run selects its flex backend",
     if_true="The run selects a backend of the flex dispatcher",
     if_false="The run does not select a backend of the flex dispatcher",
@@ -349,6 +361,19 @@ def sequence_per_rank_count(run: RunView) -> Measurement[int]:
     return known(sequence // layout.context)
 
 
+@flag(
+    "whether sequences are longer than the hidden size",
+    if_true="Sequences have more tokens than the hidden size has elements",
+    if_false="Sequences have no more tokens than the hidden size has elements",
+)
+def sequence_exceeds_hidden_size(run: RunView) -> Measurement[bool]:
+    """Whether a sequence, on all ranks that share it, has more tokens than the hidden size has elements."""
+    sequence, hidden = run.config.size("seq_length"), run.config.size("hidden_size")
+    if sequence is None or hidden is None:
+        return _needs("the sequence length and the hidden size")
+    return known(sequence > hidden)
+
+
 @fact("count", "the next larger context-parallel size")
 def larger_context_parallel_size(run: RunView) -> Measurement[int]:
     """Twice the context-parallel size; missing where sequence or ranks cannot be split that way."""
@@ -362,6 +387,17 @@ def larger_context_parallel_size(run: RunView) -> Measurement[int]:
     if data % 2:
         return missing(f"{data} data-parallel ranks cannot be halved")
     return known(2 * size)
+
+
+@fact("count", "the release of Megatron Core")
+def megatron_core_release(run: RunView) -> Measurement[int]:
+    """Release of Megatron Core as 1000 x its first number plus its second (18 for 0.18): what the arguments in the log
+    show, or what the run's Megatron-Bridge comes with."""
+    version = core_of(run.config.megatron_core_version, run.config.bridge_version)
+    if version is None:
+        return missing(f"nothing shows the release of Megatron Core or Megatron-Bridge {GIVE_CONFIG}")
+    major, minor = release_number(version)
+    return known(1000 * major + minor)
 
 
 @fact("text", "the GPU model", name="gpu.name")

@@ -11,12 +11,7 @@ from math import comb
 
 import polars as pl
 
-from three_walls.facts.run_layout import (
-    LARGEST_SERVER_GPUS,
-    UNKNOWN_GPU,
-    ep_ranks_per_nvlink_domain_count,
-    ep_spans_nodes,
-)
+from three_walls.facts.run_layout import UNKNOWN_GPU, ep_ranks_per_nvlink_domain_count, ep_spans_nodes
 from three_walls.facts.transport import adapter_bytes_per_s
 from three_walls.layers.labels import LabelledOperations
 from three_walls.lib.declare import fact, flag
@@ -26,6 +21,7 @@ from three_walls.step.intervals import DURATION
 from three_walls.step.step_tables import Arrivals
 from three_walls.step.step_view import StepView
 from three_walls.step.transfer import MINIMUM_CALLS
+from three_walls.tables.hardware import LARGEST_SERVER_GPUS
 from three_walls.tables.model_parts import BACKWARD, COMBINE, DISPATCH
 
 BYTES_PER_VALUE = 2

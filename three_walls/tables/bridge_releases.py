@@ -255,6 +255,11 @@ def bridge_schema(version: str) -> BridgeSchema:
     return schema.patched(load_table(BRIDGE_DIR / "patches" / f"{patch[1]}.yaml", BridgePatch))
 
 
+def core_of(core: str | None, bridge: str | None) -> str | None:
+    """The release of Megatron Core: ``core`` where it is known, else the one that the release ``bridge`` comes with."""
+    return core or (bridge_schema(bridge).core if bridge is not None else None)
+
+
 @cache
 def precision_recipe(version: str, name: str) -> Mapping[str, Value] | None:
     """Every field of the MixedPrecisionConfig that ``name`` stands for; None where no such recipe is known.

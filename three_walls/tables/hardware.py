@@ -11,6 +11,8 @@ from three_walls.lib.load_documents import ByName, NamedRow, Text, compiled, loa
 from three_walls.lib.resources import TABLES_DIR
 
 BF16, FP8, NVFP4 = "bf16", "fp8", "nvfp4"
+LARGEST_SERVER_GPUS = 8
+"""The most GPUs that NVLink joins on an HGX or DGX board; in a larger domain it joins hosts (a rack)."""
 
 
 @dataclass(frozen=True, slots=True)

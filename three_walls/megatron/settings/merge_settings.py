@@ -55,8 +55,8 @@ def merge_sources(sources: Sequence[SourceSettings], recipe_release: str | None 
         values=MappingProxyType(_shown(values)),
         environment=MappingProxyType(dict(sorted(_shown(environment).items()))),
         dialect=dialect,
-        bridge_version=with_release.bridge_version if with_release else None,
-        bridge_version_evidence=with_release.bridge_version_evidence if with_release else "",
+        bridge_version=release,
+        bridge_version_evidence=with_release.bridge_version_evidence if with_release and not recipe_release else "",
         megatron_core_version=next(
             (source.megatron_core_version for source in sources if source.megatron_core_version), None
         ),
