@@ -47,6 +47,9 @@ TCPXO = {
 MACHINES = {
     "GB200 NVL72": Machine("NVIDIA GB200", (10, 0), 4, 64),
     "GB300 NVL72": Machine("NVIDIA GB300", (10, 3), 4, 64),
+    "GB200 NVL36": Machine("NVIDIA GB200", (10, 0), 4, 32, {"NVLINK_DOMAIN_SIZE": "36"}),
+    "GB300, two racks": Machine("NVIDIA GB300", (10, 3), 4, 64, {"NVLINK_DOMAIN_SIZE": "36"}),
+    "B300, InfiniBand": Machine("NVIDIA B300 SXM6 AC", (10, 3), 8, 16, {"NCCL_IB_HCA": "mlx5"}),
     "B200, InfiniBand": Machine("NVIDIA B200", (10, 0), 8, 16, {"NCCL_IB_HCA": "mlx5"}),
     "H20, RoCE": Machine("NVIDIA H20", (9, 0), 8, 16, {"NCCL_IB_HCA": "mlx5_bond_0", "NCCL_IB_GID_INDEX": "3"}),
     "A100 PCIe": Machine("NVIDIA A100 80GB PCIe", (8, 0), 4, 4),
@@ -143,6 +146,8 @@ def test_the_dispatcher_is_one_that_the_gpus_and_adapters_can_run(reports: dict[
     assert advised == {
         ("GB200 NVL72", "alltoall-to-hybridep"),
         ("GB300 NVL72", "alltoall-to-hybridep"),
+        ("GB200 NVL36", "alltoall-to-hybridep"),
+        ("B300, InfiniBand", "alltoall-to-deepep"),
         ("B200, InfiniBand", "alltoall-to-deepep"),
         ("H20, RoCE", "alltoall-to-deepep"),
         ("H200, gIB", "alltoall-to-deepep"),
@@ -157,6 +162,17 @@ def test_hybridep_is_told_its_rack(reports: dict[str, Advice]) -> None:
     assert edits["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] == "64"
     assert edits["NVLINK_DOMAIN_SIZE"] == "72"
     assert edits["USE_MNNVL"] == "1"
+    smaller = edits_of(reports["GB200 NVL36"], "alltoall-to-hybridep")
+    assert smaller["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] == "32"
+    assert "NVLINK_DOMAIN_SIZE" not in smaller, "the run states it"
+    assert blocks_of(reports["GB300, two racks"], "alltoall-to-hybridep") == ["group_fits_nvlink_domain"]
+
+
+@reads_sample("wide-slowlink-alltoall.sqlite.xz")
+def test_switches_reduce_on_infiniband_alone(reports: dict[str, Advice]) -> None:
+    assert outcomes_of(reports["B300, InfiniBand"])["sharp-in-switches"] == "recommended"
+    for name in ("H20, RoCE", "H100, EFA", "H200, gIB"):
+        assert blocks_of(reports[name], "sharp-in-switches") == ["adapters_are_infiniband"], name
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")
@@ -176,15 +192,14 @@ def test_hardware_queues_go_by_architecture(reports: dict[str, Advice]) -> None:
     }
     assert queues == {
         **dict.fromkeys(queues, "8"),
-        "GB200 NVL72": "32",
-        "GB300 NVL72": "32",
+        **{name: "32" for name in queues if name.startswith("GB")},
     }
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")
 def test_nvlink_is_missed_only_where_the_gpus_have_it(reports: dict[str, Advice]) -> None:
     found = {name for name, report in reports.items() if outcomes_of(report).get("slow-nvlink") == "found"}
-    assert found == {"GB200 NVL72", "GB300 NVL72"}, "elsewhere groups cross hosts, or boards have no NVLink"
+    assert found == {"GB200 NVL72", "GB300 NVL72", "GB200 NVL36"}, "elsewhere groups cross domains, or have no NVLink"
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")

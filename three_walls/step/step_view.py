@@ -22,7 +22,7 @@ from three_walls.step.slow_ranks import GpuSuspicion, PeerMedians, suspect_gpu
 from three_walls.step.step_rows import MINIMUM_SHARED_GPU_SPREAD_RATIO, Straggler
 from three_walls.step.step_tables import Operations, Slices, StepKeys, Steps
 from three_walls.step.stragglers import MINIMUM_LATE_FRACTION, SICK_CAUSES, StragglerCause
-from three_walls.tables.hardware import GpuModel, find_gpu
+from three_walls.tables.hardware import LARGEST_SERVER_GPUS, GpuModel, find_gpu
 from three_walls.trace.capabilities import NONE_RECORDED, YES, common_capabilities
 from three_walls.trace.identity import Gpu, Rank
 from three_walls.trace.read_inputs import Inputs
@@ -70,7 +70,7 @@ def run(inputs: Inputs) -> RunView:
     return RunView(
         config=config,
         layout=read_layout(config),
-        gpu=find_gpu(first.name, first.sm) if first else None,
+        gpu=_find_gpu(first, config),
         device=devices.pop() if len(devices) == 1 else None,
         capabilities=common_capabilities([trace.capabilities for trace in traces]),
         ranks=ranks,
@@ -80,6 +80,17 @@ def run(inputs: Inputs) -> RunView:
             for _ in trace.ranks
         ),
     )
+
+
+def _find_gpu(device: Gpu | None, config: RunConfig) -> GpuModel | None:
+    """The GPU's row; of a rack, with as many GPUs in an NVLink domain as the run states for HybridEP (NVL36 has 36)."""
+    gpu = find_gpu(device.name, device.sm) if device else None
+    variable = config.environment.get("NVLINK_DOMAIN_SIZE")
+    stated = str(variable.value) if variable is not None else ""
+    # A smaller one is that of a server, left over from another machine.
+    if gpu is None or not stated.isdecimal() or not LARGEST_SERVER_GPUS < int(stated) <= (gpu.nvlink_domain_gpus or 0):
+        return gpu
+    return replace(gpu, nvlink_domain_gpus=int(stated))
 
 
 @dataclass(frozen=True, slots=True)
