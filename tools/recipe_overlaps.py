@@ -48,7 +48,8 @@ def main(release: str) -> None:
     install_stubs(REQUEST)
     from megatron.bridge.package_info import __version__
 
-    assert __version__ == release, f"this interpreter has Megatron-Bridge {__version__}"
+    # Within a git repository Bridge appends that repository's commit.
+    assert __version__.partition("+")[0] == release, f"this interpreter has Megatron-Bridge {__version__}"
     _replace_model_hub()
     groups: dict[str, list[str]] = {}
     left_out = []
