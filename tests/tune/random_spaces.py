@@ -124,7 +124,7 @@ class RandomSpace:
         steps = [level * math.exp(self.rng.gauss(0, self.noise)) for _ in range(ITERATIONS)]
         steps = [each * (1 + self.rng.expovariate(3) if self.rng.random() < self.tail else 1) for each in steps]
         ended = Ended(tuple(steps), "", 0.0, 0.0)
-        return TriedChoice(choice, statistics.median(steps), ended.error)
+        return TriedChoice(choice, ended.step_s, ended.error)
 
 
 def _draw_effect(rng: random.Random) -> float:

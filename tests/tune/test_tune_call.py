@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,31 @@ def test_steps_that_alternate_all_count_and_few_long_ones_do_not() -> None:
     ended = ended_of([19.6, *(step / 1000 for step in alternating_ms)], 30.0)
     assert len(ended.steps_ms) == len(alternating_ms)
     assert ended.step_s == pytest.approx(statistics.fmean(alternating_ms) / 1000, rel=0.02)
-    assert ended.error > 0.01
+    assert 0.002 < ended.error < 0.01  # two neighbours together always take about as long
     for long_count, step_s in ((0, 0.53), (1, 0.53), (4, 0.53), (5, (0.53 + 5.3) / 2)):
         disturbed = ended_of([19.6, *(0.53,) * (10 - long_count), *(5.3,) * long_count], 30.0)
         assert disturbed.step_s == pytest.approx(step_s, rel=0.002), long_count
+
+
+@pytest.mark.parametrize("long", [(1.0,), (1.0, 1.24)], ids=["steps alike", "every other step longer"])
+def test_the_error_that_a_run_tells_is_by_how_much_runs_differ(long: tuple[float, ...]) -> None:
+    rng = random.Random(1)
+    steps_s = [[0.5 * long[n % len(long)] * rng.gauss(1, 0.01) for n in range(16)] for _ in range(200)]
+    runs = [ended_of([2.0, 1.0, *steps], 30.0) for steps in steps_s]
+    differ = statistics.stdev(run.step_s or 0.0 for run in runs) / (runs[0].step_s or 0.0)
+    assert statistics.fmean(run.error for run in runs) == pytest.approx(differ, rel=0.25)
+
+
+def test_edits_of_a_job_whose_every_other_step_is_longer_are_told_apart() -> None:
+    rng = random.Random(1)
+
+    def step(overrides: Any) -> list[float]:
+        level = 0.5 * (0.95 if overrides.get("a") else 1.0) * (1.01 if overrides.get("b") else 1.0)
+        return [level * (1.24 if n % 2 else 1.0) * rng.gauss(1, 0.01) for n in range(16)]
+
+    tuned = three_walls.tune(step, space={"a": [1], "b": [1]}, most_runs=12)
+    assert dict(tuned.settings) == {"a": 1}
+    assert tuned.gain == pytest.approx(0.05, abs=0.02)
 
 
 def test_nothing_to_try_is_refused() -> None:

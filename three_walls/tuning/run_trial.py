@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import re
 import signal
@@ -42,8 +44,8 @@ _MOST_POLL_S = 2.0
 """The logs of many ranks are looked at less often."""
 _PROGRESS = re.compile(rb"iteration +(\d+) */ *\d+")
 _DONE = "done"
-_MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean, of normal values."""
+_MIDDLE_ERROR = 1.08
+"""Standard error of the mean of the middle half over that of the mean of all, of normal values."""
 _ERROR_LINE = re.compile(r"^(?:\[?[\w./ :-]*\]:? ?)?((?:[\w.]+\.)?\w*(?:Error|Exception)\b.*)")
 _MOST_REASON_CHARACTERS = 300
 
@@ -79,19 +81,19 @@ class Ended:
         """
         if self.failure:
             return None
-        usual = _leave_out_long(self.steps_ms)
+        usual = sorted(_leave_out_long(self.steps_ms))
         cut = len(usual) // 4
         return statistics.fmean(usual[cut : len(usual) - cut]) / 1000
 
     @property
     def error(self) -> float:
-        """Standard error of a median step as a share of it, by the distances from it, which outliers move little."""
-        if self.failure or not self.steps_ms:
+        """Standard error of that as a share of it, by the means of neighbours: steps that alternate are no noise."""
+        if self.failure or len(self.steps_ms) < LEAST_STEADY:
             return 0.0
         usual = _leave_out_long(self.steps_ms)
-        middle = statistics.median(usual)
-        deviation = 1.4826 * statistics.median(abs(step - middle) for step in usual)
-        return float(_MEDIAN_ERROR * deviation / middle / len(usual) ** 0.5)
+        means = [(step + following) / 2 for step, following in itertools.pairwise(usual)]
+        deviation = statistics.stdev(means) / statistics.fmean(means)
+        return _MIDDLE_ERROR * deviation * math.sqrt(2 / (len(usual) - 2))
 
 
 @contextmanager
@@ -195,19 +197,28 @@ def _explain(code: int, ended_by_us: str, log: TrainingLog, steps_ms: Sequence[f
         return reason
     if code:
         name = f" ({signal.Signals(code - 128).name})" if code - 128 in {*signal.Signals} else ""
-        return f"it ended with exit code {code}{name}"
+        return f"it ended with exit code {code}{name}{'' if log.iterations else _find_last_line(logs[0])}"
     if not log.iterations:
-        return "its log has no line of an iteration"
+        return "its log has no line of an iteration: a job that logs to a file alone has to print the lines, too"
     return f"its log has {len(steps_ms)} steady iterations, fewer than {LEAST_STEADY}"
 
 
 def _find_error(path: Path) -> str:
     """The first line of the log's end that names an error."""
+    found = next((match[1] for line in _read_end(path) if (match := _ERROR_LINE.match(line))), "")
+    return show_control_characters(found, kept="")[:_MOST_REASON_CHARACTERS]
+
+
+def _find_last_line(path: Path) -> str:
+    """What a command printed last, which may be why it did not start."""
+    last = next((line for line in reversed(_read_end(path)) if line.strip()), "")
+    return f": {show_control_characters(last, kept='')[:_MOST_REASON_CHARACTERS]}" if last else ""
+
+
+def _read_end(path: Path) -> list[str]:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - (1 << 20)))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    found = next((match[1] for line in lines if (match := _ERROR_LINE.match(line))), "")
-    return show_control_characters(found, kept="")[:_MOST_REASON_CHARACTERS]
+        return file.read().decode("utf-8", "replace").splitlines()
 
 
 def steady_steps(iterations: Sequence[LogIteration], log: TrainingLog | None = None) -> tuple[float, ...]:
@@ -218,13 +229,13 @@ def steady_steps(iterations: Sequence[LogIteration], log: TrainingLog | None = N
 
 
 def _leave_out_long(steps_ms: Sequence[float]) -> list[float]:
-    """``steps_ms`` in order of length, without those that stand out above the short ones, unless these are many."""
+    """``steps_ms`` without those that stand out above the short ones, unless these are many."""
     ordered = sorted(steps_ms)
     usual_ms = ordered[int(0.3 * len(ordered))]  # of the short ones, also where two of three are long
     deviation_ms = 1.4826 * statistics.median(abs(step - usual_ms) for step in ordered[: (len(ordered) + 1) // 2])
     most_ms = usual_ms + max(MINIMUM_STEP_TOLERANCE_FRACTION * usual_ms, TOLERANCE_IN_DEVIATIONS * deviation_ms)
-    usual = [step for step in ordered if step <= most_ms]
-    return usual if len(usual) >= (1 - _MOST_LONG) * len(ordered) else ordered
+    usual = [step for step in steps_ms if step <= most_ms]
+    return usual if len(usual) >= (1 - _MOST_LONG) * len(steps_ms) else list(steps_ms)
 
 
 def ended_of(result: object, wall_s: float) -> Ended:
