@@ -171,14 +171,27 @@ def test_a_dry_run_shows_every_command_and_runs_none(tmp_path: Path) -> None:
 def test_a_base_that_fails_is_said_with_its_reason(tmp_path: Path) -> None:
     done = run(tmp_path, told={"fails": {"": "crash"}})
     assert done.returncode == 8
-    assert "hidden size has to be divisible" in done.stdout
+    assert "The base fails, so nothing was tried\nAssertionError: hidden size has to be divisible" in done.stdout
     assert results(tmp_path)["end"] == "the base fails"
 
 
 def test_a_log_without_iterations_is_said_to_have_none(tmp_path: Path) -> None:
     done = run(tmp_path, "--space", "space.yaml", "--", "echo", "hello")
     assert done.returncode == 8
-    assert "its log has no line of an iteration" in done.stdout
+    assert "its log has no line of an iteration: a job that logs to a file alone has to print" in done.stdout
+
+
+def test_of_a_command_that_does_not_start_it_is_said_what_it_printed_last(tmp_path: Path) -> None:
+    done = run(tmp_path, "--space", "space.yaml", "--", "./missing.sh")
+    assert done.returncode == 8
+    assert "exit code 127: ./missing.sh: No such file or directory" in done.stdout
+
+
+def test_where_the_budget_is_spent_after_the_base_nothing_is_said_about_edits(tmp_path: Path) -> None:
+    done = run(tmp_path, "--budget", "0.1s", "--space", "space.yaml", "--", sys.executable, str(TRAINER))
+    assert done.returncode == 0, done.stderr
+    assert "Nothing was tried but the base" in done.stdout
+    assert results(tmp_path)["end"] == "the budget of time is spent"
 
 
 def test_a_tuning_is_not_begun_twice_in_one_directory(tmp_path: Path) -> None:

@@ -188,9 +188,14 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
     failed = sum(bool(run.failure) for run in tuned.runs)
     after_ms = None if tuned.base_ms is None or tuned.gain is None else tuned.base_ms * (1 - tuned.gain)
     gain = _describe_gain(tuned.gain, tuned.gain_deviation) if tuned.kept else ""
-    title = "Nothing is clearly faster than the base"
+    title, text = "Nothing is clearly faster than the base", "The job stays as it is."
     if tuned.kept:
         title = f"{len(tuned.kept)} edit{'s' if len(tuned.kept) > 1 else ''} kept: a step {gain.lstrip('+')} shorter"
+        text = f"{'; '.join(tuned.kept.values())}."
+    elif tuned.base_ms is None:
+        title, text = "The base fails, so nothing was tried", "; ".join(run.failure for run in tuned.runs)
+    elif not any(run.changed for run in tuned.runs):
+        title = "Nothing was tried but the base"
     metrics = (
         Metric("Base", _format_step(tuned.base_ms)),
         Metric("Kept", _format_step(after_ms), gain, "after"),
@@ -199,12 +204,12 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
     hero = Hero(
         eyebrow=f"{len(tuned.runs)} runs",
         title=title,
-        text=f"{'; '.join(tuned.kept.values())}." if tuned.kept else "The job stays as it is.",
+        text=text,
         notes=(*tuned.notes, *((f"End: {tuned.end}.",) if tuned.end else ())),
         metrics=metrics,
         shares=(),
         role="history",
-        step_line=f"Base {_format_step(tuned.base_ms)}, kept {_format_step(after_ms)}.",
+        step_line=f"Base {_format_step(tuned.base_ms)}, kept {_format_step(after_ms)}." if tuned.base_ms else "",
     )
     columns = (
         Column("Run", "run", str),
