@@ -107,7 +107,7 @@ def planned(seed: int = 0) -> tuple[dict[str, Finding], tuple[PlanStep, ...]]:
 
 
 def test_the_shipped_rules_unlock_each_other() -> None:
-    findings, steps = planned(seed=2)  # its random savings leave no entry below the threshold that another unlocks
+    findings, steps = planned(seed=8)  # its random savings leave no entry below the threshold that another unlocks
     unlocked = {step.rule: step.unlocked_by for step in steps}
     assert unlocked["relax-full-recompute"] == ""
     assert unlocked["ep-overlap"] == "relax-full-recompute"

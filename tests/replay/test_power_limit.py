@@ -9,7 +9,7 @@ import pytest
 
 from tests.replay.built_steps import US, Step
 from tests.trace_builder import GEMM, SEND_RECV
-from three_walls.replay.power_limit import find_busy_fractions, slow_clocks
+from three_walls.replay.predictor import find_busy_fractions, slow_clocks
 from three_walls.replay.step_graph import StepGraph, replay
 
 

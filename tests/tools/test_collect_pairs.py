@@ -131,21 +131,21 @@ def test_a_base_takes_at_most_one_and_a_half_megabytes() -> None:
 def test_a_base_is_cut_to_the_steps_that_fit_with_the_same_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = Path(shutil.copytree(MEASURED_BASES / "wide-fused", tmp_path / "wide-fused"))
+    base = Path(shutil.copytree(MEASURED_BASES / "muon", tmp_path / "muon"))
     before = measure_bytes(base)
     monkeypatch.setattr(collect_pairs, "MOST_BASE_BYTES", before // 2)
-    assert re.match(r"wide-fused: steps (\d)-\1, [\d,]+ bytes", reduce_base(base))
+    assert re.match(r"muon: steps (\d)-\1, [\d,]+ bytes", reduce_base(base))
     assert measure_bytes(base) < before / 2
     assert sorted(path.name for path in base.iterdir()) == sorted(
-        path.name for path in (MEASURED_BASES / "wide-fused").iterdir()
+        path.name for path in (MEASURED_BASES / "muon").iterdir()
     )
 
 
 def test_a_base_stays_where_some_of_its_steps_tell_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = Path(shutil.copytree(MEASURED_BASES / "wide-fused", tmp_path / "wide-fused"))
+    base = Path(shutil.copytree(MEASURED_BASES / "muon", tmp_path / "muon"))
     before = measure_bytes(base)
     monkeypatch.setattr(collect_pairs, "find_difference", lambda *_: "the wall is another")
-    assert reduce_base(base) == "wide-fused: as it was: with steps 1-2 alone the wall is another"
+    assert reduce_base(base) == "muon: as it was: with steps 1-2 alone the wall is another"
     assert measure_bytes(base) == before
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.tune import random_spaces
 from tests.tune.random_spaces import RandomSpace
 from tests.tune.simulated_job import SimulatedJob
+from three_walls.tuning import choose_trial
 from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.trials import Choice, ExpectedGain, Space, TriedChoice, Tunable, Variant
 
@@ -118,10 +119,21 @@ def test_a_value_that_is_out_of_memory_may_fit_beside_one_that_needs_less() -> N
     assert alike < 0.5 < relieved < unknown
 
 
-def test_pairs_are_tried_before_a_search_ends_though_few_runs_showed_no_interaction() -> None:
-    """A value that costs 3% makes the step 7% shorter beside another one, of which the first runs show nothing."""
-    outcome = random_spaces.tune(RandomSpace(1087))
-    assert outcome.distance < MOST_OFF
+def test_pairs_are_tried_before_a_search_ends_though_few_runs_showed_no_interaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = SimulatedJob(3, counts=(1, 1, 1, 1, 1, 1), noise=0.003)
+    job.alone = {(setting, 1): log for setting, log in enumerate((-0.1, 0.03, -0.05, 0.03, 0.0, 0.0))}
+    job.together = {((1, 1), (3, 1)): -0.12}
+    job.memory, job.broken, job.broken_pairs = dict.fromkeys(job.memory, 0.0), set(), set()
+    with monkeypatch.context() as without:
+        without.setattr(choose_trial, "_DOUBT", 0.0)
+        _, trials = tune(job)
+        search = search_of(job, trials)
+        assert search.next() == (None, "nothing left promises more than what matters")
+    choice, _ = search.next()
+    assert choice is not None
+    assert choice not in search.measured
 
 
 def test_what_an_edit_is_expected_to_gain_is_said_as_a_share_of_the_step() -> None:
