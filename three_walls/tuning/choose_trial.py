@@ -17,14 +17,15 @@ _CLEAR = (4.0, 3.0, 2.0)
 """Deviations by which a step with an edit has to be shorter before nothing more is measured of it, where the step
 without it was measured never, once or more often: one run may be odd, and the model wrong about what did not run."""
 _KEPT = 1.3
-"""The same for an edit to be kept where no run is left: one of ten that do not help would pass."""
+"""The same for an edit to be kept where no run is left: one of ten that do not help would pass. So edits that together
+gain less than what matters have to be as clear as any."""
 _BETWEEN = 3
 """Among so many runs in a row one is of the best configuration so far, so that the drift is known. With 4 or 5 a search
 ends further from the best configuration, but where few runs are possible: then half as many are."""
 _FEW_RUNS = 16
 _DISTANCE = 2
 """A configuration that is tried differs from the best one so far in at most so many settings: with 1 interactions stay
-hidden, with 3 more runs fail."""
+hidden, with 3 more runs fail. Before a search ends, values that ran are combined in any number."""
 _STOPS = 0.02
 """Of what matters: nothing is run whose expected gain is smaller."""
 _AGAIN = 1.0
@@ -70,9 +71,10 @@ class TrialSearch:
         if len(lost) == _MOST_LOST and all(not trial.step_s and trial.choice in self.measured for trial in lost):
             return None, "configurations fail that ran before: is the machine in order?"
         best, unclear = self.best, self._unclear
-        choice, gain = self._find_promising(self.model)
-        if not unclear and gain <= _STOPS * self.worth:
-            choice, gain = self._find_promising(StepModel(self.space, self.trials, _DOUBT))
+        choice, gain = self._find_promising(self.model, _DISTANCE)
+        for distance in (_DISTANCE, len(best)):
+            if not unclear and gain <= _STOPS * self.worth:
+                choice, gain = self._find_promising(StepModel(self.space, self.trials, _DOUBT), distance)
         is_promising = gain > _STOPS * self.worth
         is_last = 0 < self.most_runs - len(self.trials) - 1 <= len(unclear)  # what is left has to settle these
         if not unclear and not is_promising:
@@ -103,8 +105,8 @@ class TrialSearch:
             fewer = [each for each in self.measured if each != kept and _edits_of(each) < _edits_of(kept)]
             unclear = [each for each in fewer if self.model.clarity(each, kept) < _KEPT]
             if not unclear:
-                is_faster = self.model.clarity(self.space.base, kept) >= _CLEAR[-1]
-                return kept if is_faster else self.space.base
+                (gain,), (spread,) = self.model.gains_over(self.space.base, [kept])
+                return kept if gain >= min(self.worth, _CLEAR[-1] * spread) else self.space.base
             kept, _ = self._likeliest(unclear, kept)
 
     def chances(self, choices: Sequence[Choice]) -> Array:
@@ -161,9 +163,9 @@ class TrialSearch:
         without = [(*choice[:place], BASE, *choice[place + 1 :]) for place in changed]
         return [each for each in without if self.space.allows(each)]
 
-    def _find_promising(self, model: StepModel) -> tuple[Choice | None, float]:
+    def _find_promising(self, model: StepModel, distance: int) -> tuple[Choice | None, float]:
         """The configuration that is expected to gain most on the best one so far, counting no loss, and how much."""
-        near = list(itertools.islice(self._list_near(), _MOST_CHOICES))
+        near = list(itertools.islice(self._list_near(distance), _MOST_CHOICES))
         if not near:
             return None, 0.0
         gains, spreads = model.gains_over(self.best, near)
@@ -175,10 +177,10 @@ class TrialSearch:
         place = int(np.argmax(expected))
         return near[place], float(expected[place])
 
-    def _list_near(self) -> Iterator[Choice]:
-        """Configurations near the best one, nearest first, without those that failed."""
+    def _list_near(self, distance: int) -> Iterator[Choice]:
+        """Configurations up to ``distance`` changes from the best one, nearest first, without those that failed."""
         best = self.best
-        for count in range(1, _DISTANCE + 1):
+        for count in range(1, distance + 1):
             for places in itertools.combinations(range(len(best)), count):
                 others = [
                     [number for number in range(len(self.space.settings[place].values) + 1) if number != best[place]]
@@ -188,7 +190,8 @@ class TrialSearch:
                     changed = dict(zip(places, numbers, strict=True))
                     choice = tuple(changed.get(place, number) for place, number in enumerate(best))
                     new = len(_edits_of(choice) - _edits_of(best) - self._ran)
-                    if choice not in self._failed and self.space.allows(choice) and (new < 2 or not self._is_predicted):
+                    is_near = count <= _DISTANCE and (new < 2 or not self._is_predicted)
+                    if choice not in self._failed and self.space.allows(choice) and (is_near or not new):
                         yield choice
 
     @cached_property
