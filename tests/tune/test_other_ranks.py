@@ -65,7 +65,7 @@ def test_a_rank_that_fails_ends_the_run_on_all(tmp_path: Path) -> None:
         "if 'c=1' in sys.argv: sys.exit(3) if os.environ['SLURM_PROCID'] == '1' else time.sleep(3)\n"
         f"runpy.run_path({str(TRAINER)!r}, run_name='__main__')"
     )
-    finish(srun(tmp_path, "--space", "space.yaml", "--runs", "8", "--", sys.executable, "-c", code))
+    finish(srun(tmp_path, "--space", "space.yaml", "--runs", "6", "--", sys.executable, "-c", code))
     failed = [each for each in results(tmp_path)["runs"] if each["failure"]]
     assert {each["failure"] for each in failed} == {"rank 1 ended with exit code 3"}
     assert all("c=1" in each["overrides"] for each in failed)

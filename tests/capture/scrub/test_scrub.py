@@ -122,7 +122,9 @@ KEPT_STEPS = {"mixtral-shape.sqlite.xz": (1, 3), "wide-fused": (2, 3), "foreign-
 """By optimizer updates, of several ranks, and by named ranges; the first and the one after the last."""
 
 
-@pytest.mark.parametrize("name", KEPT_STEPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "wide-fused")) for name in KEPT_STEPS]
+)
 def test_steps_alone_are_attributed_as_in_the_whole_capture(tmp_path: Path, name: str) -> None:
     source = MEASURED_BASES / name if name == "wide-fused" else SAMPLES / name
     target = tmp_path / name
