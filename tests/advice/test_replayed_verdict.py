@@ -105,6 +105,30 @@ def test_walls_that_are_too_close_decide_nothing() -> None:
     assert "too close to decide" in verdict.reason
 
 
+def test_halves_of_the_third_wall_that_are_too_close_are_one_wall() -> None:
+    verdict = judged({"h": 60, "k": 50, "hk": 200, "c": 20})
+    assert (verdict.wall, verdict.sub_wall, verdict.margin_fraction) == (Wall.COMPUTE_HOST, None, 0.225)
+    assert verdict.reason == (
+        "Without host time and what keeps kernels from their peak the 800.0 ms step (replayed without the profiler) is "
+        "shorter by 200.0 ms (25.0%), by 60.0 ms (7.5%) without the one alone and by 50.0 ms (6.2%) without the other: "
+        "too close to name a half; next, without communication, by 20.0 ms (2.5%)."
+    )
+    assert verdict.names(Wall.COMPUTE_HOST, SubWall.HOST)
+    assert not verdict.names(Wall.COMMUNICATION, None)
+    # Halves far from each other are told apart, and what only falls with communication has no name.
+    assert judged({"h": 160, "k": 50, "hk": 200}).sub_wall is SubWall.HOST
+    assert judged({"h": 60, "k": 20, "hk": 70, "c": 50}).abstained
+
+
+def test_a_lean_step_is_compute_by_the_step_without_the_profiler() -> None:
+    # 600 ms of kernels are three fifths of the traced step, and three quarters of the one that nobody profiled.
+    assert judged({"h": 40}, compute_busy_fraction=0.6).reason == (
+        "Of the 800.0 ms step (replayed without the profiler) no wall can save more than 40.0 ms (5.0%), and only 75.0% "
+        "of it is compute: the rest is unexplained."
+    )
+    assert judged({"h": 40}, compute_busy_fraction=0.65).sub_wall is SubWall.COMPUTE
+
+
 def test_what_makes_the_verdict_abstain_still_does() -> None:
     assert judged({"h": 300}, wait_exposed_fraction=0.6).abstained
     assert judged({"h": 300}, unclassified_fraction=0.5).abstained

@@ -139,7 +139,7 @@ def test_waiting_is_mentioned_where_the_walls_are_too_close_too() -> None:
 def test_a_step_that_is_mostly_compute_is_reported_as_such() -> None:
     verdict = judged(compute_busy_fraction=0.9, memory_recoverable_ns=99 * MS)
     assert (verdict.wall, verdict.sub_wall) == (Wall.COMPUTE_HOST, SubWall.COMPUTE)
-    assert verdict.reason.startswith("The step is mostly compute (90.0% of 1,000.0 ms)")
+    assert verdict.reason.startswith("The 1,000.0 ms traced step is mostly compute (90.0%)")
     assert (verdict.runner_up_wall, verdict.margin_fraction) == (None, None)
 
 
@@ -164,7 +164,7 @@ def test_a_lean_step_has_no_wall_but_computing_and_only_if_it_computes() -> None
         ({"wait_exposed_fraction": 0.5}, (), "50.0% of the traced step waits for other ranks"),
         ({"wait_exposed_fraction": 0.49}, (), "49.0% of the traced step waits for other ranks"),
         ({"idle_other_fraction": 0.33}, (), "idle for 33.0% of the traced step although"),
-        ({}, (), "only 50.0% of the traced step is compute"),
+        ({}, (), "only 50.0% of it is compute"),
         ({}, ("compute_busy_fraction",), "how much of the step is compute is unknown"),
     ],
 )

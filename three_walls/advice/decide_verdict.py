@@ -44,6 +44,7 @@ _REMOVED = {
     COMMUNICATION: "communication",
     COMPUTE: "what keeps kernels from their peak",
     HOST: "host time",
+    Wall.COMPUTE_HOST.value: "host time and what keeps kernels from their peak",
 }
 """Wall -> what its removal takes out of the step, as it reads after "without"."""
 _NOUNS = {"host": "the host"}
@@ -167,12 +168,23 @@ class _Replayed:
 
     @property
     def candidates(self) -> tuple[_Candidate, ...]:
-        """The four walls by what their removal saves, largest first; equal ones in their order."""
+        """The four walls by what their removal saves, largest first; equal ones in their order.
+
+        Where the two halves of the third wall save most and are too close to tell apart, they are one, together.
+        """
         found = [
             _Candidate(wall, sub_wall, max(0, self.saved_ns(name) or 0), ((name.rpartition(".")[2], 0),))
             for name, (wall, sub_wall) in _WALLS.items()
         ]
-        return tuple(sorted(found, key=lambda candidate: -candidate.ns))
+        first, second, *others = sorted(found, key=lambda candidate: -candidate.ns)
+        both_ns = self.saved_ns(COMPUTE, HOST)
+        if first.wall is second.wall and both_ns is not None and not self.is_clear(first, second):
+            return (_Candidate(first.wall, None, both_ns, (*first.parts, *second.parts)), *others)
+        return (first, second, *others)
+
+    def is_clear(self, first: _Candidate, second: _Candidate) -> bool:
+        """Whether ``first`` is further from ``second`` than two captures of one run are from each other."""
+        return first.ns - second.ns >= verdict_thresholds.MINIMUM_MARGIN_FRACTION * self.step_ns
 
     @property
     def best_pair(self) -> tuple[int, tuple[str, ...]]:
@@ -334,7 +346,7 @@ def _judge_replayed(
     if reason := _why_communication_may_be_more(facts, step_ns, recoverable, first):
         return _abstain(reason, step_ns, recoverable)
     margin = (first.ns - second.ns) / length_ns
-    if margin < verdict_thresholds.MINIMUM_MARGIN_FRACTION:
+    if not replayed.is_clear(first, second):
         reason = (
             f"The {in_ms(length_ns)} step (replayed without the profiler) is shorter by {_amount(first.ns, length_ns)} "
             f"without {_REMOVED[first.name]}, and by {_amount(second.ns, length_ns)} without {_REMOVED[second.name]}: "
@@ -345,7 +357,8 @@ def _judge_replayed(
     rest = f"next, without {_REMOVED[second.name]}, by {_amount(second.ns, length_ns)}"
     reason = (
         f"Without {_REMOVED[first.name]} the {in_ms(length_ns)} step (replayed without the profiler) is shorter by "
-        f"{_amount(first.ns, length_ns)}; {'no other wall shortens it' if _is_nothing(second) else rest}."
+        f"{_amount(first.ns, length_ns)}{_describe_halves(replayed, first)}; "
+        f"{'no other wall shortens it' if _is_nothing(second) else rest}."
         f"{_describe_joint(replayed, first, second)}{_describe_waiting(facts)}"
     )
     return _name_wall(first, second, margin, reason, step_ns, recoverable)
@@ -370,6 +383,14 @@ def _name_wall(
         margin_fraction=margin,
         recoverable_ns=recoverable,
     )
+
+
+def _describe_halves(replayed: _Replayed, wall: _Candidate) -> str:
+    """What each half of the third wall saves alone, where no half is named; else empty."""
+    if len(wall.parts) == 1:
+        return ""
+    host, compute = (_amount(max(0, replayed.saved_ns(half) or 0), replayed.step_ns) for half in (HOST, COMPUTE))
+    return f", by {host} without the one alone and by {compute} without the other: too close to name a half"
 
 
 def _describe_joint(replayed: _Replayed, first: _Candidate, second: _Candidate) -> str:
@@ -442,14 +463,21 @@ def _judge_lean_step(
     largest: _Candidate,
     replayed_ns: int | None = None,
 ) -> Verdict:
-    """The verdict for a step in which no wall can save much: compute-bound if compute fills the step."""
+    """The verdict for a step in which no wall can save much: compute-bound if compute fills the step.
+
+    ``replayed_ns``: the step without the profiler, which adds to its idle time and not to its kernels.
+    """
     busy, wait = facts.number("compute_busy_fraction"), facts.number("wait_exposed_fraction")
-    of = f" of {in_ms(replayed_ns)} without the profiler" if replayed_ns else ""
-    little = f"no wall can save more than {_amount(largest.ns, replayed_ns or step_ns)}{of}"
+    length_ns, step = replayed_ns or step_ns, f"{in_ms(step_ns)} traced step"
+    if replayed_ns:
+        step = f"{in_ms(replayed_ns)} step (replayed without the profiler)"
+    if busy is not None:
+        busy = min(1.0, busy * step_ns / length_ns)
+    little = f"no wall can save more than {_amount(largest.ns, length_ns)}"
     if busy is not None and busy >= verdict_thresholds.MINIMUM_COMPUTE_BUSY_FRACTION:
-        traced = "traced step" if replayed_ns else "step"
-        reason = f"The {traced} is mostly compute ({in_percent(busy)} of {in_ms(step_ns)}), and {little}."
+        reason = f"The {step} is mostly compute ({in_percent(busy)}), and {little}."
         return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, reason, step_ns, None, None, None, recoverable)
+    little = f"of the {step} {little}"
     if wait is not None and wait >= verdict_thresholds.NOTABLE_WAIT_FRACTION:
         reason = (
             f"{in_percent(wait)} of the traced step waits for other ranks, which these traces do not explain, and "
@@ -459,7 +487,7 @@ def _judge_lean_step(
         reason = f"{capitalize(little)}, and how much of the step is compute is unknown."
     else:
         reason = (
-            f"{capitalize(little)}, and only {in_percent(busy)} of the traced step is compute: the rest is unexplained."
+            f"{capitalize(little)}, and only {in_percent(busy)} of it is compute: the rest is unexplained."
         )
     return _abstain(reason, step_ns, recoverable)
 

@@ -13,7 +13,13 @@ from three_walls.lib.text import in_ms
 from three_walls.step.step_rows import StepSummary
 from three_walls.tables.buckets import SubWall, Wall
 
-_NAMES = {MEMORY: "the use of memory", COMMUNICATION: "communication", COMPUTE: "compute", HOST: "the host"}
+_NAMES = {
+    MEMORY: "the use of memory",
+    COMMUNICATION: "communication",
+    COMPUTE: "compute",
+    HOST: "the host",
+    Wall.COMPUTE_HOST.value: "compute and the host",
+}
 _KEPT = {
     MEMORY: "which only leaves out recompute and copies: what the memory buys shortens other work",
     COMMUNICATION: "which keeps compute and the host as they are",
@@ -64,9 +70,9 @@ def _explain_first(verdict: Verdict, plan: Sequence[PlanStep]) -> Iterator[str]:
     if first is None or verdict.wall is None or verdict.abstained:
         return
     named, taken = _name(verdict.wall, verdict.sub_wall), _name(first.finding.wall, first.finding.sub_wall)
-    if named == taken:
+    if verdict.names(first.finding.wall, first.finding.sub_wall):
         return
-    against = [step for step in plan if step.order and _name(step.finding.wall, step.finding.sub_wall) == named]
+    against = [step for step in plan if step.order and verdict.names(step.finding.wall, step.finding.sub_wall)]
     entry = f"Entry {first.order} changes {_NAMES[taken]}, not {_NAMES[named]}"
     if taken == MEMORY:
         entry = f"Entry {first.order} pays with memory for what it saves elsewhere"
@@ -80,13 +86,19 @@ def _explain_first(verdict: Verdict, plan: Sequence[PlanStep]) -> Iterator[str]:
 
 def _explain_total(verdict: Verdict, plan: Sequence[PlanStep]) -> Iterator[str]:
     """Why the plan gains more than any wall."""
-    saved_ns = [each.saved_ns for each in verdict.counterfactuals if each.without in {(name,) for name in _NAMES}]
+    saved_ns = [each.saved_ns for each in list_walls(verdict)]
     gained_ns = sum(step.gain_ns.likely or 0 for step in plan if step.order)
     if saved_ns and gained_ns > max(saved_ns):
         yield (
             f"Together the edits gain {in_ms(gained_ns)}, more than the removal of any one wall: they shorten several, "
             "and take whole kernels out."
         )
+
+
+def list_walls(verdict: Verdict) -> tuple[Counterfactual, ...]:
+    """The replayed steps without one wall, or without one half of the third."""
+    one = {(name,) for name in _NAMES} | {(COMPUTE, HOST)}
+    return tuple(each for each in verdict.counterfactuals if each.without in one)
 
 
 def find_without(verdict: Verdict, *walls: str) -> Counterfactual | None:

@@ -66,7 +66,7 @@ class Verdict:
     wall: Wall | None
     """``memory``, ``communication`` or ``compute_host``; null when abstained."""
     sub_wall: SubWall | None
-    """``compute`` or ``host`` for the third wall, else null."""
+    """``compute`` or ``host`` for the third wall, null where it is both or another wall."""
     abstained: bool
     """Whether no wall is named."""
     reason: str
@@ -90,3 +90,7 @@ class Verdict:
     """Why the plan begins at another wall, or gains more than the largest wall; else empty."""
     no_replay_reason: str = ""
     """Why nothing was replayed, so that walls are measured times and there is no plan; else empty."""
+
+    def names(self, wall: Wall, sub_wall: SubWall | None) -> bool:
+        """Whether what changes ``wall`` changes the wall that holds the run back."""
+        return self.wall is wall and self.sub_wall in (None, sub_wall)

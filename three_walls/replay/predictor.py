@@ -215,8 +215,6 @@ class StepReplay:
         host_ns = int(self._unprofiled[cost][0].host_segment_ns.sum())
         work = _shorten_waits(work, host_ns, _SHRINKING_WAIT[level])
         settled = find_steady(self.graph, work) if self.loader is None else find_paced(self.graph, work, self.loader)
-        if all(change.action is Action.HOST for change in changes):  # another run's host: its range is learnt from logs
-            return settled
         if cost not in self._busy:
             self._busy[cost] = find_busy_fractions(self.graph, self._settle((), level, cost)[1])
         before, after = self._busy[cost], find_busy_fractions(self.graph, settled[1])

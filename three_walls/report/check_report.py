@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from three_walls.advice.finding import FREES_MEMORY, Bounds, PlanStep
+from three_walls.advice.reconcile import list_walls
 from three_walls.lib.text import format_ms
 from three_walls.report.report import Report
 from three_walls.report.section import Hero, Section, plain_text
@@ -51,14 +52,14 @@ def find_wrong_sums(report: Report) -> Iterator[str]:
     if base := find_step_base(report):
         yield from _check_culprit(report, base)
     entries, result = [step for step in report.plan if step.order], report.verdict
-    single = [each for each in result.counterfactuals if len(each.without) == 1 and each.without != ("straggler",)]
+    walls = list_walls(result)
     gained_ns = sum(step.gain_ns.likely or 0 for step in entries)
-    if single and gained_ns > max(each.saved_ns for each in single) and "Together" not in result.plan_remark:
+    if walls and gained_ns > max(each.saved_ns for each in walls) and "Together" not in result.plan_remark:
         yield f"the plan gains {format_ms(gained_ns)}, more than any wall, without a word why"
     if not entries or result.wall is None or result.abstained:
         return
     first = entries[0]
-    is_other = (first.finding.wall, first.finding.sub_wall) != (result.wall, result.sub_wall)
+    is_other = not result.names(first.finding.wall, first.finding.sub_wall)
     if is_other and f"Entry {first.order} " not in result.plan_remark:
         yield f"entry {first.order} ({first.rule}) is of another wall than the verdict without a word why"
 

@@ -88,7 +88,14 @@ def walls(report: Report) -> Section:
 
 def find_counterfactual(report: Report, wall: Wall, sub_wall: SubWall | None) -> Counterfactual | None:
     """The replayed step without a wall; None where nothing was replayed."""
-    return find_without(report.verdict, wall.value if sub_wall is None else f"{wall.value}.{sub_wall.value}")
+    return find_without(report.verdict, *_list_removed(wall, sub_wall))
+
+
+def _list_removed(wall: Wall, sub_wall: SubWall | None) -> tuple[str, ...]:
+    """What counterfactuals without the wall are without: of the third wall, both halves."""
+    if wall is not Wall.COMPUTE_HOST:
+        return (wall.value,)
+    return tuple(f"{wall.value}.{half.value}" for half in SubWall if sub_wall in (None, half))
 
 
 _REMOVED = {
@@ -140,8 +147,7 @@ def share_of_judged_step(report: Report, value_ns: int | None) -> float | None:
 def recoverable_of(report: Report, wall: Wall, sub_wall: SubWall | None) -> int | None:
     """What removing a wall saves, in ns: by replay, else its upper bound; of the third wall of both halves."""
     if report.verdict.counterfactuals:
-        names = [f"{wall.value}.{half.value}" for half in SubWall] if sub_wall is None else [f"{wall.value}.{sub_wall}"]
-        names = names if wall is Wall.COMPUTE_HOST else [wall.value]
+        names = _list_removed(wall, sub_wall)
         saved = {frozenset(each.without): each.saved_ns for each in report.verdict.counterfactuals}
         # Of two halves of which one saves nothing, both together were not replayed.
         alone = [max(0, saved.get(frozenset({name}), 0)) for name in names]
