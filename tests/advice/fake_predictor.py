@@ -44,6 +44,8 @@ class FakePredictor:
     error_fraction: float = 0.0
     changes_nothing: Mapping[str, str] = field(default_factory=dict)
     """Name of a transformation -> why it changes nothing."""
+    bound_by: Callable[[frozenset[str]], str] = lambda _: "compute"
+    """What the critical path is made of."""
     asked: list[tuple[str, ...]] = field(default_factory=list)
     asked_likely: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -73,7 +75,8 @@ class FakePredictor:
         return {"gemm": self.predict(transformations).likely_ns}
 
     def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
-        return {"compute": self.predict(transformations).likely_ns}
+        names = tuple(map(name_of, transformations))
+        return {self.bound_by(frozenset(names)): self._predict(names).likely_ns}
 
 
 def saving(step_ms: float = 800, **saved_ms: float) -> FakePredictor:

@@ -177,6 +177,18 @@ def test_an_edit_that_no_effect_is_about_is_not_replayed() -> None:
     assert findings[0].reason == "What a=true changes is not known, because no measurement shows it"
 
 
+def test_what_gains_nothing_against_one_wall_is_judged_anew_against_the_next() -> None:
+    def step(names: frozenset[str]) -> float:
+        saved = {"link": 300, "larger": 100 if "link" in names else 0, "a": 20, "b": 15}
+        return 800 - sum(saved[name] for name in names)
+
+    rules = [rule(name) for name in ("link", "larger", "a", "b")]
+    same = FakePredictor(step)
+    assert names(plan_of(rules, same)[1]) == ["link", "a", "b", "larger"]  # old gains only come last
+    moving = FakePredictor(step, bound_by=lambda names: "host" if "link" in names else "communication")
+    assert names(plan_of(rules, moving)[1]) == ["link", "larger", "a", "b"]
+
+
 def test_a_plan_asks_for_few_replays() -> None:
     """Thirty candidates that do not touch each other: each alone, a check of each entry's rank, a few together."""
     gains = {f"r{number:02}": 10.0 + number for number in range(30)}

@@ -123,8 +123,8 @@ def test_halves_of_the_third_wall_that_are_too_close_are_one_wall() -> None:
 def test_a_lean_step_is_compute_by_the_step_without_the_profiler() -> None:
     # 600 ms of kernels are three fifths of the traced step, and three quarters of the one that nobody profiled.
     assert judged({"h": 40}, compute_busy_fraction=0.6).reason == (
-        "Of the 800.0 ms step (replayed without the profiler) no wall can save more than 40.0 ms (5.0%), and only 75.0% "
-        "of it is compute: the rest is unexplained."
+        "Of the 800.0 ms step (replayed without the profiler) no wall can save more than 40.0 ms (5.0%), and only "
+        "75.0% of it is compute: the rest is unexplained."
     )
     assert judged({"h": 40}, compute_busy_fraction=0.65).sub_wall is SubWall.COMPUTE
 

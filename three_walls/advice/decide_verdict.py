@@ -486,9 +486,7 @@ def _judge_lean_step(
     elif busy is None:
         reason = f"{capitalize(little)}, and how much of the step is compute is unknown."
     else:
-        reason = (
-            f"{capitalize(little)}, and only {in_percent(busy)} of it is compute: the rest is unexplained."
-        )
+        reason = f"{capitalize(little)}, and only {in_percent(busy)} of it is compute: the rest is unexplained."
     return _abstain(reason, step_ns, recoverable)
 
 

@@ -17,7 +17,7 @@ from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import Predictor, Transformation
-from three_walls.tables.prediction_intervals import Levels, PredictionIntervals
+from three_walls.tables.prediction_intervals import Levels, PredictionIntervals, Regime, StepLimits
 
 Transformations = tuple[Transformation, ...]
 
@@ -67,6 +67,10 @@ class Replays:
         if changes not in self.answers:
             self.answers[changes] = self.predictor.predict(changes)
         return self.answers[changes]
+
+    def regime(self, transformations: Transformations = ()) -> Regime:
+        """What the likely step after ``transformations`` is bound by."""
+        return StepLimits.of(self.predictor.limits_after((*self.base, *transformations))).regime
 
     def likely_ns(self, transformations: Transformations) -> int:
         """The likely step after ``transformations``, from one replay."""

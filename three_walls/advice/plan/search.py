@@ -5,7 +5,8 @@ of whole configurations. So gains add up, and a plan's step is what ``whatif`` s
 the best likely step comes next. A gain rarely grows by other edits: the candidate that gained most before is replayed
 first, and those that gained less than what it gains now are not replayed at all. When nothing is left by this order,
 every gain that is older than the last entry is replayed once more: work that is saved under an empty launch queue
-shortens a step only after the launches are gone.
+shortens a step only after the launches are gone. So it is at once where an entry leaves a step that something else
+bounds.
 
 Then pairs are tried: edits that gain nothing alone but let others follow, as freed memory does for a larger
 micro-batch, and the best single candidates that gain more on top of each other. Such a pair is one entry.
@@ -45,7 +46,7 @@ from three_walls.lib.fact import FactSheet, FactValue
 from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import FREE_HOST, Action, Selection
 from three_walls.tables.buckets import SubWall, Wall
-from three_walls.tables.prediction_intervals import Levels
+from three_walls.tables.prediction_intervals import Levels, Regime
 
 FITTING_PRESSURES = ("allocator_retries", "near_limit", "fragmented")
 """Values of the fact ``memory_pressure`` of a run that fits into memory, if barely: to free some is no
@@ -118,6 +119,8 @@ class Search:
     """For each rule whose edits entered with those of another one: that one."""
     last_gain: dict[str, tuple[int, int]] = field(default_factory=dict)
     """For each replayed rule its likely gain, and how many entries the plan had then."""
+    regime: Regime | None = None
+    """What the step after the entries so far is bound by; None before the first."""
     blockers: dict[str, set[str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -420,6 +423,11 @@ class Search:
         )
         if candidate.with_rule:
             self.part_of[candidate.with_rule] = finding.rule
+        before_regime = self.regime or self.replays.regime(self.changes)
+        self.regime = self.replays.regime(candidate.changes)
+        if self.regime is not before_regime:
+            # What gained nothing against the wall of before may gain most against the next one.
+            self.last_gain = {name: last for name, last in self.last_gain.items() if last[0] >= self.minimum_ns}
         self.settings, self.changes = dict(candidate.settings), candidate.changes
         self.effects += candidate.effects
         self.facts = self._settle(self.facts, candidate.settings).with_values(_list_removed(new, self.facts))
