@@ -210,12 +210,9 @@ class Search:
         return True
 
     def _is_shown(self, candidate: Candidate) -> bool:
-        """Whether the rule's symptom is there, or the edits gain time at every end of their parameters."""
+        """Whether the rule's symptom is there, or the edits gain time at both ends."""
         rule = self.rules[candidate.finding.rule]
-        if evaluate_all(rule.when, self.facts) is not Truth.FAILS:
-            return True
-        before, after = self.replays.step(self.changes), self.replays.step(candidate.changes)
-        if min(before.high_ns - after.high_ns, before.low_ns - after.low_ns) > 0:
+        if evaluate_all(rule.when, self.facts) is not Truth.FAILS or self._always_gains(candidate):
             return True
         self.left_out[rule.id] = f"The symptom is absent, and the edits may cost time. {explain(rule.when, self.facts)}"
         return False
@@ -335,10 +332,11 @@ class Search:
         best_first = sorted(enough, key=lambda pair: (-pair.gain_ns, *pair.effort))
         return next((pair for pair in best_first if self._always_gains(pair)), None)
 
-    def _always_gains(self, pair: Candidate) -> bool:
-        """Whether the pair gains at both ends. Only then are two edits worth a try of which neither is alone."""
-        before, after = self.replays.step(self.changes), self.replays.step(pair.changes)
-        return self.replays.find_gain(before, after, pair.effects).low > 0
+    def _always_gains(self, candidate: Candidate) -> bool:
+        """Whether it gains at both ends of its range. Without a symptom, or as a pair of which neither edit is worth an
+        entry alone, only that is worth a try."""
+        before, after = self.replays.step(self.changes), self.replays.step(candidate.changes)
+        return self.replays.find_gain(before, after, candidate.effects).low > 0
 
     def _list_promising(self, names: Iterable[str], gains: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """The pairs of ``names`` that may gain more together than alone.
