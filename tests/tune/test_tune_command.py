@@ -181,6 +181,31 @@ def test_a_log_without_iterations_is_said_to_have_none(tmp_path: Path) -> None:
     assert "its log has no line of an iteration: a job that logs to a file alone has to print" in done.stdout
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_job_that_does_not_hear_when_to_end_is_ended(tmp_path: Path, is_known: bool) -> None:
+    options = ("--space", "space.yaml", "--runs", "2", *(["--megatron-lm"] if is_known else []))
+    told = {"iterations": 100_000, "pause_s": 0.01}
+    done = run(tmp_path, *options, "--", sys.executable, str(TRAINER), told=told)
+    assert done.returncode == (8 if is_known else 0), done.stderr
+    unheard = "it went on past 25 iterations, so --exit-interval 25 does not reach it: write {overrides} where its"
+    assert (unheard in " ".join(done.stdout.split())) is is_known  # else nothing told it to end
+    assert not list_processes(tmp_path)
+
+
+@pytest.mark.parametrize(("size", "is_heard"), [(1, False), (2, True)])
+def test_an_edit_that_its_own_log_denies_is_not_measured(tmp_path: Path, size: int, is_heard: bool) -> None:
+    told: dict[str, Any] = {"arguments": {"micro_batch_size": size, "tensor_model_parallel_size": 1}}
+    options = ("--space", "space.yaml", "--runs", "2", "--megatron-lm", "--", sys.executable, str(TRAINER))
+    words = command(tmp_path, *options, told=told)
+    (tmp_path / "space.yaml").write_text("micro_batch_size: [2]\n")
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    denied = "micro_batch_size is 1 in its log, as in the base's: the override did not reach the job"
+    assert (denied in done.stdout + done.stderr) is not is_heard
+
+
 def test_of_a_command_that_does_not_start_it_is_said_what_it_printed_last(tmp_path: Path) -> None:
     done = run(tmp_path, "--space", "space.yaml", "--", "./missing.sh")
     assert done.returncode == 8

@@ -1,9 +1,10 @@
 """A trainer that writes Megatron's iteration lines as a JSON file, named by $TRAINER, and its overrides tell it.
 
     {"effects": {"a=1": -0.1}, "together": {"a=1 b=1": 0.2}, "drift": 0.03, "noise": 0.01, "pause_s": 0.001,
-     "fails": {"c=1": "oom" | "crash" | "hang" | "stays"}}
+     "fails": {"c=1": "oom" | "crash" | "hang" | "stays"}, "iterations": 25, "arguments": {"micro_batch_size": 1}}
 
-Effects are logarithms of factors on the step. Of several ranks (SLURM_PROCID) the last one writes, as Megatron's does.
+Effects are logarithms of factors on the step. Arguments are printed as Megatron-LM prints those that it runs with. Of
+several ranks (SLURM_PROCID) the last one writes, as Megatron's does.
 Every process that it starts has the file's path on its command line; one of them leaves the session, as torchrun's
 workers do.
 """
@@ -41,7 +42,10 @@ def main() -> None:
     rng = random.Random(number)
     if fails == "stays":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for iteration in range(1, 26):
+    for name, value in told.get("arguments", {}).items():
+        lines = f"{' arguments ':-^59}", f"  {name} {'.' * (47 - len(name))} {value}", f"{' end of arguments ':-^59}"
+        print(*lines, sep="\n", flush=True)  # noqa: T201
+    for iteration in range(1, told.get("iterations", 25) + 1):
         if iteration == 4 and fails == "oom":
             sys.exit(
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "

@@ -60,6 +60,8 @@ class Limits:
     """The longest run."""
     iterations: int
     """So many are enough: a job that then does not end by itself is ended, and has not failed."""
+    overran: str = ""
+    """Why it has, if it goes on past them: it was told to end, and did not hear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,9 @@ def _watch(job: subprocess.Popen[bytes], log: Path, limits: Limits, others: Othe
             last_s, seen = now_s, seen | new
         if len(seen) >= limits.iterations and now_s - last_s > GRACE_S:
             return _DONE, longest_s
+        numbers = [int(number) for number in seen]
+        if numbers and max(numbers) - min(numbers) > limits.iterations:
+            return limits.overran or _DONE, longest_s
         if now_s - last_s > limits.quiet_s:
             return f"it hung: no iteration for {limits.quiet_s:.0f} s", longest_s
         if now_s - started_s > limits.run_s:

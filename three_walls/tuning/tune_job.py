@@ -16,7 +16,11 @@ from typing import Any
 from three_walls.capture.capture_commands import RUN_CONFIG
 from three_walls.lib.errors import ThreeWallsError, UsageError
 from three_walls.lib.files import write_texts
+from three_walls.lib.hydra import write_value
 from three_walls.lib.plain_data import ConfigData
+from three_walls.log.read_log import read_logs
+from three_walls.megatron.settings.log_settings import read_log_settings
+from three_walls.megatron.settings.merge_settings import is_same, merge_sources
 from three_walls.pipeline import analyze
 from three_walls.report.report import LiveReport
 from three_walls.runs.read_runs import LABEL_NAME
@@ -27,7 +31,7 @@ from three_walls.tuning.make_space import join_planned, list_given, list_planned
 from three_walls.tuning.other_ranks import OtherRanks
 from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
 from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice, Tunable, Variant
-from three_walls.tuning.tuned_command import TunedCommand, as_line
+from three_walls.tuning.tuned_command import TEMPLATE, VARIABLE, TunedCommand, as_line
 from three_walls.tuning.tuned_page import Tuned, conclude, render_tuned
 
 Log = str | Path | Sequence[float]
@@ -234,6 +238,9 @@ class Tuning:
         log = folder / "train.log"
         self._others.begin(words, environment, log, {})
         ended = run_job(command.put_in(words), variables, log, self._limits(), self._lock, self._others)
+        if not ended.failure and variants:
+            base = self._request.out / "runs" / "000" / log.name
+            ended = replace(ended, failure=_find_unheeded(variants, base, log))
         if rules:
             entries = ", ".join(map(_quoted, rules))
             write_texts({LABEL_NAME: f"label: {_quoted(name)}\nentries: [{entries}]\n"}, folder)
@@ -247,12 +254,18 @@ class Tuning:
     def _limits(self) -> Limits:
         """Those of the base until it ran, then what it took, with much to spare."""
         request, ran = self._request, [line for line in self._runs if line["step_s"]]
-        iterations = request.command.iterations if request.command else 0
+        command, overran = request.command, ""
+        assert command
+        if short := command.shorten(command.iterations):
+            overran = (
+                f"it went on past {command.iterations} iterations, so {' '.join(short[:2])} does not reach it: write "
+                f"{TEMPLATE} where its program takes overrides, or have its script add ${VARIABLE}"
+            )
         if not ran:
-            return Limits(request.patience_s, float("inf"), iterations)
+            return Limits(request.patience_s, float("inf"), command.iterations, overran)
         quiet_s = max(_LEAST_QUIET_S, _QUIET_FACTOR * max(line["quiet_s"] for line in ran))
         run_s = max(_LEAST_QUIET_S, _RUN_FACTOR * max(line["wall_s"] for line in ran))
-        return Limits(min(quiet_s, request.patience_s), run_s, iterations)
+        return Limits(min(quiet_s, request.patience_s), run_s, command.iterations, overran)
 
     def _learn_plan(self) -> None:
         """Profiles and analyzes the base, if that was not done; its plan's entries are then tried too."""
@@ -379,6 +392,20 @@ def _as_trial(line: Mapping[str, Any], space: Space) -> TriedChoice | None:
         return None
     choice = tuple(changed.get(setting.name) or BASE for setting in space.settings)
     return TriedChoice(choice, line["step_s"], line["error"], line["failure"])
+
+
+def _find_unheeded(variants: Sequence[Variant], base: Path, log: Path) -> str:
+    """Why a run was not of ``variants``: its log has the value that the base's has; empty where no log says so."""
+    if not base.is_file():
+        return ""
+    before, now = (merge_sources(read_log_settings(read_logs([path]))).values for path in (base, log))
+    for name, wanted in (item for each in variants for item in each.config.items()):
+        if name not in before or name not in now or now[name].source.startswith("derived"):
+            continue
+        found = now[name].value
+        if is_same(found, before[name].value) and not is_same(found, wanted):
+            return f"{name} is {write_value(found)} in its log, as in the base's: the override did not reach the job"
+    return ""
 
 
 def _words_of(variants: Sequence[Variant]) -> list[str]:

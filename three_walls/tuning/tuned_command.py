@@ -45,20 +45,23 @@ class TunedCommand:
 
     def put_in(self, overrides: Sequence[str], iterations: int | None = None) -> tuple[str, ...]:
         """The command of a short run with ``overrides``."""
-        words, added = list(self.words), [*overrides]
-        if self.framework is not None:
-            short = [word.format(iterations or self.iterations) for word in _SHORT[self.framework]]
-            added = [*short, *added]
-            words = _drop_saving(words) if self.framework == MEGATRON_LM else words
+        words, added = list(self.words), [*self.shorten(iterations or self.iterations), *overrides]
+        if self.framework == MEGATRON_LM:
+            words = _drop_saving(words)
         if TEMPLATE not in " ".join(words):
             return (*words, *added)
         quoted = " ".join(map(quote_word, added))
         whole = [[*added] if word == TEMPLATE else [word.replace(TEMPLATE, quoted)] for word in words]
         return tuple(word for each in whole for word in each)
 
+    def shorten(self, iterations: int) -> tuple[str, ...]:
+        """What ends a run after ``iterations`` and keeps it from saving; empty where the spelling is not known."""
+        return tuple(word.format(iterations) for word in _SHORT[self.framework]) if self.framework else ()
+
     def variables(self, overrides: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
         """The variables to set for it."""
-        return {VARIABLE: " ".join(map(quote_word, overrides)), **self.environment, **environment}
+        added = (*self.shorten(self.iterations), *overrides)
+        return {VARIABLE: " ".join(map(quote_word, added)), **self.environment, **environment}
 
     def profiled(self, overrides: Sequence[str], out: Path, ranks: tuple[int, ...], steps: str) -> tuple[str, ...]:
         """The command of a run that ``three-walls attach`` profiles on each rank."""
