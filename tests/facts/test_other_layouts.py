@@ -147,3 +147,46 @@ def test_experts_that_do_not_fit_get_as_many_more_stages_as_hosts_shared_them() 
     uneven: dict[str, Any] = many | {"num_layers": 6}
     assert measure(world=8, per_node=1, peak=NO_LOG, **uneven)["nvlink_expert_pipeline_size"][0] is None
     assert measure(world=3, per_node=2, expert_model_parallel_size=3)["nvlink_expert_pipeline_size"][0] is None
+
+
+FULL: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+MODULES = ("moe_act", "mla_up_proj", "layernorm", "mlp")
+
+
+def deep(**values: ConfigData) -> dict[str, Any]:
+    """Eight layers of latent attention, the first of which is dense, recomputed in full."""
+    latent = {"q_lora_rank": 6, "kv_lora_rank": 5, "qk_head_dim": 3, "qk_pos_emb_head_dim": 1, "v_head_dim": 2}
+    layers = {"num_layers": 8, "moe_layer_freq": "([0]*1+[1]*7)", "moe_grouped_gemm": True}
+    return {**FULL, **latent, **layers, "multi_latent_attention": True, **values}
+
+
+def peak_at(ratio: float, modules: tuple[str, ...]) -> Measurement[int]:
+    """The peak by the log of a run in full recompute that would take ``ratio`` of the device with ``modules``."""
+    then = total(**deep(recompute_granularity="selective", recompute_modules=modules))
+    return known(round(ratio * DEVICE_BYTES) + total(**deep()) - then)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_no_more_modules_are_recomputed_than_it_takes_to_fit(count: int) -> None:
+    facts = measure(peak=peak_at(0.90, MODULES[:count]), **deep())
+    assert facts["sufficient_recompute_modules"] == (MODULES[:count], None)
+    assert facts["memory_peak_sufficient_recompute_ratio"][0] == pytest.approx(0.90)
+
+
+def test_all_narrow_modules_are_recomputed_where_they_do_not_suffice() -> None:
+    facts = measure(peak=peak_at(1.2, MODULES), **deep())
+    assert facts["sufficient_recompute_modules"] == (MODULES, None)
+    assert facts["memory_peak_sufficient_recompute_ratio"][0] == pytest.approx(1.2)
+
+
+def test_only_modules_that_the_model_has_are_recomputed() -> None:
+    no_latent = {"multi_latent_attention": False, "moe_grouped_gemm": False, "moe_layer_freq": 1}
+    assert measure(peak=known(10 * DEVICE_BYTES), **deep(**no_latent))["sufficient_recompute_modules"][0] == (
+        "layernorm",
+    )
+
+
+def test_without_a_peak_the_cheapest_module_is_recomputed() -> None:
+    facts = measure(peak=NO_LOG, **deep())
+    assert facts["sufficient_recompute_modules"] == (("moe_act",), None)
+    assert facts["memory_peak_sufficient_recompute_ratio"][0] is None

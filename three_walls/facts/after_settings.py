@@ -20,6 +20,8 @@ _FOLLOWING = (
     "larger_micro_batch_size",
     "memory_peak_fraction",
     "memory_peak_without_recompute_ratio",
+    "sufficient_recompute_modules",
+    "memory_peak_sufficient_recompute_ratio",
     "memory_peak_larger_micro_batch_ratio",
     "memory_peak_larger_micro_batch_without_recompute_ratio",
 )

@@ -1,4 +1,4 @@
-"""What the same GPUs would hold with other parallel sizes, at the same global batch size.
+"""What the same GPUs would hold with other parallel sizes, at the same global batch size, or with less recompute.
 
 Half the tensor-, context- or pipeline-parallel size leaves twice as many replicas, of which each runs half as many
 micro-batches. Half the expert-parallel size leaves twice as many replicas of each expert. A group that is larger than
@@ -16,13 +16,14 @@ from three_walls.facts.run_layout import gpus_of_domain
 from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, missing
 from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.model_shape import find_moe_layers
 from three_walls.megatron.parallel_layout import halve_microbatches, has_uneven_stages
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.megatron.stage_memory import estimate_stages, find_fullest
 from three_walls.step.step_view import RunView
 
 _FITTING_RATIO = 0.90
-"""Peak over device memory up to which a run is taken to fit, as the rules on parallel sizes ask."""
+"""Peak over device memory up to which a run is taken to fit, as the rules on parallel sizes and recompute ask."""
 _SPREAD_WITHOUT_STAGES = 4
 """Times as many experts on a rank as many runs can hold; more need stages, where no log shows the memory."""
 
@@ -43,7 +44,7 @@ def peak_with(
         device_bytes = run.device.memory_bytes if run.device else None
         if not device_bytes:
             return missing(NO_DEVICE_MEMORY)
-        changed = {key: ConfigValue(to, "with other parallel sizes") for key, to in values.items()}
+        changed = {key: ConfigValue(to, "with other settings") for key, to in values.items()}
         then = _total(replace(config_as_run, values={**config_as_run.values, **changed}))
         peak, now = memory_peak_bytes, memory_estimated_peak_bytes
         if peak.value is None or now.value is None or then.value is None:
@@ -192,6 +193,44 @@ def memory_peak_nvlink_expert_ratio(
     return peak_with(
         expert_model_parallel_size=gpus_of_domain(run), pipeline_model_parallel_size=nvlink_expert_pipeline_size
     )
+
+
+@fact("config", "the narrow modules whose recompute suffices")
+def sufficient_recompute_modules(config_as_run: RunConfig, peak_with: PeakWith) -> tuple[str, ...]:
+    """The fewest modules to recompute with which the run fits into 90% of device memory, all that the model has if that
+    is not enough, and the first where no peak is known. They are the activation between grouped experts' GEMMs, the
+    up-projections of multi-latent attention, the norms and the MLPs of dense layers, in this order."""
+    # By what they cost where they were measured (skill:nemo-mbridge-perf-activation-recompute/SKILL.md:119-133).
+    layers = config_as_run.whole_number("num_layers") or 0
+    with_experts = find_moe_layers(config_as_run, layers).value
+    is_there = {
+        "moe_act": config_as_run.get("moe_grouped_gemm") is True,
+        "mla_up_proj": config_as_run.get("multi_latent_attention") is True,
+        "layernorm": True,
+        "mlp": with_experts is not None and len(with_experts) < layers,
+    }
+    modules = tuple(name for name, has in is_there.items() if has)
+    for count in range(1, len(modules)):
+        peak = peak_with(**_selective(modules[:count])).value
+        if peak is None or peak <= _FITTING_RATIO:
+            return modules[:count]
+    return modules
+
+
+@fact("ratio", "the peak with narrow recompute over device memory")
+def memory_peak_sufficient_recompute_ratio(
+    peak_with: PeakWith, sufficient_recompute_modules: tuple[str, ...]
+) -> Measurement[float]:
+    """Peak of allocated memory by the log, with its estimate replaced by that with recompute of the narrow modules that
+    suffice, over device memory.
+
+    Not the same as: A measured peak: above 1 such a run would not fit.
+    """
+    return peak_with(**_selective(sufficient_recompute_modules))
+
+
+def _selective(modules: tuple[str, ...]) -> dict[str, ConfigData]:
+    return {"recompute_granularity": "selective", "recompute_modules": modules}
 
 
 def _halve(size: int | None, name: str) -> Measurement[int]:

@@ -27,7 +27,7 @@ LOSS_BYTES_PER_LOGIT = 2 + 4 + 4
 FUSED_BACKWARD_BYTES = 6
 """Per element of queries, keys and values: a gradient in bf16, and one accumulated in fp32."""
 
-_COUNTED_MODULES = ("core_attn", "moe_act", "layernorm", "moe", "mlp", "shared_experts")
+_COUNTED_MODULES = ("core_attn", "moe_act", "layernorm", "moe", "mlp", "shared_experts", "mla_up_proj")
 _NOT_COUNTED = (
     "fp8",
     "fp4",
@@ -119,6 +119,11 @@ def keep_after_recompute(shape: ModelShape, layout: CompleteLayout, config: RunC
         # Its inputs stay: queries, keys and values before they are repeated.
         attention = BYTES * tokens * (shape.query + shape.key + shape.value + shape.context) // layout.tensor
         scores = 0
+    if "mla_up_proj" in named and shape.latent:
+        # What they are expanded from stays (mcore:megatron/core/transformer/multi_latent_attention.py:838-843).
+        ranks = (shape.latent.query_rank or 0) + shape.latent.key_value_rank + shape.latent.rotary
+        attention -= BYTES * tokens * (shape.query + shape.key + shape.value) // layout.tensor
+        attention += BYTES * tokens * ranks // (layout.tensor if config.get("sequence_parallel") is True else 1)
     return LayerActivations(
         layer_input=full.layer_input,
         norms=full.norms // 3 if "layernorm" in named else full.norms,
