@@ -15,6 +15,7 @@ from three_walls.advice.answer_what_if import ReplayedRun, answer
 from three_walls.advice.edits import fact_of
 from three_walls.advice.finding import APPLICABILITIES, Finding, Outcome, PlanStep
 from three_walls.advice.format.load_rules import load_rule_base
+from three_walls.advice.judge import judge
 from three_walls.advice.plan.make_plan import make_plan
 from three_walls.advice.what_if import Question
 from three_walls.facts.fact_rows import Prediction
@@ -243,3 +244,24 @@ def test_the_settings_of_the_first_entries_give_the_step_after_them(seed: int) -
         after = answer(Question(settings), made).after
         assert after is not None
         assert after.likely_ns == step.step_after_likely_ns
+
+
+@pytest.mark.parametrize(
+    ("name", "fact", "fits", "does_not", "text"),
+    [
+        ("context-parallel-exchange", "cp_within_nvlink_domain", False, True, "A ring crosses hosts"),
+        ("allocator-in-steps", "config.moe_token_dispatcher_type", "flex", "alltoall", "Look whether these calls"),
+    ],
+)
+def test_advice_for_some_runs_is_given_to_these_first_and_to_no_others(
+    name: str, fact: str, fits: ConfigData, does_not: ConfigData, text: str
+) -> None:
+    found = next(rule for rule in RULES if rule.id == name)
+    symptom: dict[str, ConfigData] = {
+        "config.context_parallel_size": 16,
+        "cp_exposed_fraction": 0.2,
+        "allocator_calls_in_steps_count": 40,
+    }
+    assert judge(found, sheet_of({**symptom, fact: fits})).advice.startswith(text)
+    assert text not in judge(found, sheet_of({**symptom, fact: does_not})).advice
+    assert text in judge(found, sheet_of(symptom)).advice
