@@ -17,20 +17,23 @@ from three_walls.lib.plain_data import ConfigData
 from three_walls.megatron.settings.run_config import ConfigValue
 from three_walls.megatron.stage_memory import estimate_stages
 from three_walls.tables.hardware import find_gpu
-from three_walls.trace.identity import Gpu
 
 DEVICE_BYTES, PEAK_BYTES = 1_000_000, 100_000
+DEVICE: Measurement[int] = known(DEVICE_BYTES)
 LOGGED: Measurement[int] = known(PEAK_BYTES)
 NO_LOG: Measurement[int] = missing("no log")
 
 
 def measure(
-    world: int = 2, per_node: int = 8, peak: Measurement[int] = LOGGED, **values: ConfigData
+    world: int = 2,
+    per_node: int = 8,
+    peak: Measurement[int] = LOGGED,
+    usable: Measurement[int] = DEVICE,
+    **values: ConfigData,
 ) -> dict[str, tuple[FactValue, str | None]]:
     config = toy(world, **values)
     environment = {**config.environment, "LOCAL_WORLD_SIZE": ConfigValue(str(per_node), "test")}
     run = run_view(replace(config, environment=environment), find_gpu("NVIDIA H200"))
-    run = replace(run, device=Gpu("H200", "sm_90", DEVICE_BYTES))
     estimated = known(total(world, **values)) if peak.value else NO_LOG
     return views.measure(
         other_layouts,
@@ -38,6 +41,7 @@ def measure(
         config_as_run=config,
         memory_peak_bytes=peak,
         memory_estimated_peak_bytes=estimated,
+        usable_bytes=usable,
     )
 
 
@@ -184,6 +188,15 @@ def test_only_modules_that_the_model_has_are_recomputed() -> None:
     assert measure(peak=known(10 * DEVICE_BYTES), **deep(**no_latent))["sufficient_recompute_modules"][0] == (
         "layernorm",
     )
+
+
+def test_what_the_run_cannot_have_of_its_device_does_not_count() -> None:
+    peak = peak_at(0.90, MODULES[:1])
+    assert measure(peak=peak, **deep())["sufficient_recompute_modules"] == (MODULES[:1], None)
+    limited = measure(peak=peak, usable=known(DEVICE_BYTES - 1000), **deep())
+    assert limited["sufficient_recompute_modules"] != (MODULES[:1], None)
+    unknown = measure(peak=peak, usable=missing("no device"), **deep())
+    assert unknown["memory_peak_sufficient_recompute_ratio"] == (None, "no device")
 
 
 def test_without_a_peak_the_cheapest_module_is_recomputed() -> None:

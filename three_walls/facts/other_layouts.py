@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import gcd
 
-from three_walls.facts.memory_estimate import NO_DEVICE_MEMORY
 from three_walls.facts.run_layout import gpus_of_domain
 from three_walls.lib.declare import artifact, fact
 from three_walls.lib.measurement import GIVE_CONFIG, Measurement, known, missing
@@ -33,23 +32,23 @@ PeakWith = Callable[..., Measurement[float]]
 
 @artifact
 def peak_with(
-    run: RunView,
     config_as_run: RunConfig,
     memory_peak_bytes: Measurement[int],
     memory_estimated_peak_bytes: Measurement[int],
+    usable_bytes: Measurement[int],
 ) -> PeakWith:
-    """For other settings: the peak by the log, with its estimate replaced by theirs, over device memory."""
+    """For other settings: the peak by the log, with its estimate replaced by theirs, over the memory that the run can
+    have of its device."""
 
     def peak_ratio(**values: ConfigData) -> Measurement[float]:
-        device_bytes = run.device.memory_bytes if run.device else None
-        if not device_bytes:
-            return missing(NO_DEVICE_MEMORY)
+        if usable_bytes.value is None:
+            return missing(str(usable_bytes.missing_reason))
         changed = {key: ConfigValue(to, "with other settings") for key, to in values.items()}
         then = _total(replace(config_as_run, values={**config_as_run.values, **changed}))
         peak, now = memory_peak_bytes, memory_estimated_peak_bytes
         if peak.value is None or now.value is None or then.value is None:
             return missing(str(peak.missing_reason or now.missing_reason or then.missing_reason))
-        return known((peak.value + then.value - now.value) / device_bytes)
+        return known((peak.value + then.value - now.value) / usable_bytes.value)
 
     return peak_ratio
 
