@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from three_walls.megatron.settings.launchers import find_program
 from three_walls.megatron.settings.merge_settings import merge_sources
 from three_walls.megatron.settings.option_words import read_command_line
-from three_walls.megatron.settings.run_config import BUILDS_COMM_OVERLAP, RunConfig
+from three_walls.megatron.settings.run_config import BUILDS_COMM_OVERLAP, ConfigValue, RunConfig
+from three_walls.megatron.settings.setting_sources import SourceSettings
 
 COMMON = shlex.split(
     "--use-mcore-models --transformer-impl local --no-persist-layer-norm --no-gradient-accumulation-fusion "
@@ -241,6 +242,7 @@ def test_options_of_the_performance_scripts_are_read() -> None:
         "moe_permute_fusion": True,
         "expert_model_parallel_size": 8,
         "tensor_model_parallel_size": 1,
+        "sequence_parallel": False,
         "virtual_pipeline_model_parallel_size": None,
         "moe_flex_dispatcher_backend": "hybridep",
         "moe_token_dispatcher_type": "flex",
@@ -253,6 +255,65 @@ def test_options_of_the_performance_scripts_are_read() -> None:
         "recompute_method": "block",
     }
     assert "s3cr3t" not in repr(read_command_line(line.split()))
+
+
+SCRIPT = ["python", "scripts/performance/run_script.py", "-m", "qwen", "-mr", "qwen3_30b_a3b"]
+GUIDE = shlex.split(
+    "--cuda_graph_impl none --moe_flex_dispatcher_backend None --moe_a2a_overlap false "
+    "comm_overlap.overlap_moe_expert_parallel_comm=true comm_overlap.delay_wgrad_compute=false "
+    "model.moe_shared_expert_overlap=false"
+)
+
+
+def test_an_option_that_turns_nothing_on_leaves_the_override_alone() -> None:
+    given = values([*SCRIPT, *GUIDE])
+    assert given["overlap_moe_expert_parallel_comm"] is True
+    assert given["delay_wgrad_compute"] is False
+    turned_on = [word.replace("false", "true") if word == "false" else word for word in GUIDE]
+    assert values([*SCRIPT, *turned_on])["delay_wgrad_compute"] is True
+
+
+@pytest.mark.parametrize(
+    ("option", "off", "on", "key"),
+    [
+        ("--moe_a2a_overlap", "false", "true", "overlap_moe_expert_parallel_comm"),
+        ("--nccl_ub", "False", "True", "nccl_ub"),
+        ("--use_megatron_fsdp", "0", "1", "use_megatron_fsdp"),
+        ("-ol", "0", "2", "cpu_offloading"),
+        ("--activation_offload_layers", "0", "2", "cpu_offloading_weights"),
+    ],
+)
+def test_false_and_no_layers_set_nothing_as_in_the_scripts(option: str, off: str, on: str, key: str) -> None:
+    assert values([*SCRIPT, option, off]) == {}
+    assert key in values([*SCRIPT, option, on])
+
+
+def test_no_recomputed_layers_still_set_full_recompute() -> None:
+    assert values([*SCRIPT, "-rl", "0"])["recompute_granularity"] == "full"
+
+
+def test_no_flex_backend_is_the_plain_all_to_all() -> None:
+    found = config_of([*SCRIPT, "--moe_flex_dispatcher_backend", "None"])
+    assert found.get("moe_token_dispatcher_type") == "alltoall"
+    assert found.knows("moe_flex_dispatcher_backend") and found.get("moe_flex_dispatcher_backend") is None
+    assert "moe_token_dispatcher_type" not in values(SCRIPT)
+
+
+def test_the_backend_that_older_releases_keep_contradicts_nothing() -> None:
+    command = read_command_line([*SCRIPT, "--moe_flex_dispatcher_backend", "None"])
+    saved = {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}
+    file = SourceSettings("config file", {key: ConfigValue(value, "config file") for key, value in saved.items()})
+    found = merge_sources([file, command])
+    assert ({key: found.get(key) for key in saved}, found.conflicts) == (saved, ())
+
+
+@pytest.mark.parametrize(("size", "is_on"), [("1", False), ("2", True)])
+def test_tensor_parallelism_of_run_script_brings_sequence_parallelism(size: str, is_on: bool) -> None:
+    for option in ("-tp", "--tensor_model_parallel_size"):
+        found = values([*SCRIPT, option, size, f"model.sequence_parallel={not is_on}"])
+        assert found["sequence_parallel"] is is_on
+    assert "sequence_parallel" not in values([*BRIDGE, "-tp", "2"])
+    assert "sequence_parallel" not in values([*SCRIPT, "-tp"])
 
 
 def test_environment_on_the_command_line_is_read_only_where_it_may_be_shown() -> None:

@@ -140,3 +140,14 @@ def test_a_shorthand_sets_values_that_its_keys_may_have(tmp_path: Path) -> None:
         load_table(path, ConfigKeyTable)
     assert "keys.yaml:1:23: three is no value of a" in str(error.value)
     assert "keys.yaml:1:33: b is no config key" in str(error.value)
+
+
+def test_what_an_option_implies_are_values_that_its_keys_may_have(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    implied = "options: {}, implied_by_none: {--x: {a: three}}, implied_above_one: {--y: [b]}"
+    frame = FRAME.replace("options: {}", implied)
+    path.write_text(f"{frame}keys: {{a: {{type: str, values: [one], bridge: {{path: m.a}}}}}}\n", encoding="utf-8")
+    with pytest.raises(RuleBaseError) as error:
+        load_table(path, ConfigKeyTable)
+    assert "three is no value of a" in str(error.value)
+    assert "--y sets b, which is no key" in str(error.value)

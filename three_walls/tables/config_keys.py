@@ -156,6 +156,12 @@ class BridgeScripts:
     """Option -> the keys it sets."""
     implied: Mapping[str, Settings] = field(default_factory=dict)
     """Option -> values of further keys that it sets when it turns something on."""
+    implied_by_none: Mapping[str, Settings] = field(default_factory=dict)
+    """Option -> values of keys that it sets with ``None``."""
+    implied_above_one: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
+    """Option of ``run_script.py`` -> switches that it turns on with a number above 1, and off with 1."""
+    ignored_if_off: frozenset[Text] = frozenset()
+    """Options that set nothing with ``false``, or with 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +189,7 @@ class ConfigKeyTable:
         for loc, rows in (
             (("shorthands",), self.shorthands),
             (("bridge_scripts", "implied"), self.bridge_scripts.implied),
+            (("bridge_scripts", "implied_by_none"), self.bridge_scripts.implied_by_none),
         ):
             for name, settings in rows.items():
                 yield from contradictions_of_settings(settings, (*loc, name), self.keys)
@@ -190,6 +197,7 @@ class ConfigKeyTable:
     def _unknown_keys(self) -> Iterator[tuple[Loc, str]]:
         for loc, rows in (
             (("bridge_scripts", "options"), self.bridge_scripts.options),
+            (("bridge_scripts", "implied_above_one"), self.bridge_scripts.implied_above_one),
             (("argument_names",), self.argument_names),
         ):
             for option, names in rows.items():

@@ -15,7 +15,7 @@ from three_walls.lib.hydra import Override, read_override
 from three_walls.lib.load_documents import suggest
 from three_walls.megatron.settings.launchers import LaunchedProgram, find_program
 from three_walls.megatron.settings.run_config import BUILDS_COMM_OVERLAP, ConfigValue
-from three_walls.megatron.settings.setting_sources import USER, SettingsBuilder, SourceSettings
+from three_walls.megatron.settings.setting_sources import USER, SettingsBuilder, SourceSettings, shown_words
 from three_walls.megatron.settings.written_values import read_overrides
 from three_walls.tables.bridge_releases import precision_settings
 from three_walls.tables.config_keys import ConfigKey, config_keys, form_of, is_allowed, keys_by_flag, keys_by_path
@@ -50,7 +50,7 @@ def read_command_line(words: Sequence[str]) -> SourceSettings:
     settings = SettingsBuilder()
     reads_file = False
     if dialect == "bridge":
-        _read_bridge_arguments(program.arguments, settings)
+        _read_bridge_arguments(program, settings)
     elif dialect == "megatron_lm":
         _read_flags(program.arguments, settings)
         file_flags = {word.partition("=")[0] for word in program.arguments} & config_keys().defaults_unknown_with
@@ -134,16 +134,18 @@ def _bridge_sections() -> frozenset[str]:
     return frozenset(path.partition(".")[0] for path in keys_by_path()) | _SECTIONS_WITHOUT_KEYS
 
 
-def _read_bridge_arguments(arguments: Sequence[str], settings: SettingsBuilder) -> None:
+def _read_bridge_arguments(program: LaunchedProgram, settings: SettingsBuilder) -> None:
     """Hydra overrides, then the options of Megatron-Bridge's scripts, which take precedence over overrides."""
-    for word in arguments:
+    for word in program.arguments:
         for override in read_overrides(word):
             if not override.path.startswith(VARIABLE_PREFIX):
                 _read_bridge_setting(override, settings)
             elif override.prefix != "~":
                 settings.set_variable(override.path.removeprefix(VARIABLE_PREFIX), override.value)
-    for option, value in _options(arguments):
+    for option, value in _options(program.arguments):
         _read_option(option, value, settings)
+        if program.script_name == "run_script":
+            _imply_above_one(option, settings)
 
 
 def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
@@ -167,17 +169,28 @@ def _read_option(option: str, value: str, settings: SettingsBuilder) -> None:
         else:
             settings.note_unknown(option)
         return
-    for name in table.bridge_scripts.options[option]:
-        key = table.keys[name]
+    scripts = table.bridge_scripts
+    keys = [table.keys[name] for name in scripts.options[option]]
+    if option in scripts.ignored_if_off and shown_words(keys[0], [value]) == (0,):  # False, too
+        return
+    for key in keys:
         if value == "None":
             settings.set(key.name, None)
         elif value:
             settings.set_words(key, value.split(",") if takes_several_words(key.type) else [value], option)
         else:
             settings.warnings.append(f"{option}: no value follows")
-    if value.lower() not in ("", "none", "false"):
-        for name, implied in table.bridge_scripts.implied.get(option, {}).items():
-            settings.set(name, implied, f"derived: {option}")
+    implied = scripts.implied_by_none if value == "None" else scripts.implied if value else {}
+    for name, setting in implied.get(option, {}).items():
+        settings.set(name, setting, f"derived: {option}")
+
+
+def _imply_above_one(option: str, settings: SettingsBuilder) -> None:
+    scripts = config_keys().bridge_scripts
+    for name in scripts.implied_above_one.get(option, ()):
+        given = settings.values.get(scripts.options[option][0])
+        if given is not None and isinstance(given.value, int):
+            settings.set(name, given.value > 1, f"derived: {option}")
 
 
 def _read_bridge_setting(override: Override, settings: SettingsBuilder) -> None:
