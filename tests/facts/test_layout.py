@@ -156,6 +156,16 @@ def test_the_preset_backend_was_not_chosen(backend: str | None, source: str, rep
     assert derive_layout(run, H200)["flex_backend_is_chosen"] == (representative, None)
 
 
+@pytest.mark.parametrize(
+    ("confirmed_by", "is_chosen"), [(("command line",), True), (("log config",), False), ((), False)]
+)
+def test_a_saved_backend_was_chosen_where_the_command_line_gives_it_too(
+    confirmed_by: tuple[str, ...], is_chosen: bool
+) -> None:
+    run = RunConfig({"moe_flex_dispatcher_backend": ConfigValue("deepep", "config file", confirmed_by)})
+    assert derive_layout(run, H200)["flex_backend_is_chosen"] == (is_chosen, None)
+
+
 @pytest.mark.parametrize(("padded", "budget", "static"), [(True, None, True), (False, 1.5, True), (False, None, False)])
 def test_experts_have_static_shapes_when_padded_or_with_a_budget_of_tokens(
     padded: bool, budget: float | None, static: bool

@@ -222,12 +222,15 @@ def expert_sizes_suit_cutlass(run: RunView) -> Measurement[bool]:
 )
 def flex_backend_is_chosen(run: RunView) -> Measurement[bool]:
     """Whether the run itself chose the backend of the flex dispatcher: on its command line, or another than the
-    preset."""
+    preset.
+
+    Not the same as: A choice in a recipe or a script: a saved configuration does not tell deepep there from the preset.
+    """
     # Both frameworks preset deepep, so only a command line or another value shows that the run chose it.
     backend = run.config.values.get("moe_flex_dispatcher_backend")
     if backend is None:
         return unstated("moe_flex_dispatcher_backend")
-    is_chosen = backend.value != _PRESET_BACKEND or backend.source == "command line"
+    is_chosen = backend.value != _PRESET_BACKEND or backend.is_stated_by("command line")
     return known(backend.value is not None and is_chosen)
 
 
