@@ -159,7 +159,7 @@ class BridgeScripts:
     implied_by_none: Mapping[str, Settings] = field(default_factory=dict)
     """Option -> values of keys that it sets with ``None``."""
     implied_above_one: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
-    """Option of ``run_script.py`` -> switches that it turns on with a number above 1, and off with 1."""
+    """Option of the script ``run_script`` -> switches that it turns on with a number above 1, and off with 1."""
     ignored_if_off: frozenset[Text] = frozenset()
     """Options that set nothing with ``false``, or with 0."""
 
