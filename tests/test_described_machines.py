@@ -157,6 +157,22 @@ def test_the_dispatcher_is_one_that_the_gpus_and_adapters_can_run(reports: dict[
 
 
 @reads_sample("wide-slowlink-alltoall.sqlite.xz")
+def test_hybridep_is_the_other_candidate_across_hosts_and_takes_the_place_of_deepep(
+    reports: dict[str, Advice], tmp_path: Path
+) -> None:
+    across = "alltoall-to-hybridep-across-nodes"
+    for name in ("B300, InfiniBand", "H20, RoCE", "H200, gIB"):
+        assert outcomes_of(reports[name])[across] == "alternative", name
+    for name in ("H100, EFA", "H100, TCPXO", "H100, TCPX"):
+        assert blocks_of(reports[name], across) == ["adapters_can_be_driven"], name
+    sizes = ("num_moe_experts=120", "expert_model_parallel_size=40", "env_vars.WORLD_SIZE=80", "global_batch_size=160")
+    report = advise_on(tmp_path, "H20, RoCE", "wide-slowlink-alltoall.sqlite.xz", *sizes)
+    assert blocks_of(report, "alltoall-to-deepep") == ["deep_ep_has_the_group_size"]
+    assert across in [entry.rule for entry in report.plan]
+    assert edits_of(report, across)["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] == "8"
+
+
+@reads_sample("wide-slowlink-alltoall.sqlite.xz")
 def test_hybridep_is_told_its_rack(reports: dict[str, Advice]) -> None:
     edits = edits_of(reports["GB200 NVL72"], "alltoall-to-hybridep")
     assert edits["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] == "64"

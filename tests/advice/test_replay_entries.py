@@ -173,6 +173,31 @@ def test_switching_to_deepep_is_predicted_inside_a_host_and_across_hosts(spans_n
         assert permute.time.likely < 1
 
 
+@pytest.mark.parametrize(
+    ("gpu", "backend", "time"),
+    [
+        ("H100", "deepep", Levels(1.0, 0.75, 0.25)),
+        ("H100", "hybridep", Levels(1.0, 0.75, 0.25)),  # one copy per host, as with DeepEP
+        ("GB200", "hybridep", Levels(1.0, 0.78, 0.55)),  # inside the rack, as published
+    ],
+)
+def test_across_hosts_the_exchange_shrinks_by_copies_and_in_a_rack_as_published(
+    gpu: str, backend: str, time: Levels
+) -> None:
+    run = sheet_of(
+        {
+            "gpu.family": gpu,
+            "ep_spans_nodes": True,
+            "config.moe_token_dispatcher_type": "alltoall",
+            "config.moe_flex_dispatcher_backend": None,
+            "ep_internode_unique_copies_fraction": 0.25,
+        }
+    )
+    settings = {"config.moe_token_dispatcher_type": "flex", "config.moe_flex_dispatcher_backend": backend}
+    (exchange,) = compare_settings(EFFECTS, run, settings).transformations
+    assert (exchange.select.work, exchange.time) == (("dispatch", "combine"), time)
+
+
 def test_a_missing_fact_leaves_nothing_to_predict_and_is_named() -> None:
     scale = scaled(FactNumber("expert_gemm_efficiency_fraction"))
     assert fill_entries((scale,), sheet_of({})) == ((), ("expert_gemm_efficiency_fraction",))
