@@ -101,16 +101,19 @@ COUNTER_CLAIMS = [
 def test_a_claim_about_this_run_stands_only_where_the_run_shows_it(rule: Rule, claim: Claim) -> None:
     """With its figures; not where a single one is missing or beyond its limit."""
 
-    def is_shown(values: Mapping[str, float | str]) -> bool:
+    def is_shown(values: Mapping[str, float | str | None]) -> bool:
         finding = judge_with_size(rule, sheet_of(values, KnownFacts.of(DEFINITIONS)))
         notes = [note.text for note in (*finding.evidence_for, *finding.evidence_against)]
         return any(text.startswith(f"{claim.claim}. ") for text in notes)
 
-    holding: dict[str, float | str] = {}
-    failing: dict[str, float | str] = {}
+    holding: dict[str, float | str | None] = {}
+    failing: dict[str, float | str | None] = {}
     for condition in list_conditions(claim.when):
         limit = condition.value
-        if isinstance(limit, bool):
+        if limit is None:
+            unset, given = (holding, failing) if condition.operator == "is" else (failing, holding)
+            unset[condition.name], given[condition.name] = None, "given"
+        elif isinstance(limit, bool):
             holding[condition.name], failing[condition.name] = limit, not limit
         elif isinstance(limit, str):
             holding[condition.name], failing[condition.name] = limit, f"not {limit}"
