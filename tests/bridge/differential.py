@@ -43,6 +43,8 @@ RECIPES = {
         ("olmoe_7b_pretrain_config", 8),
         ("nemotron_3_nano_pretrain_config", 8),
         ("gpt3_175b_pretrain_config", 64),
+        ("qwen3_30b_a3b_sft_config", 8),
+        ("olmoe_7b_peft_config", 8),
     ),
     "0.6.2": (
         ("qwen3_30b_a3b_pretrain_config", 8),
@@ -54,9 +56,11 @@ RECIPES = {
         ("olmoe_7b_pretrain_8gpu_h100_bf16_config", 8),
         ("nemotron_3_nano_pretrain_8gpu_h100_bf16_config", 8),
         ("gpt3_175b_pretrain_32gpu_h100_bf16_config", 64),
+        ("qwen3_30b_a3b_sft_16gpu_h100_bf16_config", 16),
+        ("olmoe_7b_peft_1gpu_h100_bf16_config", 8),
     ),
 }
-"""Recipes of MoE models, and a dense one with a userbuffers preset, with their GPUs, from this release on."""
+"""Recipes of MoE models, two of fine-tuning among them, and a dense one with a userbuffers preset, with their GPUs, from this release on."""
 PREPARED = {"gpt3_175b": ("cfg.model.gradient_accumulation_fusion = True",)}
 """By the model of a recipe: what it has on a machine with the kernels that it looks for."""
 NOT_LOADED = ("0.4.2",)
