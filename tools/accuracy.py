@@ -31,6 +31,7 @@ from three_walls.advice.answer_what_if import ReplayedRun, find_changes
 from three_walls.advice.counterfactuals import heal
 from three_walls.advice.verdict_rows import Verdict
 from three_walls.advice.what_if import Question
+from three_walls.advice.widening import find_limits
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import TABLES_DIR
@@ -41,7 +42,6 @@ from three_walls.tables.prediction_intervals import (
     MeasuredGain,
     PredictionIntervals,
     Regime,
-    StepLimits,
     find_quantile,
     prediction_intervals,
 )
@@ -222,7 +222,7 @@ def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
     now, after = predictor.step_ns.likely_ns, predictor.predict(transformations)
     replayed = Levels(*((now - ns) / now for ns in (after.high_ns, after.likely_ns, after.low_ns)))
     measured = (edit.base_ms - edit.edited_ms) / edit.base_ms
-    gain = MeasuredGain(replayed, measured, StepLimits.of(predictor.limits_after(())))
+    gain = MeasuredGain(replayed, measured, find_limits(predictor, run.facts))
     noise_ms = max(edit.noise_ms, edit.spread_ms, _measure_mismatch_ms(edit, run))
     return Comparison(
         edit,

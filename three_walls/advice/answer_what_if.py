@@ -101,7 +101,7 @@ def answer(question: Question, run: ReplayedRun) -> WhatIf:
     notes = (*changes.notes, *_explain(changes.transformations, predictor), *_note_memory(question, run))
     if after.because_unknown:
         return WhatIf(step, source, None, after.because_unknown, notes=notes, refused=refused)
-    if changes.effects and (widening := Widening.of(predictor, run.intervals)):
+    if changes.effects and (widening := Widening.of(predictor, run.facts, run.intervals)):
         after, notes = widening.widen_step(after, changes.effects), (*notes, widening.describe(changes.effects))
         notes += (_WIDER_IN_A_PLAN,) if len(changes.effects) > 1 else ()
     return WhatIf(

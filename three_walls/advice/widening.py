@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from three_walls.facts.fact_rows import Prediction
-from three_walls.replay.transformation import Predictor
+from three_walls.lib.fact import FactSheet
+from three_walls.replay.transformation import Predictor, Transformation
 from three_walls.tables.prediction_intervals import Levels, PredictionIntervals, StepLimits
+
+
+def find_limits(predictor: Predictor, facts: FactSheet, changes: Sequence[Transformation] = ()) -> StepLimits:
+    """What bounds the likely step after ``changes``."""
+    return StepLimits.of(predictor.limits_after(changes), facts.get("data_loader_sets_pace").value is True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +26,11 @@ class Widening:
     limits: StepLimits
 
     @staticmethod
-    def of(predictor: Predictor, intervals: PredictionIntervals | None) -> Widening | None:
+    def of(predictor: Predictor, facts: FactSheet, intervals: PredictionIntervals | None) -> Widening | None:
         """None where there are no ``intervals``, or no step."""
         if intervals is None or predictor.missing_reason or not predictor.step_ns.likely_ns:
             return None
-        return Widening(intervals, predictor.step_ns.likely_ns, StepLimits.of(predictor.limits_after(())))
+        return Widening(intervals, predictor.step_ns.likely_ns, find_limits(predictor, facts))
 
     def widen(self, gain_ns: Levels, step_ns: int, effects: Collection[str]) -> tuple[int, int]:
         """Both ends of the range of a gain on a step of ``step_ns``. ``effects``: ids of those that give it."""

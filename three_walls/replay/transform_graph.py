@@ -118,7 +118,7 @@ def _add_kernels(
     ``took_ns``: the device time of which they take ``added_time``.
     """
     kernels, share = _at(change.added_kernels, level), _at(change.added_time, level)
-    issued = _at(change.added_operations, level)
+    issued = _at(change.added_operations, level) - _at(change.removed_operations, level)
     if not kernels and not share and not issued:
         return changed
     least_ns = kernels * (replay_thresholds.LEAST_KERNEL_NS + replay_thresholds.LEAST_STREAM_GAP_NS)
@@ -128,7 +128,8 @@ def _add_kernels(
     is_launched = (graph.call_of != NONE) & ~graph.once("in graph", lambda: _is_in_graph(graph))
     launches = np.flatnonzero(np.bincount(graph.call_of[before[is_launched[before]]]))
     added_ns = kernels * _usual_launch_ns(graph, work) + issued * _mean_operation_ns(graph, work)
-    host_segment_ns[_places_before(graph, launches)] += round(added_ns)
+    places = _places_before(graph, launches)
+    host_segment_ns[places] = np.maximum(0, host_segment_ns[places] + round(added_ns))
     return replace(changed, host_segment_ns=host_segment_ns, duration_ns=duration_ns)
 
 

@@ -19,8 +19,9 @@ _HOST = ("host", "gap")
 
 
 class Regime(StrEnum):
-    """What the critical path of a step is mostly made of."""
+    """What sets the pace of a step: what its critical path is mostly made of, or its data loader."""
 
+    LOADER = "loader-bound"
     HOST = "host-bound"
     COMMUNICATION = "communication-bound"
     DEVICE = "device-bound"
@@ -28,20 +29,24 @@ class Regime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """What the critical path of a step is made of."""
+    """What the critical path of a step is made of, and whether it waits for its data loader."""
 
     host_fraction: float
     communication_fraction: float
+    waits_for_loader: bool = False
 
     @staticmethod
-    def of(limits_ns: Mapping[str, int]) -> StepLimits:
+    def of(limits_ns: Mapping[str, int], waits_for_loader: bool = False) -> StepLimits:
         """``limits_ns``: as ``Predictor.limits_after`` gives them."""
         total_ns = max(1, sum(limits_ns.values()))
         host_ns = sum(limits_ns.get(name, 0) for name in _HOST)
-        return StepLimits(host_ns / total_ns, limits_ns.get(Group.COMMUNICATION.value, 0) / total_ns)
+        communication_ns = limits_ns.get(Group.COMMUNICATION.value, 0)
+        return StepLimits(host_ns / total_ns, communication_ns / total_ns, waits_for_loader)
 
     @property
     def regime(self) -> Regime:
+        if self.waits_for_loader:
+            return Regime.LOADER
         device_fraction = 1 - self.host_fraction - self.communication_fraction
         shares = {
             Regime.HOST: self.host_fraction,
@@ -76,6 +81,7 @@ class PredictionIntervals:
     floor_fraction: float
     host_fraction: float
     communication_fraction: float
+    loader_fraction: float
     gain_ratio: float
     parameters_ratio: float
     coverage_fraction: float
@@ -116,6 +122,7 @@ class PredictionIntervals:
             self.floor_fraction,
             self.host_fraction * limits.host_fraction,
             self.communication_fraction * limits.communication_fraction,
+            self.loader_fraction * limits.waits_for_loader,
             self.gain_ratio * gain.likely,
             self.parameters_ratio * (end - gain.likely),
         )

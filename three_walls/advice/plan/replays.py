@@ -12,12 +12,12 @@ from three_walls.advice.compare_settings import Settings, SettingsDifference, co
 from three_walls.advice.finding import FREES_MEMORY, REPLAYED, Gain
 from three_walls.advice.format.effect import Effect
 from three_walls.advice.format.rule import GainModel, Rule
-from three_walls.advice.widening import Widening
+from three_walls.advice.widening import Widening, find_limits
 from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import Predictor, Transformation
-from three_walls.tables.prediction_intervals import Levels, PredictionIntervals, Regime, StepLimits
+from three_walls.tables.prediction_intervals import Levels, PredictionIntervals, Regime
 
 Transformations = tuple[Transformation, ...]
 
@@ -46,7 +46,7 @@ class Replays:
         """None where there is no predictor, or it predicts nothing."""
         if predictor is None or predictor.missing_reason:
             return None
-        return Replays(predictor, effects, facts, widening=Widening.of(predictor, intervals))
+        return Replays(predictor, effects, facts, widening=Widening.of(predictor, facts, intervals))
 
     def compare(self, settings: Settings) -> SettingsDifference:
         """What ``settings`` change in the step of the run."""
@@ -70,7 +70,7 @@ class Replays:
 
     def regime(self, transformations: Transformations = ()) -> Regime:
         """What the likely step after ``transformations`` is bound by."""
-        return StepLimits.of(self.predictor.limits_after((*self.base, *transformations))).regime
+        return find_limits(self.predictor, self.facts, (*self.base, *transformations)).regime
 
     def likely_ns(self, transformations: Transformations) -> int:
         """The likely step after ``transformations``, from one replay."""
