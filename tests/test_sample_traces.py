@@ -170,6 +170,13 @@ def test_the_steps_are_the_logs(name: str) -> None:
         assert low <= step.median_ns / 1e6 <= high
 
 
+@holds_for_any
+def test_no_gemm_is_faster_than_its_gpu(name: str) -> None:
+    for fact in ("gemm_efficiency_fraction", "expert_gemm_efficiency_fraction"):
+        reached = report_of(name).facts.number(fact)
+        assert reached is None or 0 < reached <= 1, fact
+
+
 def test_the_shares_of_the_step_are_plausible(name: str) -> None:
     report = report_of(name)
     share = {row.bucket: row.fraction for row in report.budget}

@@ -26,6 +26,7 @@ from three_walls.tables.model_parts import EXPERT_GEMM
 GEMMS_ROLE, EXPERTS_ROLE, OTHER_ROLE, ATTENTION_ROLE = ("GEMMs", "expert GEMMs", "other GEMMs", "fused attention")
 _GEMMS_OVERLAP = ("overlap_moe_expert_parallel_comm", "moe_shared_expert_overlap", "delay_wgrad_compute")
 """With one of these, GEMMs of several parts run at the same time, or apart from their layer."""
+_FEWER_TOKENS = "with balanced routing they were above the peak of the GPU, so this rank computes fewer tokens"
 _GROUPED_BY_STREAMS = "grouped: one cuBLAS GEMM per expert, over several streams"
 """How Transformer Engine runs the experts of a grouped layer where it has no grouped kernel."""
 
@@ -93,7 +94,7 @@ def _find_fraction(role: str, rows: Sequence[Efficiency], executed: Measurement[
     row = next((row for row in rows if row.role == role), None)
     if row is None:
         return missing(executed.missing_reason or f"the time that {role} take could not be separated")
-    return known_or_missing(row.fraction, UNKNOWN_GPU)
+    return known_or_missing(row.fraction, _FEWER_TOKENS if row.note == _FEWER_TOKENS else UNKNOWN_GPU)
 
 
 def count_executed(
@@ -185,4 +186,6 @@ def _sum_over_layers(parts: Sequence[MoePart]) -> int:
 def _rate(role: str, flops: int, ns: int, peak: int | None, note: str) -> Efficiency:
     achieved = flops * NS_PER_S / ns if ns > 0 else None
     fraction = achieved / peak if achieved is not None and peak else None
+    if fraction is not None and fraction > 1:
+        fraction, note = None, _FEWER_TOKENS
     return Efficiency(role, flops, ns, achieved, peak, fraction, note)

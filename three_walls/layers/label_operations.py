@@ -348,16 +348,20 @@ def _follow_nodes(operations: Operations, contexts: Sequence[Context], labels: _
     """All launches of an autograd node belong to the part of the model that the first one belongs to.
 
     A graph contains several parts, and ends with attention. Where the forward operator of its number launched
-    something, it is part of the same module.
+    something, it is part of the same module, and its GEMMs of what the GEMMs of that are part of.
     """
+    is_gemm = [category in GEMM_CATEGORIES for category in operations["category"].cast(pl.String)]
     in_graph = (operations["graph_node"].is_not_null() | (operations["kind"] == "graph")).to_list()
     of_node: dict[int, list[int]] = defaultdict(list)
     modules: dict[tuple[int | None, int], set[str]] = defaultdict(set)
+    gemm_parts: dict[tuple[int | None, int], set[str | None]] = defaultdict(set)
     for place, context in enumerate(contexts):
         if context.node is not None:
             of_node[context.node].append(place)
         elif context.sequence is not None and place in labels.module:
             modules[context.replay, context.sequence].add(labels.module[place])
+            if is_gemm[place]:
+                gemm_parts[context.replay, context.sequence].add(labels.part.get(place))
     for places in of_node.values():
         first = places[0]
         graphed = [place for place in places if in_graph[place]]
@@ -371,8 +375,11 @@ def _follow_nodes(operations: Operations, contexts: Sequence[Context], labels: _
         if first not in labels.module:
             continue
         sequence = next((contexts[place].sequence for place in places if contexts[place].sequence is not None), None)
-        forward = modules.get((contexts[first].replay, sequence), set()) if sequence is not None else set()
+        operator = (contexts[first].replay, sequence) if sequence is not None else None
+        forward = modules.get(operator, set()) if operator else set()
         module = min(forward) if len(forward) == 1 else labels.module[first]
+        parts = gemm_parts.get(operator, set()) if operator and len(forward) == 1 else set()
+        gemm_part = next(iter(parts)) if len(parts) == 1 else None
         for place in places:
             if labels.module.get(place) != module:
                 labels.part.pop(place, None)
@@ -381,6 +388,8 @@ def _follow_nodes(operations: Operations, contexts: Sequence[Context], labels: _
             if place != first:
                 labels.copy(first, place)
             labels.module[place] = module
+            if gemm_part is not None and is_gemm[place]:
+                labels.part[place] = gemm_part
 
 
 def _follow_accumulation(operations: Operations, labels: _Labels) -> None:

@@ -113,17 +113,15 @@ class StepReplay:
     def step_ns(self) -> Prediction:
         """The step as it is, unprofiled; the log's where one was given.
 
-        Without a log the range holds what a faster or slower host of another run changes, and how steps differ that the
-        device decides, as many times as logs of other runs ask for.
+        Without a log the range holds what a faster or slower host and link of another run change, and how steps differ
+        that the device or the data loader decides, as many times as logs of other runs ask for.
         """
         likely = self._step_after((), Level.LIKELY, self.cost.likely)
         if self.log_step_ns is not None:
             return Prediction(self.log_step_ns, self.log_step_ns, self.log_step_ns)
-        drift = replay_thresholds.HOST_DRIFT_FRACTION
-        faster, slower = (
-            self._step_after(_scale_host(pace), Level.LIKELY, self.cost.likely) for pace in (1 - drift, 1 + drift)
-        )
-        error_ns = round((self.error_fraction + replay_thresholds.STEP_DRIFT_FRACTION) * likely)
+        faster, slower = (self._step_after(_drift(sign), Level.LIKELY, self.cost.likely) for sign in (-1, 1))
+        drift = replay_thresholds.LOADER_DRIFT_FRACTION if self.loader else replay_thresholds.STEP_DRIFT_FRACTION
+        error_ns = round((self.error_fraction + drift) * likely)
         ratio = prediction_intervals().step_ratio
         below_ns, above_ns = max(0, likely - faster) + error_ns, max(0, slower - likely) + error_ns
         return Prediction(max(0, likely - round(ratio * below_ns)), likely, likely + round(ratio * above_ns))
@@ -224,8 +222,16 @@ class StepReplay:
         return limited, replay(self.graph, limited)
 
 
-def _scale_host(factor: float) -> tuple[Transformation, ...]:
-    return (Transformation(Action.HOST, host=Levels(factor, factor, factor)),)
+def _drift(sign: int) -> tuple[Transformation, ...]:
+    """The host and the links of another run: faster for -1, slower for 1."""
+    host, link = (
+        1 + sign * drift for drift in (replay_thresholds.HOST_DRIFT_FRACTION, replay_thresholds.LINK_DRIFT_FRACTION)
+    )
+    transfers = Selection(categories=("communication",))
+    return (
+        Transformation(Action.HOST, host=Levels(host, host, host)),
+        Transformation(Action.SCALE, transfers, time=Levels(link, link, link)),
+    )
 
 
 def without_profiler(graph: StepGraph, added_ns: Float64Array, cost: float, loader: LoaderWaits | None = None) -> Work:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.facts.model_runs import run_config, toy, without
@@ -135,3 +137,17 @@ def test_the_precision_is_that_of_most_gemms(values: dict[str, ConfigData], prec
 def test_a_precision_that_is_not_stated_is_not_guessed() -> None:
     assert precision_of(toy()).is_missing
     assert precision_of(without(run_config({"fp8": None}, 1))).is_missing
+
+
+def test_gemms_above_the_peak_have_no_efficiency_but_fewer_tokens_than_was_taken_to_be() -> None:
+    peak = H200.bf16_dense_flops if H200 else 0
+    budget, second = {"gemm": 1_000_000_000}, EXECUTED.gemms
+    at_peak, above = (
+        tabulate_roles(
+            replace(EXECUTED, experts=round(share * peak) - second + EXECUTED.experts), budget, (), FORCED, H200
+        )[0]
+        for share in (1.0, 1.01)
+    )
+    assert at_peak.fraction == pytest.approx(1.0)
+    assert (above.fraction, above.peak_flops_per_s) == (None, peak)
+    assert "so this rank computes fewer tokens" in above.note
