@@ -217,6 +217,86 @@ def test_fine_tuning_has_one_sequence_length_and_with_split_sequences_counts_tok
     assert "model_and_dataset_have_one_sequence_length" in broken("dataset.seq_length=4096")
 
 
+PACKED = {
+    "dataset": {
+        "_target_": "megatron.bridge.data.builders.gpt_sft.GPTSFTDatasetConfig",
+        "seq_length": 2048,
+        "enable_offline_packing": True,
+        "dataset_kwargs": {"pad_to_max_length": True},
+        "offline_packing_specs": {
+            "_target_": "megatron.bridge.data.packing.config.PackedSequenceSpecs",
+            "packed_sequence_size": 2048,
+            "pad_cu_seqlens": False,
+        },
+    },
+    "model": {"cuda_graph_impl": "none", "cuda_graph_scope": None, "cuda_graph_modules": [], "num_layers": 8},
+    "train": {"micro_batch_size": 1},
+}
+GRAPHS = "model.cuda_graph_impl=transformer_engine"
+SPECS, LENGTH = "dataset.offline_packing_specs", "dataset.dataset_kwargs.pad_to_max_length"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        ([], None),
+        ([GRAPHS], "graphs_of_packed_attention_need_padded_bounds"),
+        ([GRAPHS, "model.cuda_graph_modules=[attn]"], "graphs_of_packed_attention_need_padded_bounds"),
+        (["model.cuda_graph_impl=full_iteration"], "graphs_of_packed_attention_need_padded_bounds"),
+        ([GRAPHS, "model.cuda_graph_modules=[moe_router]"], None),
+        ([GRAPHS, f"{SPECS}.pad_cu_seqlens=true"], None),
+        ([GRAPHS, f"{SPECS}={{pad_cu_seqlens:true}}"], None),
+        ([GRAPHS, f"{SPECS}=null", "dataset.enable_offline_packing=false"], None),
+        (
+            [GRAPHS, "model.cuda_graph_modules=[moe_router]", f"{LENGTH}=false"],
+            "graphs_of_packed_sequences_need_padded_sequences",
+        ),
+        (
+            [f"{SPECS}.pad_cu_seqlens=true", "dataset.dataset_kwargs=null"],
+            "padded_bounds_of_packed_sequences_need_padded_sequences",
+        ),
+        ([f"{LENGTH}=false"], None),
+        ([f"{SPECS}.packed_sequence_size=0"], "packing_has_a_size_above_zero"),
+    ],
+)
+def test_graphs_of_packed_sequences_need_padding(overrides: list[str], problem: str | None) -> None:
+    check = check_overrides(overrides, config_of_sections(PACKED), "0.6.2")
+    assert [note.name for note in check.broken if "pack" in note.name] == ([problem] if problem else [])
+
+
+@pytest.mark.parametrize(
+    ("override", "is_accepted"),
+    [
+        (f"{SPECS}.pad_cu_seqlens=true", True),
+        (f"{SPECS}.pad_cu_seqlen=true", False),
+        (f"++{SPECS}.pad_cu_seqlen=true", True),
+        (f"{LENGTH}=false", True),
+        ("dataset.dataset_kwargs.answer_only_loss=true", False),
+        ("++dataset.dataset_kwargs.answer_only_loss=true", True),
+    ],
+)
+def test_a_plain_override_finds_the_fields_that_an_object_or_a_mapping_has(override: str, is_accepted: bool) -> None:
+    assert check_overrides([override], config_of_sections(PACKED), "0.6.2").is_accepted is is_accepted
+
+
+def test_before_0_6_padded_bounds_without_padded_sequences_fail_when_the_dataset_is_built() -> None:
+    specs = {"packed_sequence_size": 4096, "pad_cu_seqlens": True}
+    dataset = {
+        "_target_": "megatron.bridge.data.builders.hf_dataset.HFDatasetConfig",
+        "packed_sequence_specs": specs,
+        "dataset_kwargs": {"pad_to_max_length": True},
+    }
+    base = config_of_sections({"dataset": dataset})
+
+    def broken(*overrides: str) -> list[str]:
+        check = check_overrides(overrides, base, RELEASE)
+        assert check.is_accepted
+        return [note.name for note in check.broken if "padded_bounds" in note.name]
+
+    assert broken() == []
+    assert broken(f"{LENGTH}=false") == ["padded_bounds_of_packed_sequences_need_padded_sequences_before_0_6"]
+
+
 def test_pre_training_leaves_no_constraint_on_packing_open() -> None:
     sections = {"dataset": {"_target_": "megatron.bridge.training.config.GPTDatasetConfig"}}
     for release in ("0.5.1", "0.6.2"):

@@ -286,17 +286,10 @@ class _Checker:
             if state == MAPPING or not self._has_undumped(override, section):
                 problem = self._describe_missing_field(override.path, override.prefix, is_complete=True)
                 return self._fail_missing(problem, override)
-        if inner and override.prefix == "" and place in self.current and not self._has_fields(place):
-            return _Failure(f"Could not override '{override.path}': {place} has no fields")
+        name = inner.partition(".")[0]
+        if inner and override.prefix == "" and place in self.current and not self.view.has_inner(place, name):
+            return _Failure(f"Could not override '{override.path}': {place} has no {name}")
         return self._check_merge(override)
-
-    def _has_fields(self, place: str) -> bool:
-        """Whether what the setting holds may have fields: an object does, which is shown by its name."""
-        field = self.schema.find(place)
-        if isinstance(self.current[place], dict):
-            return True
-        holds_object = field is None or any(kind.startswith(("object", "dict", "any")) for kind in field.kinds)
-        return holds_object and isinstance(self.current[place], str)
 
     def _has_undumped(self, override: Override, section: str) -> bool:
         """Whether the field exists though the configuration does not show it.

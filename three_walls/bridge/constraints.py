@@ -29,7 +29,8 @@ _parse = cache(parse_expression)
 def _check_expression(text: str, info: ValidationInfo) -> str:
     known = (info.context or {})["names"]
     for name in list_names(_parse(text)):
-        if not name.startswith(ENVIRONMENT) and name.removeprefix(BEFORE) not in known:
+        setting = ".".join(name.removeprefix(BEFORE).split(".")[:2])  # what an object in a setting holds is not listed
+        if not name.startswith(ENVIRONMENT) and setting not in known:
             raise ValueError(f"unknown name {name}{suggest(name, known)}")
     return text
 

@@ -31,7 +31,10 @@ MAPPING = "dict"
 """What a section holds that became a mapping instead of an object: it has no methods, and most sections need one."""
 
 PathValues = dict[str, Any]
-"""Value by Bridge path; by the section's name, the name of its class, a text, null or ``MAPPING``. Lists are tuples."""
+"""Value by Bridge path; by the section's name, the name of its class, a text, null or ``MAPPING``. Lists are tuples.
+
+A field that is an object holds the name of its class, one that is a mapping ``{}``; their own fields are paths, too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,17 @@ class OverriddenConfig:
         takes_objects = field is not None and all(kind.startswith(("object:", "null")) for kind in field.kinds)
         return takes_objects and "." in path and isinstance(self.paths.get(path), str)
 
+    def has_inner(self, path: str, name: str) -> bool:
+        """Whether what the setting holds may have the field ``name``; it may have any where none of them is known."""
+        value, inner = self.paths[path], f"{path}."
+        known = {other.removeprefix(inner).partition(".")[0] for other in self.paths if other.startswith(inner)}
+        known |= set(value) if isinstance(value, dict) else set()
+        if known:
+            return name in known
+        field = self._schema.find(path)
+        takes_fields = field is None or any(kind.startswith(("object", "dict", "any")) for kind in field.kinds)
+        return isinstance(value, dict) or (takes_fields and isinstance(value, str))
+
     def has_field(self, section: str, name: str) -> bool:
         """Whether a plain override finds the field. An object has a ``_target_`` only where an override gave it one."""
         is_there = f"{section}.{name}" in self.paths
@@ -185,11 +199,17 @@ class OverriddenConfig:
     def _set(self, section: str, name: str, value: Any) -> None:
         if section in self._touched or name == "_target_":
             self._touched.setdefault(section, set()).add(name)
-        outer, _, inner = name.partition(".")
-        if inner:
-            self.paths.pop(f"{section}.{outer}", None)  # a part of an object: what that becomes is not known here
-        elif not (isinstance(value, dict) and self.holds_object(f"{section}.{name}")):  # which sets fields of it
-            self.paths[f"{section}.{name}"] = value
+        path = f"{section}.{name}"
+        place = ".".join(path.split(".")[:2])
+        if isinstance(value, dict) and (isinstance(self.paths.get(path), dict) or self.holds_object(path)):
+            for inner, inner_value in value.items():  # which sets fields of it
+                self._set(section, f"{name}.{inner}", inner_value)
+        elif path == place or path in self.paths or isinstance(self.paths.get(place), dict):
+            for known in [known for known in self.paths if known.startswith(f"{path}.")]:
+                del self.paths[known]
+            self.paths[path] = value
+        elif not any(known.startswith(f"{place}.") for known in self.paths):
+            self.paths.pop(place, None)  # a part of an object: what that becomes is not known here
 
     def _read_back(self, section: str, set_fields: set[str]) -> None:
         """A mapping becomes an object of the class that it names, or sets fields of the object that was there."""
@@ -349,7 +369,12 @@ def _flatten(sections: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield section, fields
             continue
         yield section, str(fields.get("_target_", MAPPING)).rpartition(".")[2]
-        yield from ((f"{section}.{name}", _name_of_object(value)) for name, value in fields.items())
+        for name, value in fields.items():
+            inner = value if isinstance(value, dict) else {}
+            yield f"{section}.{name}", {} if inner and "_target_" not in inner else _name_of_object(value)
+            for own_name, own_value in inner.items():
+                if not str(own_name).startswith("_"):
+                    yield f"{section}.{name}.{own_name}", _name_of_object(own_value)
 
 
 def _name_of_object(value: Any) -> Any:

@@ -83,6 +83,11 @@ class Resolved(KnownSettings):
             name = name.removeprefix(BEFORE)
             is_path = "." in name or name in self.schema.sections
             return self.before_overlap.get(name if is_path else f"model.{name}", UNKNOWN)
+        outer, _, field = name.rpartition(".")
+        if name not in self.values and "." in outer:  # a field of an object, or of a mapping
+            holder = self.values.get(outer, UNKNOWN)
+            holder = {} if holder is None else holder
+            return holder.get(field) if isinstance(holder, dict) and "_target_" not in holder else UNKNOWN
         return self.values.get(name, UNKNOWN)
 
 

@@ -348,7 +348,7 @@ def list_unknown_paths(paths: Mapping[str, Any]) -> tuple[str, ...]:
         path
         for path in paths
         if "." in path
-        and path not in _every_path()
+        and ".".join(path.split(".")[:2]) not in _every_path()  # what an object in a setting holds is not listed
         and path.partition(".")[0] not in own
         and not path.endswith("._target_")
     )

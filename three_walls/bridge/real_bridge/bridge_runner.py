@@ -194,7 +194,12 @@ def _dump(config: Any) -> dict[str, Any]:
         else:
             continue
         values[section] = type(content).__name__
-        values.update({f"{section}.{name}": _plain(value) for name, value in fields.items()})
+        for name, value in fields.items():
+            inner = value if type(value) is dict else {}
+            if dataclasses.is_dataclass(value) and not isinstance(value, type):
+                inner = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+            values[f"{section}.{name}"] = {} if inner is value else type(value).__name__ if inner else _plain(value)
+            values.update({f"{section}.{name}.{field}": _plain(content) for field, content in inner.items()})
     return values
 
 
