@@ -12,7 +12,7 @@ from tests.bridge.cases import CASES, HERE, RELEASE, BridgeCase, recipe_config
 from three_walls.bridge.check_overrides import check_overrides
 from three_walls.bridge.constraints import judge_constraints
 from three_walls.bridge.field_values import FieldValues
-from three_walls.bridge.merged_config import config_of_sections
+from three_walls.bridge.merged_config import config_of_paths, config_of_sections
 from three_walls.tables.bridge_releases import FailureMode, bridge_schema, known_releases
 
 
@@ -295,6 +295,15 @@ def test_before_0_6_padded_bounds_without_padded_sequences_fail_when_the_dataset
 
     assert broken() == []
     assert broken(f"{LENGTH}=false") == ["padded_bounds_of_packed_sequences_need_padded_sequences_before_0_6"]
+
+
+@pytest.mark.parametrize("path", ["dataset.sequence_length", "dataset.mock"])
+def test_a_dataset_for_fine_tuning_lacks_what_pre_training_does_not_save(path: str) -> None:
+    fields = {f"model.{name}": None for name in bridge_schema("0.6.2").sections["model"].fields}
+    for kind, is_found in (("GPTSFTDatasetConfig", False), ("GPTDatasetConfig", True)):
+        known = {**fields, "model.cuda_graph_modules": (), "dataset": kind, "dataset.seq_length": 2048}
+        override = check_overrides([f"{path}=2048"], config_of_paths(known), "0.6.2").overrides[0]
+        assert (f"has no {path}" in override.message) is not is_found, override
 
 
 def test_pre_training_leaves_no_constraint_on_packing_open() -> None:

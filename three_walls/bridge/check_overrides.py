@@ -32,6 +32,7 @@ from three_walls.bridge.merged_config import (
     values_by_path,
 )
 from three_walls.bridge.render_overrides import NEWEST_BRIDGE, spell
+from three_walls.bridge.resolve_config import FINE_TUNING_DATASETS
 from three_walls.lib.expressions import Truth
 from three_walls.lib.hydra import Override, Reference, Sweep, parse_override
 from three_walls.lib.load_documents import suggest
@@ -297,10 +298,12 @@ class _Checker:
         Fields that are calculated later are not saved. Up to 0.5 the dataset has its length under another name too,
         which an appended override can set.
         """
+        if section == "dataset" and self.current.get("dataset") in FINE_TUNING_DATASETS:
+            return False
         if section in ("model", "dataset", "tokenizer", "peft"):
             is_appended = override.prefix in ("+", "++")
             lengths = ("dataset.seq_length", "dataset.sequence_length")
-            # From 0.6 on the dataset has both lengths, of which the configuration saves one.
+            # From 0.6 on a dataset for pre-training has both lengths, of which the configuration saves one.
             may_set = is_appended or release_number(self.schema.release) >= (0, 6)
             has_length = may_set and override.path in lengths and any(length in self.current for length in lengths)
             return has_length or override.path in _NOT_SAVED

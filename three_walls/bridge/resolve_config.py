@@ -33,7 +33,7 @@ from three_walls.tables.bridge_releases import BridgeSchema, bridge_schema, prec
 
 COPIED_TO = ("model", "optimizer", "ddp")
 """Sections that the mixed-precision recipe is copied to."""
-_FINE_TUNING = (
+FINE_TUNING_DATASETS = (
     "FinetuningDatasetConfig",
     "HFDatasetConfig",
     "GPTSFTDatasetConfig",
@@ -41,7 +41,8 @@ _FINE_TUNING = (
     "EnergonDatasetConfig",
     "MockVLMSFTDatasetConfig",
 )
-SEQUENCE_DATASETS = ("GPTDatasetConfig", "MockGPTDatasetConfig", "GPTFIMDatasetConfig", *_FINE_TUNING)
+"""Datasets for fine-tuning: they save every field, and their length under one name."""
+SEQUENCE_DATASETS = ("GPTDatasetConfig", "MockGPTDatasetConfig", "GPTFIMDatasetConfig", *FINE_TUNING_DATASETS)
 """Datasets whose sequence length Bridge compares with the model's."""
 ENVIRONMENT, PLATFORM, DERIVED, BEFORE = "env.", "platform.", "derived.", "before."
 """Prefixes of names that are no settings of the final configuration."""
@@ -353,7 +354,7 @@ def _derive_stages(state: Resolved) -> None:
 def _derive_sequence(state: Resolved) -> None:
     kind = state.values.get("dataset")
     if isinstance(kind, str):
-        state.derived["finetunes"] = kind in _FINE_TUNING
+        state.derived["finetunes"] = kind in FINE_TUNING_DATASETS
         if kind not in SEQUENCE_DATASETS:
             return
     names = ("dataset.seq_length", "dataset.sequence_length")
