@@ -112,14 +112,21 @@ def test_an_unknown_recipe_leaves_the_answer_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "accepts"), [(f"NVIDIA {name}", name[0] != "G") for name in ("B200", "B300 SXM6 AC", "GB200", "GB300")]
+    ("gpu", "release", "accepts"),
+    [
+        ("NVIDIA B200", "0.3.1", True),
+        ("NVIDIA B300", "0.3.1", True),
+        ("NVIDIA B300 SXM6 AC", "0.3.1", False),
+        ("NVIDIA B300 SXM6 AC", "0.4.2", True),
+        ("NVIDIA GB200", "0.3.1", False),
+        ("NVIDIA GB300", "0.4.2", False),
+    ],
 )
-def test_deepep_runs_on_b200_and_b300_and_not_on_grace_blackwell(gpu: str, accepts: bool) -> None:
-    base = recipe_config()
-    machine = replace(base, platform={**base.platform, "gpu_name": gpu, "gpu_sm": 100})
-    lines = ["model.moe_token_dispatcher_type=flex", "model.moe_flex_dispatcher_backend=deepep"]
-    broken = [note.name for note in check_overrides(lines, machine, RELEASE).broken]
-    assert ("deepep_needs_its_gpus" in broken) is not accepts
+def test_deepep_runs_on_b200_and_b300_by_name_and_not_on_grace_blackwell(gpu: str, release: str, accepts: bool) -> None:
+    model = {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}
+    machine = replace(config_of_sections({"model": model}), platform={"gpu_name": gpu, "gpu_sm": 100})
+    broken = check_overrides(["model.moe_token_dispatcher_type=flex"], machine, release).broken
+    assert any("needs_its_gpus" in note.name for note in broken) is not accepts
 
 
 @pytest.mark.parametrize(("heads", "accepts"), [(24, False), (64, True)])
@@ -304,6 +311,69 @@ def test_a_dataset_for_fine_tuning_lacks_what_pre_training_does_not_save(path: s
         known = {**fields, "model.cuda_graph_modules": (), "dataset": kind, "dataset.seq_length": 2048}
         override = check_overrides([f"{path}=2048"], config_of_paths(known), "0.6.2").overrides[0]
         assert (f"has no {path}" in override.message) is not is_found, override
+
+
+@pytest.mark.parametrize(
+    ("overrides", "refused"),
+    [
+        (["dataset.data_path=[]"], {"dataset_paths_are_given"}),
+        (["dataset.data_path=''"], {"dataset_paths_are_given"}),
+        (["dataset.data_path=[/data/text]"], set()),
+        (["dataset.data_path=[]", "dataset.blend=[[/data/text],null]"], set()),
+        (["dataset.data_path=/data/text", "dataset.split=null"], {"dataset_blend_is_split"}),
+        (["dataset.split=null"], set()),
+    ],
+)
+def test_paths_of_data_are_a_blend_that_is_not_empty(overrides: list[str], refused: set[str]) -> None:
+    dataset = {"_target_": "megatron.bridge.training.config.GPTDatasetConfig", "data_path": None, "blend": None}
+    base = config_of_sections({"dataset": {**dataset, "blend_per_split": None, "split": "99,1,0", "seq_length": 4096}})
+    broken = {note.name for note in check_overrides(overrides, base, "0.6.2").broken}
+    assert {name for name in broken if name.startswith(("dataset_paths", "dataset_blend"))} == refused
+
+
+def test_a_tracked_experiment_needs_a_name() -> None:
+    for kind, name in (("mlflow_experiment", "mlflow_run_name"), ("comet_project", "comet_experiment_name")):
+        base = config_of_sections({"logger": {kind: None, name: None}})
+        needed = check_overrides([f"logger.{kind}=four"], base, "0.4.2")
+        assert [note.text.split()[1] for note in needed.broken] == [f"logger.{name}"]
+        assert not check_overrides([f"logger.{kind}=four", f"logger.{name}=one"], base, "0.4.2").broken
+
+
+FLASH = "{_target_:megatron.core.transformer.enums.AttnBackend,_args_:[1]}"
+
+
+@pytest.mark.parametrize(
+    ("base", "overrides", "problem"),
+    [
+        ("auto", ["model.attention_backend=flash"], "batch_invariance_needs_flash_attention"),
+        ("auto", [f"++model.attention_backend={FLASH}"], "deterministic_mode_excludes_flash_attention"),
+        ("flash", [], "deterministic_mode_excludes_flash_attention"),
+        ("auto", [], "batch_invariance_needs_flash_attention"),
+    ],
+)
+def test_bridge_compares_an_attention_backend_with_members_that_a_text_is_not(
+    base: str, overrides: list[str], problem: str
+) -> None:
+    model = {"attention_backend": base, "deterministic_mode": True, "batch_invariant_mode": True}
+    check = check_overrides(overrides, config_of_sections({"model": model}), RELEASE)
+    assert [note.name for note in check.broken if "flash" in note.name] == [problem]
+
+
+@pytest.mark.parametrize(
+    ("override", "is_accepted", "is_valid"),
+    [
+        ("peft.dim=16", False, False),
+        ("peft=null", False, False),
+        ("~peft", False, False),
+        ("++peft.dim=16", True, True),
+        ("+peft.dim=16", True, True),
+        ("++peft=null", True, False),
+    ],
+)
+def test_overrides_can_only_append_to_an_adapter(override: str, is_accepted: bool, is_valid: bool) -> None:
+    base = config_of_sections({"peft": {"_target_": "megatron.bridge.peft.lora.LoRA", "dim": 32}})
+    check = check_overrides([override], base, "0.6.2")
+    assert (check.is_accepted, not check.problems) == (is_accepted, is_valid), check.problems
 
 
 def test_pre_training_leaves_no_constraint_on_packing_open() -> None:

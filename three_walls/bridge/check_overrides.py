@@ -216,6 +216,8 @@ class _Checker:
             return self._check_variable(override, field)
         if isinstance(override.value, Reference) and not self._exists(override.value.path, override.path):
             return _Failure(f"there is no setting {override.value.path or 'that the reference names'}")
+        if section == "peft" and self.before.get(section) not in (None, MAPPING):
+            return self._check_adapter(override)
         if override.prefix == "~":
             return self._check_removal(override)
         if override.prefix == "" and any(f"{override.path}.".startswith(f"{path}.") for path in self.removed):
@@ -251,6 +253,14 @@ class _Checker:
             return _Failure(f"+{path} fails because the variable is set; write ++{path}")
         if value is None or isinstance(value, tuple | dict):
             return _Failure(f"environment variable {name} must have a scalar value")
+        return None
+
+    def _check_adapter(self, override: Override) -> _Failure | None:
+        """An adapter is an object that can be called, which overrides do not see: they append its fields alone."""
+        if override.prefix in ("", "~"):
+            return _Failure(f"Could not override '{override.path}': overrides do not see the adapter; append with ++")
+        if override.path == "peft" and not isinstance(override.value, dict):
+            return _Failure("the adapter stays the object that it is: set peft in the recipe", FailureMode.IGNORED)
         return None
 
     def _check_removal(self, override: Override) -> _Failure:

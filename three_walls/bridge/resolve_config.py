@@ -115,6 +115,7 @@ DERIVED_NAMES = {
     "distributed_optimizer": "whether either section turns the distributed optimizer on: Bridge then turns on both",
     "megatron_fsdp": "whether either section turns Megatron FSDP on: Bridge then turns on both",
     "scheduler_counts_iterations": "whether a scheduler setting counts iterations",
+    "attention_backend": "member of AttnBackend; null where a text, which is none, stands for it",
     "activation": "name of the activation function",
     "scheduler_counts_samples": "whether a scheduler setting counts samples",
 }
@@ -357,6 +358,9 @@ def _derive_sequence(state: Resolved) -> None:
         state.derived["finetunes"] = kind in FINE_TUNING_DATASETS
         if kind not in SEQUENCE_DATASETS:
             return
+        data, blend = state.values.get("dataset.data_path"), state.values.get("dataset.blend", UNKNOWN)
+        if data is not None and blend is None and kind not in FINE_TUNING_DATASETS:
+            state.values["dataset.blend"] = (data, None)
     names = ("dataset.seq_length", "dataset.sequence_length")
     found = next((state.values[name] for name in names if name in state.values), UNKNOWN)
     if found is not UNKNOWN:
@@ -392,6 +396,16 @@ def _derive_schedule(state: Resolved) -> None:
 
 def _counts(values: Mapping[str, Any], warmup: str) -> bool:
     return any(value != 0 if name == warmup else value is not None for name, value in values.items())
+
+
+def _derive_attention(state: Resolved) -> None:
+    backend = state.get("attention_backend")
+    if isinstance(backend, dict):
+        members = state.schema.enums["AttnBackend"].members
+        backend = next((name for name, number in members.items() if (number,) == backend.get("_args_")), None)
+    elif backend != state.known_before("attention_backend"):
+        backend = None
+    state.derived["attention_backend"] = backend
 
 
 def _derive_activation(state: Resolved) -> None:
@@ -448,6 +462,7 @@ _STEPS = (
     _derive_stages,
     _derive_graphs,
     _derive_sequence,
+    _derive_attention,
     _derive_activation,
     _derive_switches,
     _derive_schedule,
