@@ -60,9 +60,15 @@ RECIPES = {
         ("olmoe_7b_peft_1gpu_h100_bf16_config", 8),
     ),
 }
-"""Recipes of MoE models, two of fine-tuning among them, and a dense one with a userbuffers preset, with their GPUs, from this release on."""
-PREPARED = {"gpt3_175b": ("cfg.model.gradient_accumulation_fusion = True",)}
-"""By the model of a recipe: what it has on a machine with the kernels that it looks for."""
+"""Recipes of MoE models and a dense one with a userbuffers preset, with their GPUs, from this release on.
+
+The last two are of fine-tuning.
+"""
+PREPARED = {
+    "gpt3_175b_pretrain": ("cfg.model.gradient_accumulation_fusion = True",),
+    "olmoe_7b_peft": ("cfg.checkpoint.pretrained_checkpoint = '/'",),
+}
+"""By the beginning of a recipe's name: the kernels that it looks for, and the checkpoint that its user has to name."""
 NOT_LOADED = ("0.4.2",)
 """Releases that cannot load the configuration that they saved: 0.4.2 refuses to make train.exit_signal."""
 TORCH = 2015
@@ -198,7 +204,8 @@ def _read_saved(path: Path) -> dict[str, Any]:
 def _base_request(base: tuple[str, int], folder: Path) -> dict[str, Any]:
     name, gpus = base
     if not name.endswith(".xz"):
-        return {"recipe": name, "world_size": gpus, "prepare": PREPARED.get(name.partition("_pretrain")[0], ())}
+        prepare = next((lines for beginning, lines in PREPARED.items() if name.startswith(beginning)), ())
+        return {"recipe": name, "world_size": gpus, "prepare": prepare}
     copy = folder / f"{Path(name).parent.name}-{Path(name).stem}"
     copy.write_bytes(lzma.decompress(Path(name).read_bytes()))
     return {"config": str(copy), "world_size": gpus}

@@ -63,8 +63,13 @@ def _known_in(release: str, alternatives: Sequence[tuple[str, ...]]) -> list[tup
     return [
         lines
         for lines in alternatives
-        if all(_path_of(line).isupper() or "_target_" in line or schema.find(_path_of(line)) for line in lines)
+        if all(_path_of(line).isupper() or "_target_" in line or schema.find(_setting_of(line)) for line in lines)
     ]
+
+
+def _setting_of(line: str) -> str:
+    """The section and the field, without what lies in an object there."""
+    return ".".join(_path_of(line).split(".")[:2])
 
 
 def _path_of(line: str) -> str:
