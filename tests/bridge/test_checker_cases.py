@@ -224,6 +224,25 @@ def test_fine_tuning_has_one_sequence_length_and_with_split_sequences_counts_tok
     assert "model_and_dataset_have_one_sequence_length" in broken("dataset.seq_length=4096")
 
 
+@pytest.mark.parametrize(
+    ("before", "in_section", "refused"), [(True, None, True), (False, True, True), (False, None, False)]
+)
+def test_delayed_weight_gradients_meet_the_reduction_as_it_is_before_the_copy_of_comm_overlap(
+    before: bool, in_section: bool | None, refused: bool
+) -> None:
+    recipe = recipe_config()
+    section = dict.fromkeys(bridge_schema(RELEASE).sections["comm_overlap"].fields)
+    section |= {"_target_": "CommOverlapConfig", "overlap_grad_reduce": in_section, "delay_wgrad_compute": True}
+    ddp = {"overlap_grad_reduce": before, "use_distributed_optimizer": True}
+    layout = {f"{kind}_parallel_size": 1 for kind in ("tensor_model", "pipeline_model", "context")}
+    layout["virtual_pipeline_model_parallel_size"] = None
+    base = config_of_sections({"comm_overlap": section, "ddp": ddp, "model": layout})
+    # One copy of the model: the copy turns the reduction off.
+    machine = replace(base, platform={**recipe.platform, "world_size": 1, "transformer_engine": 2005})
+    broken = {note.name for note in check_overrides([], machine, RELEASE).broken}
+    assert ("delayed_wgrad_with_grad_reduce_needs_te_2_7" in broken) is refused
+
+
 PACKED = {
     "dataset": {
         "_target_": "megatron.bridge.data.builders.gpt_sft.GPTSFTDatasetConfig",
