@@ -12,7 +12,7 @@ from three_walls.step.attribute_steps import Attribution
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.step_rows import Straggler
 from three_walls.step.step_view import StepView, find_sick
-from three_walls.step.stragglers import MINIMUM_LATE_FRACTION, SICK_CAUSES
+from three_walls.step.stragglers import MINIMUM_LATE_FRACTION, SICK_CAUSES, StragglerCause
 
 _ONE_RANK = "one rank alone was captured (give the traces of several ranks)"
 _NOT_MATCHED = "no call of one rank could be matched with another rank's in a kept step"
@@ -54,12 +54,18 @@ def culprit(
     latest_rank: Measurement[Straggler | None],
     wait_exposed_ns: int,
     profiler_excess_ns: Measurement[int],
+    data_loader_sets_pace: Measurement[bool],
 ) -> Measurement[RootCauseRank | None]:
-    """The rank to fix first; None where none is late for a reason of its own."""
+    """The rank to fix first; None where none is late for a reason of its own.
+
+    Where all wait for their data loaders, a host that launches late is one that waits longer.
+    """
     if latest_rank.missing_reason:
         return missing(latest_rank.missing_reason)
     waiting_ns = max(0, wait_exposed_ns - step.contended_ns)
     for straggler, late_ns in find_sick(attribution.stragglers, step.step_ns, profiler_excess_ns.value):
+        if data_loader_sets_pace.value and straggler.cause == StragglerCause.LAUNCH_STARVED:
+            continue
         cost_ns = min(late_ns, waiting_ns)
         if cost_ns >= MINIMUM_LATE_FRACTION * step.step_ns:
             return known(RootCauseRank(straggler.rank, straggler.cause, cost_ns))
