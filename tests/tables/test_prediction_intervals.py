@@ -22,6 +22,7 @@ INTERVALS = PredictionIntervals(
     floor_fraction=0.02,
     host_fraction=0.08,
     communication_fraction=0.06,
+    loader_fraction=0.3,
     gain_ratio=0.5,
     parameters_ratio=0.2,
     coverage_fraction=0.8,
@@ -43,6 +44,11 @@ def test_a_gain_of_nothing_is_as_uncertain_as_two_runs_differ() -> None:
 
 def test_a_host_bound_run_is_less_certain_than_a_device_bound_one() -> None:
     assert INTERVALS.widen(gain(0.0), HOST).high == pytest.approx((0.02**2 + 0.08**2) ** 0.5)
+
+
+def test_a_run_that_waits_for_its_data_loader_is_less_certain_than_a_host_bound_one() -> None:
+    waits = replace(HOST, waits_for_loader=True)
+    assert INTERVALS.widen(Levels(0, 0, 0), waits).high > 3 * INTERVALS.widen(Levels(0, 0, 0), HOST).high
 
 
 def test_a_large_gain_is_less_certain_than_a_small_one() -> None:
@@ -78,6 +84,7 @@ def test_a_step_is_bound_by_the_largest_part_of_its_critical_path() -> None:
     assert StepLimits.of({"host": 2, "compute": 3, "communication": 5}).regime is Regime.COMMUNICATION
     assert StepLimits.of({"host": 2, "compute": 5, "communication": 3}).regime is Regime.DEVICE
     assert StepLimits.of({}).regime is Regime.DEVICE
+    assert StepLimits.of({"host": 5, "compute": 4}, waits_for_loader=True).regime is Regime.LOADER
 
 
 def test_edits_count_for_their_effects_and_their_regime() -> None:

@@ -557,17 +557,20 @@ def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     """Compute that waits for the selected communication waits for ``1 - share`` of its transfer only.
 
     It still waits for the last member to arrive: overlap hides a transfer, not a rank that is late. With micro-batches
-    known, the first forward and the last backward pass have nothing to hide under.
+    known, the first forward and the last backward pass have nothing to hide under. Where the transfers take longer than
+    all compute, the share is that of what compute can cover.
     """
     selected = select_operations(graph, change.select) & graph.once("covered", lambda: _can_be_covered(graph))
     computes = select_operations(graph, Selection(categories=COMPUTE_CATEGORIES))
     starts_compute = np.zeros(graph.nodes_count, dtype=bool)
     starts_compute[graph.start_node[computes]] = True
-    edges, share = work.edges, _at(change.share, level)
+    hidden_ns = int((work.duration_ns - work.wait_ns)[selected].sum())
+    compute_ns = int(work.duration_ns[computes].sum())
+    covered = min(1.0, compute_ns / max(1, hidden_ns))
+    edges, share = work.edges, _at(change.share, level) * covered
     is_released = (edges.operation != NONE) & selected[np.maximum(edges.operation, 0)] & starts_compute[edges.target]
     is_released[is_released] = np.isin(edges.kind[is_released], (Kind.EVENT, Kind.STREAM, Kind.RESOURCE))
     released = replace(edges, share=np.where(is_released, edges.share * (1 - share), edges.share))
-    hidden_ns, compute_ns = int(work.duration_ns[selected].sum()), int(work.duration_ns[computes].sum())
     slower = 1 + (_at(change.slowdown, level) - 1) * share * min(1.0, hidden_ns / max(1, compute_ns))
     return replace(work, duration_ns=_scale_chosen(work.duration_ns, computes, slower), edges=released)
 
