@@ -22,7 +22,7 @@ SECTIONS = {
 @EVERY_RELEASE
 def test_the_settings_take_effect_whether_or_not_the_recipe_has_a_profiling_section(release: str) -> None:
     request = CaptureRequest("torchrun", "bridge", 10, 16, (0, 3), command=("run_recipe.py", "--recipe", "x"))
-    overrides = list(add_settings(request, "bridge", Path("/with a space/run_config.yaml")).words)
+    overrides = list(add_settings(request, "bridge", Path("/with a space/run_config.yaml"))[0])
     wanted = {
         "profiling.use_nsys_profiler": True,
         "profiling.profile_step_start": 10,
