@@ -243,6 +243,14 @@ def test_delayed_weight_gradients_meet_the_reduction_as_it_is_before_the_copy_of
     assert ("delayed_wgrad_with_grad_reduce_needs_te_2_7" in broken) is refused
 
 
+@pytest.mark.parametrize(("modules", "accepts"), [("full", True), ("attn", False)])
+def test_local_graphs_are_for_inference_where_no_module_is_named(modules: str, accepts: bool) -> None:
+    model = {"cuda_graph_impl": "local", "cuda_graph_scope": modules, "inference_cuda_graph_scope": "block"}
+    base = config_of_sections({"model": {**model, "cuda_graph_modules": modules}})
+    broken = [note.name for note in check_overrides([], base, "0.6.2").broken]
+    assert ("local_graphs_are_full_iteration_only" in broken) is not accepts
+
+
 PACKED = {
     "dataset": {
         "_target_": "megatron.bridge.data.builders.gpt_sft.GPTSFTDatasetConfig",

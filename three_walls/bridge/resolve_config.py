@@ -325,7 +325,7 @@ def _derive_modules_before_overlap(state: Resolved) -> None:
             listed = tuple(listed.split(","))
         if isinstance(listed, tuple):
             found += [str(element).rpartition(".")[2] for element in listed]
-    state.derived["graphed_before_overlap"] = tuple(found)
+    state.derived["graphed_before_overlap"] = tuple(name for name in found if name != "full")  # which names none
 
 
 def _derive_stages(state: Resolved) -> None:
