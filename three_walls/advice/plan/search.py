@@ -46,7 +46,7 @@ from three_walls.lib.fact import FactSheet, FactValue
 from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import FREE_HOST, Action, Selection
 from three_walls.tables.buckets import SubWall, Wall
-from three_walls.tables.prediction_intervals import Levels, Regime
+from three_walls.tables.prediction_intervals import Levels
 
 FITTING_PRESSURES = ("allocator_retries", "near_limit", "fragmented")
 """Values of the fact ``memory_pressure`` of a run that fits into memory, if barely: to free some is no
@@ -119,8 +119,6 @@ class Search:
     """For each rule whose edits entered with those of another one: that one."""
     last_gain: dict[str, tuple[int, int]] = field(default_factory=dict)
     """For each replayed rule its likely gain, and how many entries the plan had then."""
-    regime: Regime | None = None
-    """What the step after the entries so far is bound by; None before the first."""
     blockers: dict[str, set[str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -421,9 +419,9 @@ class Search:
         )
         if candidate.with_rule:
             self.part_of[candidate.with_rule] = finding.rule
-        before_regime = self.regime or self.replays.regime(self.changes)
-        self.regime = self.replays.regime(candidate.changes)
-        if self.regime is not before_regime:
+        moved_ns = verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * before.likely_ns  # a wall takes as much
+        is_moved = before.likely_ns - after.likely_ns >= moved_ns
+        if is_moved and self.replays.regime(self.changes) is not self.replays.regime(candidate.changes):
             # What gained nothing against the wall of before may gain most against the next one.
             self.last_gain = {name: last for name, last in self.last_gain.items() if last[0] >= self.minimum_ns}
         self.settings, self.changes = dict(candidate.settings), candidate.changes
