@@ -110,8 +110,8 @@ def test_halves_of_the_third_wall_that_are_too_close_are_one_wall() -> None:
     assert (verdict.wall, verdict.sub_wall, verdict.margin_fraction) == (Wall.COMPUTE_HOST, None, 0.225)
     assert verdict.reason == (
         "Without host time and what keeps kernels from their peak the 800.0 ms step (replayed without the profiler) is "
-        "shorter by 200.0 ms (25.0%), by 60.0 ms (7.5%) without the one alone and by 50.0 ms (6.2%) without the other: "
-        "too close to name a half; next, without communication, by 20.0 ms (2.5%)."
+        "shorter by 200.0 ms (25.0%) (by 60.0 ms (7.5%) without host time alone, by 50.0 ms (6.2%) without the other "
+        "half alone: too close to name one); next, without communication, by 20.0 ms (2.5%)."
     )
     assert verdict.names(Wall.COMPUTE_HOST, SubWall.HOST)
     assert not verdict.names(Wall.COMMUNICATION, None)

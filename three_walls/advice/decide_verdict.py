@@ -390,7 +390,7 @@ def _describe_halves(replayed: _Replayed, wall: _Candidate) -> str:
     if len(wall.parts) == 1:
         return ""
     host, compute = (_amount(max(0, replayed.saved_ns(half) or 0), replayed.step_ns) for half in (HOST, COMPUTE))
-    return f", by {host} without the one alone and by {compute} without the other: too close to name a half"
+    return f" (by {host} without host time alone, by {compute} without the other half alone: too close to name one)"
 
 
 def _describe_joint(replayed: _Replayed, first: _Candidate, second: _Candidate) -> str:

@@ -94,7 +94,7 @@ def _find_fraction(role: str, rows: Sequence[Efficiency], executed: Measurement[
     row = next((row for row in rows if row.role == role), None)
     if row is None:
         return missing(executed.missing_reason or f"the time that {role} take could not be separated")
-    return known_or_missing(row.fraction, _FEWER_TOKENS if row.note == _FEWER_TOKENS else UNKNOWN_GPU)
+    return known_or_missing(row.fraction, _FEWER_TOKENS if row.peak_flops_per_s else UNKNOWN_GPU)
 
 
 def count_executed(
