@@ -71,6 +71,10 @@ def results(folder: Path) -> dict[str, Any]:
     return tuned
 
 
+def read_journal(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "tuned" / "journal.jsonl").read_text().splitlines()]
+
+
 pytestmark = pytest.mark.slow
 
 STARTER = """
@@ -317,10 +321,13 @@ def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_pr
     assert results(tmp_path)["pairs"][0]["set"]
     assert "logger.save_config_filepath" in (tmp_path / "told.runs").read_text()
     assert list_processes(tmp_path) == []
+    captures = [line for line in read_journal(tmp_path) if line["kind"] == "profile"]
+    saved = [json.loads((Path(line["trace"]) / "run_config.yaml").read_text()) for line in captures]
+    assert [each["model"]["moe_grouped_gemm"] for each in saved] == [False, True]
 
     # Had the first capture taken twenty minutes, there would be no time for another one, and the page would say so.
     journal = tmp_path / "tuned" / "journal.jsonl"
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines = read_journal(tmp_path)
     captures = [place for place, line in enumerate(lines) if line["kind"] == "profile"]
     lines[captures[0]]["wall_s"] = 1200.0
     journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines[: captures[1]]))

@@ -40,6 +40,8 @@ def main() -> None:
     log += sum(effect for pair, effect in told.get("together", {}).items() if set(pair.split()) <= set(words))
     log += told.get("drift", 0.0) * math.sin(number / 5)
     rng = random.Random(number)
+    for path in (word.partition("=")[2] for word in words if word.startswith("logger.save_config_filepath=")):
+        Path(path).write_text(json.dumps({"model": {"moe_grouped_gemm": "model.moe_grouped_gemm=true" in words}}))
     if fails == "stays":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for name, value in told.get("arguments", {}).items():

@@ -365,6 +365,8 @@ class Tuning:
         if not found:
             self._note(f"{whose} could not be profiled ({ended.failure or 'no report was written'}); see {out}")
         trace = found[-1] if found else None
+        if trace is not None and (config := out / RUN_CONFIG).is_file():
+            config.replace(trace / RUN_CONFIG)  # the next capture writes its own
         self._add({"kind": "profile", "trace": str(trace or ""), "changed": changed, "wall_s": ended.wall_s})
         self._read_plan(trace, changed)
 
