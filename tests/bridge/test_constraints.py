@@ -127,6 +127,21 @@ def test_the_fused_router_takes_as_many_experts_of_each_group(release: str) -> N
     assert name not in broken(moe_router_topk=6, moe_router_group_topk=None)
 
 
+@pytest.mark.parametrize("release", known_releases())
+def test_fused_ropes_of_latent_attention_take_a_power_of_two_of_heads(release: str) -> None:
+    def broken(heads: int, tensor: int = 1, *, latent: bool = True) -> set[str]:
+        sizes: dict[str, ConfigData] = {"num_attention_heads": heads, "tensor_model_parallel_size": tensor}
+        settings = config(**sizes, multi_latent_attention=latent, rope_type="yarn")
+        return {problem.name for problem in find_problems([edit("apply_rope_fusion", True)], settings, release)}
+
+    name = "latent_attention_rotates_a_power_of_two_of_heads"
+    assert name in broken(12)
+    assert name in broken(40, tensor=2)
+    assert name not in broken(16)
+    assert name not in broken(128, tensor=8)
+    assert name not in broken(12, latent=False)
+
+
 def test_padding_under_its_older_name_counts_and_padding_into_a_map_of_its_own_does_not() -> None:
     settings = {
         "model.moe_router_fusion": True,
