@@ -77,6 +77,23 @@ def test_edits_of_a_job_whose_every_other_step_is_longer_are_told_apart() -> Non
     assert tuned.gain == pytest.approx(0.05, abs=0.02)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_large_gain_is_told_from_two_runs_and_how_far_it_may_be_off_is_a_share_of_the_step(seed: int) -> None:
+    # A base whose steps vary by a tenth says little of small gains, but an edit that leaves a fifth of it leaves about that.
+    rng = random.Random(seed)
+
+    def step(overrides: Any) -> list[float]:
+        return [(0.16 if overrides else 0.8) * (1 + rng.gauss(0, 0.1)) for _ in range(14)]
+
+    tuned = three_walls.tune(step, space={"a": [1]})
+    assert len(tuned.runs) == 2
+    assert tuned.gain == pytest.approx(0.8, abs=0.03)
+    assert tuned.gain_deviation is not None
+    assert 0.003 < tuned.gain_deviation < 0.015
+    (pair,) = tuned.pairs
+    assert pair.noise_ms == pytest.approx(2 * tuned.gain_deviation * pair.base_ms, abs=0.01)
+
+
 def test_nothing_to_try_is_refused() -> None:
     with pytest.raises(UsageError):
         three_walls.tune(lambda _: [1.0])

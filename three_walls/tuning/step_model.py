@@ -85,7 +85,7 @@ class StepModel:
     def _fit(self) -> dict[str, float]:
         """The sizes of the parts with which the measured steps are likeliest, changed one at a time."""
         sizes = {name: size for name, (size, _) in _PRIORS.items()}
-        for _ in range(2 if len(self._runs) > 3 else 0):
+        for _ in range(2 if len(self._runs) > 1 else 0):
             for name in sizes:
                 tried = [sizes | {name: _PRIORS[name][0] * factor} for factor in _FACTORS]
                 sizes = max(tried, key=self._score)

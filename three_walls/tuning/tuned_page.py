@@ -45,7 +45,7 @@ class TunedRun:
     gain: float | None
     """By how much its configuration is faster than the base, as a share of the step, by all runs without the drift."""
     gain_deviation: float | None
-    """Standard deviation of that."""
+    """Standard deviation of that, as a share of the step."""
     predicted: tuple[float, float, float] | None
     """The gain that was predicted before it ran, of a single change: low, likely, high."""
     kept: bool
@@ -104,7 +104,8 @@ def conclude(
     for choice in search.measured:
         assert search.model
         (log_gain,), (spread,) = search.model.gains_over(space.base, [choice])
-        gains[tuple(sorted(space.describe(choice).items()))] = -math.expm1(-log_gain), float(spread)
+        left = math.exp(-log_gain)  # of the base's step
+        gains[tuple(sorted(space.describe(choice).items()))] = 1 - left, left * float(spread)
     runs = tuple(_as_run(line, changed, gains) for line in lines)
     base = [run.step_ms for run in runs if not run.changed and run.step_ms]
     gain, deviation = gains.get(tuple(sorted(changed.items())), (None, None))
