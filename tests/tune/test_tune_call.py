@@ -79,7 +79,7 @@ def test_edits_of_a_job_whose_every_other_step_is_longer_are_told_apart() -> Non
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_large_gain_is_told_from_two_runs_and_how_far_it_may_be_off_is_a_share_of_the_step(seed: int) -> None:
-    # A base whose steps vary by a tenth says little of small gains, but an edit that leaves a fifth of it leaves about that.
+    # A base whose steps vary by a tenth says little of small gains, but much of an edit that leaves a fifth of it.
     rng = random.Random(seed)
 
     def step(overrides: Any) -> list[float]:
