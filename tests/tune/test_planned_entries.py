@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 
 from tests.bridge.builders import config, edit
 from tests.bridge.test_entries import GROUPED, ROPE, entry
-from three_walls.advice.finding import PlanStep
+from three_walls.advice.finding import REPLAYED, Gain, PlanStep
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.tuning.make_space import list_given, list_planned
+from three_walls.tuning.trials import ExpectedGain
 
 VARIABLE = edit("NCCL_P2P_DISABLE", None, "env")
 
@@ -54,6 +56,23 @@ def test_an_unknown_framework_takes_variables_alone() -> None:
     (setting,), left_out = list_planned(report(*plan), None)
     assert setting.values[0].environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
     assert left_out == ("experts: the command is neither Megatron-Bridge's nor Megatron-LM's",)
+
+
+def test_a_gain_on_what_earlier_entries_leave_is_a_share_of_that() -> None:
+    def gain(likely: int) -> Gain:
+        return Gain(likely - 50, likely, likely + 50, REPLAYED, "")
+
+    first = replace(entry(1, "experts", GROUPED), gain_ns=gain(500), step_after_likely_ns=500)
+    later = replace(entry(2, "rope", ROPE), gain_ns=gain(300), step_after_likely_ns=200)
+    settings, _ = list_planned(report(first, later), BRIDGE)
+    (experts,), (rope,) = (setting.values for setting in settings)
+    assert experts.gain == ExpectedGain(0.45, 0.5, 0.55)
+    assert rope.gain == ExpectedGain(0.5, 0.6, 0.7)  # together 80%, as the plan says: 500 and 300 of 1,000
+    # Where the replay of the entry alone is known, it is that.
+    alone = report(first, later)
+    alone.findings = (replace(later.finding, gain_ns=gain(400)),)
+    (_, (rope,)) = (setting.values for setting in list_planned(alone, BRIDGE)[0])
+    assert rope.gain == ExpectedGain(0.35, 0.4, 0.45)
 
 
 def test_a_sweep_counts_the_values_of_the_base_where_they_are_known() -> None:

@@ -159,10 +159,13 @@ def join_planned(
 
 
 def _expect(step: PlanStep, alone: Finding | None, report: LiveReport) -> ExpectedGain | None:
-    """The gain of an entry on the base: alone where a replay gives that, else on what the earlier entries leave."""
-    step_ns = report.verdict.replayed_step_ns or report.verdict.step_ns
+    """The gain of an entry: alone on the base where a replay gives that, else on what the earlier entries leave."""
+    step_ns, gain = report.verdict.replayed_step_ns or report.verdict.step_ns, step.gain_ns
     is_same = alone is not None and alone.edits == step.edits  # the plan may have chosen another value
-    gain = alone.gain_ns if alone and is_same and alone.gain_ns.basis == REPLAYED and not step.needs else step.gain_ns
+    if alone and is_same and alone.gain_ns.basis == REPLAYED and not step.needs:
+        gain = alone.gain_ns
+    elif step.step_after_likely_ns is not None and gain.likely is not None:
+        step_ns = step.step_after_likely_ns + gain.likely
     if not step_ns or gain.low is None or gain.likely is None or gain.high is None:
         return None
     low, likely, high = (min(0.9, ns / step_ns) for ns in (gain.low, gain.likely, gain.high))
