@@ -408,3 +408,27 @@ def test_pre_training_leaves_no_constraint_on_packing_open() -> None:
     for release in ("0.5.1", "0.6.2"):
         check = check_overrides(["train.micro_batch_size=2"], config_of_sections(sections), release)
         assert not [name for name in check.unknown if "pack" in name]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gathers"),
+    [
+        (["mixed_precision.fp8_param=true"], False),  # the whole section is set again, that with _gather last
+        (["mixed_precision=bf16_mixed", "++mixed_precision.fp8_param=true"], True),
+        (["~mixed_precision", "++mixed_precision.fp8_param=true"], True),
+        (
+            ["mixed_precision=null", "++mixed_precision.fp8_param_gather=true", "++mixed_precision.fp8_param=false"],
+            False,
+        ),
+        (
+            ["mixed_precision=null", "++mixed_precision.fp8_param=false", "++mixed_precision.fp8_param_gather=true"],
+            True,
+        ),
+    ],
+)
+def test_of_two_names_of_a_precision_setting_the_one_set_last_counts(overrides: list[str], gathers: bool) -> None:
+    section = dict.fromkeys(bridge_schema(RELEASE).sections["mixed_precision"].fields)
+    section |= {"_target_": "MixedPrecisionConfig", "fp8_param": False, "fp8_param_gather": False}
+    base = config_of_sections({"mixed_precision": section, "model": {"fp8": None, "fp8_param": False}})
+    broken = {note.name for note in check_overrides(overrides, base, RELEASE).broken}
+    assert ("fp8_parameters_need_fp8" in broken) is gathers

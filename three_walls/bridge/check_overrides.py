@@ -25,6 +25,7 @@ from three_walls.bridge.merged_config import (
     MAPPING,
     MIXED_PRECISION,
     OBJECT_CLASSES,
+    SAME_AS_GATHER,
     MergedConfig,
     OverriddenConfig,
     complete_sections,
@@ -42,8 +43,6 @@ from three_walls.tables.config_values import show
 
 _OPEN_SECTIONS = ("dataset", "peft", "tokenizer")
 """Sections whose class differs from run to run, so that a field that no release lists may exist."""
-_SET_BY_GATHER = ("mixed_precision.fp8_param", "mixed_precision.fp4_param")
-"""Fields that Bridge keeps equal to the field of that name with ``_gather``, which it sets last."""
 OBJECT_PARTS = ("._target_", "._args_", "._call_", "._name_")
 """Ends of paths that construct an object instead of setting a field."""
 _NOT_SAVED = ("dataset.mock", "dataset.token_dtype_code", "dataset.split_matrix")
@@ -438,7 +437,11 @@ class _Checker:
     def _describe_reset(self, path: str) -> str:
         section, _, field = path.partition(".")
         gathered = f"{path}_gather"
-        if path in _SET_BY_GATHER and self.current.get(gathered, _UNKNOWN) not in (_UNKNOWN, self.current.get(path)):
+        if (
+            section == MIXED_PRECISION
+            and field in SAME_AS_GATHER
+            and self.current.get(gathered, _UNKNOWN) not in (_UNKNOWN, self.current.get(path))
+        ):
             return f"{path} is reset by {gathered}: set that instead"
         is_distributed = bool(self.current.get("ddp.use_distributed_optimizer"))
         if (

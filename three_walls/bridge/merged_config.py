@@ -27,6 +27,9 @@ COMM_OVERLAP, COMM_OVERLAP_CLASS = "comm_overlap", "CommOverlapConfig"
 MIXED_PRECISION, MIXED_PRECISION_CLASS = "mixed_precision", "MixedPrecisionConfig"
 OBJECT_CLASSES = {COMM_OVERLAP: COMM_OVERLAP_CLASS, MIXED_PRECISION: MIXED_PRECISION_CLASS}
 """Sections that are an object of this class, or else nothing or a name."""
+SAME_AS_GATHER = ("fp8_param", "fp4_param")
+"""Fields of the mixed precision that Bridge keeps equal to the field of that name with ``_gather``: the last one set
+counts, which is that with ``_gather`` where all fields are set."""
 MAPPING = "dict"
 """What a section holds that became a mapping instead of an object: it has no methods, and most sections need one."""
 
@@ -118,8 +121,11 @@ class OverriddenConfig:
     def __init__(self, base: PathValues, schema: BridgeSchema) -> None:
         self._base, self._schema = base, schema
         self.paths: PathValues = dict(base)
-        self._touched: dict[str, set[str]] = {}
-        """Sections that are given a class, or that were no object, and the fields that overrides set there since."""
+        self._touched: dict[str, dict[str, None]] = {}
+        """Sections that are given a class, or that were no object, and the fields that overrides set there since, in
+        their order."""
+        self._removed: set[str] = set()
+        """What ``~`` took from what overrides see; it keeps its value."""
 
     def is_object(self, section: str) -> bool:
         """Whether the section is known to be an object, or a mapping: something that has fields."""
@@ -160,10 +166,7 @@ class OverriddenConfig:
             for inner, inner_value in value.items():
                 self._set(section, inner, inner_value)
         elif not name:
-            self.paths[section] = value
-            self._touched[section] = set()
-            for path in [other for other in self.paths if other.startswith(f"{section}.")]:
-                del self.paths[path]
+            self._replace(section, value)
         else:
             self._open(section)
             self._set(section, name, value)
@@ -188,17 +191,25 @@ class OverriddenConfig:
             del self.paths[path]
         self.paths |= {path: value for path, value in self._base.items() if path == removed or path.startswith(inner)}
         self._touched.pop(removed, None)
+        self._removed.add(removed)
+
+    def _replace(self, section: str, value: Any) -> None:
+        self.paths[section] = value
+        self._touched[section] = {}
+        for path in [other for other in self.paths if other.startswith(f"{section}.")]:
+            del self.paths[path]
 
     def _open(self, section: str) -> None:
-        """Make a mapping of a section that holds no fields."""
-        if section == "env_vars" or self.is_object(section) or section not in self.paths:
+        """Make a mapping of a section that holds no fields, or that was removed."""
+        if section == "env_vars" or section not in self.paths:
             return
-        self.paths[section] = MAPPING
-        self._touched.setdefault(section, set())
+        if section in self._removed or not self.is_object(section):
+            self._removed.discard(section)
+            self._replace(section, MAPPING)
 
     def _set(self, section: str, name: str, value: Any) -> None:
         if section in self._touched or name == "_target_":
-            self._touched.setdefault(section, set()).add(name)
+            self._touched.setdefault(section, {})[name] = None
         path = f"{section}.{name}"
         place = ".".join(path.split(".")[:2])
         if isinstance(value, dict) and (isinstance(self.paths.get(path), dict) or self.holds_object(path)):
@@ -211,15 +222,17 @@ class OverriddenConfig:
         elif not any(known.startswith(f"{place}.") for known in self.paths):
             self.paths.pop(place, None)  # a part of an object: what that becomes is not known here
 
-    def _read_back(self, section: str, set_fields: set[str]) -> None:
+    def _read_back(self, section: str, set_fields: Mapping[str, None]) -> None:
         """A mapping becomes an object of the class that it names, or sets fields of the object that was there."""
         paths, state = self.paths, self._base.get(section)
-        was_object = _is_class(section, state)
+        was_object, is_mapping = _is_class(section, state), paths.get(section) == MAPPING
         target = str(paths.pop(f"{section}._target_", ""))
         name = target.rpartition(".")[2]
         known = self._schema.sections[section].fields if section in self._schema.sections else {}
         values = (
-            {field for field in known if f"{section}.{field}" in paths} if was_object else set_fields - {"_target_"}
+            {field for field in known if f"{section}.{field}" in paths}
+            if was_object
+            else set_fields.keys() - {"_target_"}
         )
         is_class = target.startswith("megatron.") and name == OBJECT_CLASSES.get(section, name)
         is_made = is_class and values <= set(known) and _NEEDED.get(section, set()) <= values
@@ -238,10 +251,19 @@ class OverriddenConfig:
                     given = paths.setdefault(path, value)
                     if isinstance(given, dict) and isinstance(value, str) and (not given or _lacks_arguments(given)):
                         paths[path] = value  # fields are set of the object that is there
+            if section == MIXED_PRECISION and is_mapping:
+                self._keep_names_the_same(set_fields)
         elif state is not None or section in self._base:
             paths[section] = MAPPING
         elif is_class:  # nothing is known of the section before
             paths[section] = name
+
+    def _keep_names_the_same(self, set_fields: Mapping[str, None]) -> None:
+        """Give each field with ``_gather`` the value of the one without, where a mapping sets that alone, or last."""
+        for name in SAME_AS_GATHER:
+            path, both = f"{MIXED_PRECISION}.{name}", (name, f"{name}_gather")
+            if [field for field in set_fields if field in both][-1:] == [name]:
+                self.paths[f"{path}_gather"] = self.paths[path]
 
     def _resolve(self, value: Any) -> Any:
         """``value`` with references replaced by what they refer to, as far as known."""

@@ -15,6 +15,7 @@ from three_walls.bridge.merged_config import (
     COMM_OVERLAP_CLASS,
     MIXED_PRECISION,
     MIXED_PRECISION_CLASS,
+    SAME_AS_GATHER,
     MergedConfig,
     freeze,
 )
@@ -149,9 +150,9 @@ def _copy_precision(state: Resolved) -> None:
     elif precision != MIXED_PRECISION_CLASS:
         return
     # The two names of each are kept the same; the second one is set last.
-    for name in ("fp8", "fp4"):
-        if f"{MIXED_PRECISION}.{name}_param_gather" in values:
-            values[f"{MIXED_PRECISION}.{name}_param"] = values[f"{MIXED_PRECISION}.{name}_param_gather"]
+    for name in SAME_AS_GATHER:
+        if f"{MIXED_PRECISION}.{name}_gather" in values:
+            values[f"{MIXED_PRECISION}.{name}"] = values[f"{MIXED_PRECISION}.{name}_gather"]
     for name in schema.sections[MIXED_PRECISION].fields:
         for section in COPIED_TO:
             if schema.find(f"{section}.{name}") is not None:
