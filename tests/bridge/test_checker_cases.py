@@ -432,3 +432,22 @@ def test_of_two_names_of_a_precision_setting_the_one_set_last_counts(overrides: 
     base = config_of_sections({"mixed_precision": section, "model": {"fp8": None, "fp8_param": False}})
     broken = {note.name for note in check_overrides(overrides, base, RELEASE).broken}
     assert ("fp8_parameters_need_fp8" in broken) is gathers
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_accepted"),
+    [
+        (["model.no_rope_freq=''"], True),
+        (["model.no_rope_freq=often"], False),
+        (['model.moe_deepep_num_sms="null"'], False),
+        (['model.moe_deepep_num_sms="null"', "model.moe_hybridep_num_sms=null"], True),
+        (["model.moe_deepep_num_sms=[1,2]", "model.moe_hybridep_num_sms=null"], False),
+        (["model.moe_deepep_num_sms=[1,2]", "model.moe_hybridep_num_sms=[1,2]"], False),
+        (["model.moe_deepep_num_sms=[1,2]", "model.moe_flex_dispatcher_num_sms=24"], True),
+    ],
+)
+def test_a_value_of_a_wrong_kind_is_refused_where_bridge_looks_at_it(overrides: list[str], is_accepted: bool) -> None:
+    counts = {"moe_deepep_num_sms": None, "moe_hybridep_num_sms": 16, "moe_flex_dispatcher_num_sms": None}
+    base = config_of_sections({"model": {"num_layers": 24, "no_rope_freq": None, **counts}})
+    check = check_overrides(overrides, base, "0.6.2")
+    assert (check.is_accepted, check.is_valid) == (is_accepted, False), check.problems

@@ -29,7 +29,15 @@ DTYPES_NAMED_SINCE = (0, 4)
 """The first release whose model reads the name of a dtype."""
 NAMED_DTYPES = ("model.params_dtype", "model.pipeline_dtype")
 """The settings of which it reads it."""
-_JUDGED = ("train.train_iters", "train.train_samples", "comm_overlap.tp_comm_overlap_cfg", "model.num_layers")
+_JUDGED = (
+    "train.train_iters",
+    "train.train_samples",
+    "comm_overlap.tp_comm_overlap_cfg",
+    "model.num_layers",
+    "model.no_rope_freq",
+    "model.moe_deepep_num_sms",
+    "model.moe_hybridep_num_sms",
+)
 """Settings of which constraints know every use."""
 _WORDS_IN_ONE = ("model.cuda_graph_scope", "model.cuda_graph_modules")
 """Lists that may also be given as one text, with commas."""
