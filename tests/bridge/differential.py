@@ -14,6 +14,7 @@ import argparse
 import json
 import lzma
 import math
+import os
 import re
 import sys
 import tempfile
@@ -225,6 +226,13 @@ def _judge(release: str, cases: Sequence[OverrideCase], answer: dict[str, Any]) 
             yield Outcome(case, names[case.base], not message, message, check)
 
 
+class _PathsHere:
+    """Megatron-Bridge runs on this machine."""
+
+    def __contains__(self, path: str) -> bool:
+        return os.path.exists(path)  # noqa: PTH110 - as it asks: an empty path is none
+
+
 def _platform(machine: Machine, gpus: int) -> dict[str, Any]:
     major, minor = machine.transformer_engine.split(".")[:2]
     gpu_major, gpu_minor = machine.capability
@@ -234,6 +242,7 @@ def _platform(machine: Machine, gpus: int) -> dict[str, Any]:
         "gpu_sm": 10 * gpu_major + gpu_minor,
         "gpu_name": machine.gpu,
         "world_size": gpus,
+        "paths": _PathsHere(),
     }
 
 

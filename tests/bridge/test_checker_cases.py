@@ -451,3 +451,42 @@ def test_a_value_of_a_wrong_kind_is_refused_where_bridge_looks_at_it(overrides: 
     base = config_of_sections({"model": {"num_layers": 24, "no_rope_freq": None, **counts}})
     check = check_overrides(overrides, base, "0.6.2")
     assert (check.is_accepted, check.is_valid) == (is_accepted, False), check.problems
+
+
+@pytest.mark.parametrize(("release", "refused"), [("0.4.2", False), ("0.5.1", True), ("0.6.2", True)])
+def test_megatron_fsdp_turns_the_distributed_optimizer_on_from_0_5(release: str, refused: bool) -> None:
+    sections = {
+        "ddp": {"use_distributed_optimizer": False, "use_megatron_fsdp": True},
+        "optimizer": {"use_distributed_optimizer": False},
+        "dist": {"use_megatron_fsdp": True, "use_gloo_process_groups": False},
+        "checkpoint": {"ckpt_format": "torch"},
+    }
+    broken = {note.name for note in check_overrides([], config_of_sections(sections), release).broken}
+    assert any(name.startswith("legacy_checkpoints_need_gloo") for name in broken) is refused
+
+
+@pytest.mark.parametrize(
+    ("release", "path", "is_known", "answer"),
+    [
+        ("0.6.2", "/data/here", True, "holds"),
+        ("0.6.2", "/data/gone", True, "broken"),
+        ("0.6.2", "/data/gone", False, "unknown"),
+        ("0.3.1", "/data/gone", True, "holds"),
+    ],
+)
+def test_a_pretrained_checkpoint_exists_where_the_run_starts(
+    release: str, path: str, is_known: bool, answer: str
+) -> None:
+    base = config_of_sections({"checkpoint": {"pretrained_checkpoint": None}})
+    machine = replace(base, platform={"paths": ("/data/here",)} if is_known else {})
+    check = check_overrides([f"checkpoint.pretrained_checkpoint={path}"], machine, release)
+    found = {"broken": [note.name for note in check.broken], "unknown": check.unknown}
+    named = [state for state, names in found.items() if "pretrained_checkpoint_exists" in names]
+    assert named == ([answer] if answer != "holds" else [])
+
+
+def test_what_is_no_number_is_compared_all_the_same() -> None:
+    base = config_of_sections({"model": {"moe_expert_capacity_factor": None, "moe_router_load_balancing_type": "none"}})
+    for value, is_accepted in (("nan", True), ("much", False)):
+        check = check_overrides([f"model.moe_expert_capacity_factor={value}"], base, "0.4.2")
+        assert check.is_accepted is is_accepted, check.problems

@@ -113,7 +113,7 @@ DERIVED_NAMES = {
     "eval_data_parallel_size": "data parallelism of an evaluation",
     "train_iters": "iterations, from the samples where those are given",
     "lr_decay_steps": "samples until the learning rate has decayed",
-    "distributed_optimizer": "whether either section turns the distributed optimizer on: Bridge then turns on both",
+    "distributed_optimizer": "whether either section turns the distributed optimizer on, or FSDP: then both are",
     "megatron_fsdp": "whether either section turns Megatron FSDP on: Bridge then turns on both",
     "scheduler_counts_iterations": "whether a scheduler setting counts iterations",
     "attention_backend": "member of AttnBackend; null where a text, which is none, stands for it",
@@ -433,7 +433,7 @@ def _derive_switches(state: Resolved) -> None:
             state.derived[name] = True
         elif UNKNOWN not in switches:
             state.derived[name] = False
-    if state.derived.get("megatron_fsdp"):
+    if state.derived.get("megatron_fsdp") and state.release >= (0, 5):  # before, both stay what they are
         state.derived["distributed_optimizer"] = True
     if values.get("rng.te_rng_tracker") or values.get("model.use_te_rng_tracker"):
         values["rng.te_rng_tracker"] = values["model.use_te_rng_tracker"] = True
