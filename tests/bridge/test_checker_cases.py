@@ -453,6 +453,25 @@ def test_a_value_of_a_wrong_kind_is_refused_where_bridge_looks_at_it(overrides: 
     assert (check.is_accepted, check.is_valid) == (is_accepted, False), check.problems
 
 
+@pytest.mark.parametrize(
+    ("overrides", "gpu", "fits"),
+    [
+        ([], "NVIDIA H100 80GB HBM3", True),
+        (["train.micro_batch_size=8"], "NVIDIA H100 80GB HBM3", False),
+        (["train.micro_batch_size=8"], "NVIDIA GB200", True),
+        (["train.micro_batch_size=8", "model.expert_model_parallel_size=8"], "NVIDIA H100 80GB HBM3", True),
+        (["train.micro_batch_size=8", "model.context_parallel_size=4"], "NVIDIA H100 80GB HBM3", True),
+    ],
+)
+def test_hybridep_between_hosts_queues_so_many_tokens(overrides: list[str], gpu: str, fits: bool) -> None:
+    model: dict[str, object] = {f"{kind}_parallel_size": 1 for kind in ("tensor_model", "context")}
+    model |= {"seq_length": 8192, "expert_model_parallel_size": 16}
+    model |= {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
+    base = config_of_sections({"model": model, "train": {"micro_batch_size": 2}})
+    check = check_overrides(overrides, replace(base, platform={"gpu_name": gpu}), "0.6.2")
+    assert ("hybridep_tokens_fit_the_queue" not in {note.name for note in check.broken}) is fits
+
+
 @pytest.mark.parametrize(("release", "refused"), [("0.4.2", False), ("0.5.1", True), ("0.6.2", True)])
 def test_megatron_fsdp_turns_the_distributed_optimizer_on_from_0_5(release: str, refused: bool) -> None:
     sections = {

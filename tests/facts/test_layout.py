@@ -308,6 +308,14 @@ def test_context_parallelism_doubles_where_sequence_and_ranks_allow_it() -> None
     assert found["larger_context_parallel_size"] == (4, None)
 
 
+def test_a_rank_dispatches_its_slice_of_the_sequences_of_a_micro_batch() -> None:
+    sizes = {"seq_length": 32_768, "micro_batch_size": 3}
+    assert derive_layout(config(**sizes), H200)["dispatched_tokens_count"] == (98_304, None)
+    split = {**sizes, "context_parallel_size": 2, "tensor_model_parallel_size": 4}
+    assert derive_layout(config(**split), H200)["dispatched_tokens_count"] == (12_288, None)
+    assert derive_layout(config(), H200)["dispatched_tokens_count"][0] is None
+
+
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [

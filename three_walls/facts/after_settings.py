@@ -18,6 +18,7 @@ _FOLLOWING = (
     "num_microbatches",
     "smaller_micro_batch_size",
     "larger_micro_batch_size",
+    "dispatched_tokens_count",
     "memory_peak_fraction",
     "memory_peak_without_recompute_ratio",
     "sufficient_recompute_modules",

@@ -364,6 +364,16 @@ def sequence_per_rank_count(run: RunView) -> Measurement[int]:
     return known(sequence // layout.context)
 
 
+@fact("count", "the tokens that a rank dispatches")
+def dispatched_tokens_count(run: RunView) -> Measurement[int]:
+    """Tokens of a micro-batch that a rank routes to experts: sequence length x micro-batch size / (CP x TP)."""
+    layout, sequence = run.layout, run.config.size("seq_length")
+    # With tensor parallelism MoE layers need sequence parallelism: each rank routes its slice of the sequence.
+    if sequence is None or layout.micro_batch is None or layout.context is None or layout.tensor is None:
+        return _needs("the sequence length, the micro-batch size and the sizes of tensor and context parallelism")
+    return known(sequence * layout.micro_batch // (layout.context * layout.tensor))
+
+
 @flag(
     "whether sequences are longer than the hidden size",
     if_true="Sequences have more tokens than the hidden size has elements",
