@@ -444,11 +444,17 @@ def test_of_two_names_of_a_precision_setting_the_one_set_last_counts(overrides: 
         (["model.moe_deepep_num_sms=[1,2]", "model.moe_hybridep_num_sms=null"], False),
         (["model.moe_deepep_num_sms=[1,2]", "model.moe_hybridep_num_sms=[1,2]"], False),
         (["model.moe_deepep_num_sms=[1,2]", "model.moe_flex_dispatcher_num_sms=24"], True),
+        (['train.micro_batch_size="null"'], False),
+        (['train.micro_batch_size="null"', "validation.eval_micro_batch_size=2"], True),
     ],
 )
 def test_a_value_of_a_wrong_kind_is_refused_where_bridge_looks_at_it(overrides: list[str], is_accepted: bool) -> None:
     counts = {"moe_deepep_num_sms": None, "moe_hybridep_num_sms": 16, "moe_flex_dispatcher_num_sms": None}
-    base = config_of_sections({"model": {"num_layers": 24, "no_rope_freq": None, **counts}})
+    model = {"num_layers": 24, "no_rope_freq": None, **counts}
+    model |= {f"{kind}_parallel_size": 1 for kind in ("tensor_model", "pipeline_model", "context")}
+    batches = {"eval_global_batch_size": 8, "eval_micro_batch_size": None}
+    known = {"model": model, "train": {"global_batch_size": 8, "micro_batch_size": 1}, "validation": batches}
+    base = replace(config_of_sections(known), platform={"world_size": 2})
     check = check_overrides(overrides, base, "0.6.2")
     assert (check.is_accepted, check.is_valid) == (is_accepted, False), check.problems
 
@@ -509,3 +515,43 @@ def test_what_is_no_number_is_compared_all_the_same() -> None:
     for value, is_accepted in (("nan", True), ("much", False)):
         check = check_overrides([f"model.moe_expert_capacity_factor={value}"], base, "0.4.2")
         assert check.is_accepted is is_accepted, check.problems
+
+
+def test_no_heads_share_the_hidden_size() -> None:
+    model = {"hidden_size": 4096, "num_attention_heads": 32, "num_query_groups": None}
+    for channels, is_accepted in ((None, False), (128, True)):
+        base = config_of_sections({"model": {**model, "kv_channels": channels}})
+        check = check_overrides(["model.num_attention_heads=0"], base, "0.4.2")
+        assert check.is_accepted is is_accepted, check.problems
+
+
+OVERLAP = "megatron.bridge.training.comm_overlap"
+REMADE = f"++comm_overlap._target_={OVERLAP}.CommOverlapConfig"
+PRESET = "++comm_overlap.tp_comm_overlap_cfg._target_"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_accepted"),
+    [
+        ([REMADE], False),  # the fields of the preset stay a mapping
+        ([REMADE, f"{PRESET}={OVERLAP}.TransformerLayerTPOverlapCfg"], True),
+        ([f"{PRESET}={OVERLAP}.TransformerLayerTPOverlapCfg", REMADE], True),
+        ([REMADE, f"{PRESET}={OVERLAP}.NoSuchCfg"], True),  # nothing is made, and the section stays what it was
+    ],
+)
+def test_an_object_in_a_section_that_is_made_anew_needs_its_class(overrides: list[str], is_accepted: bool) -> None:
+    section = dict.fromkeys(bridge_schema(RELEASE).sections["comm_overlap"].fields)
+    preset = {"_target_": f"{OVERLAP}.TransformerLayerTPOverlapCfg", "qkv_dgrad": {"_target_": "Any"}}
+    section |= {"_target_": "CommOverlapConfig", "tp_comm_overlap": True, "tp_comm_overlap_cfg": preset}
+    model = {f"{kind}_parallel_size": 1 for kind in ("pipeline_model", "context")}
+    model |= {"tensor_model_parallel_size": 4, "sequence_parallel": True}
+    base = config_of_sections({"comm_overlap": section, "model": model})
+    check = check_overrides(overrides, base, RELEASE)
+    assert ("overlap_preset_is_an_object" not in {note.name for note in check.broken}) is is_accepted
+
+
+@pytest.mark.parametrize(("words", "is_accepted"), [("''", True), ("attention", False)])
+def test_an_empty_text_names_no_graphed_module(words: str, is_accepted: bool) -> None:
+    graphs = {"cuda_graph_impl": "full_iteration", "cuda_graph_scope": None, "cuda_graph_modules": []}
+    check = check_overrides([f"model.cuda_graph_modules={words}"], config_of_sections({"model": graphs}), "0.6.2")
+    assert check.is_accepted is is_accepted, check.problems

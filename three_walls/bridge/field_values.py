@@ -32,6 +32,7 @@ NAMED_DTYPES = ("model.params_dtype", "model.pipeline_dtype")
 _JUDGED = (
     "train.train_iters",
     "train.train_samples",
+    "train.micro_batch_size",
     "comm_overlap.tp_comm_overlap_cfg",
     "model.num_layers",
     "model.no_rope_freq",
@@ -100,7 +101,7 @@ class FieldValues:
             allowed = tuple(word for word in key.values if release >= release_number(since.get(str(word), "0")))
         if not allowed or value in allowed or not isinstance(value, str):
             return ""
-        if path in _WORDS_IN_ONE and all(word in allowed for word in value.split(",")):
+        if path in _WORDS_IN_ONE and all(word in allowed for word in value.split(",") if value):
             return ""
         if path == MIXED_PRECISION and value.replace("-", "_") in allowed:
             return ""  # both spellings are registered

@@ -212,10 +212,11 @@ class OverriddenConfig:
             self._touched.setdefault(section, {})[name] = None
         path = f"{section}.{name}"
         place = ".".join(path.split(".")[:2])
+        is_known = path == place or path in self.paths or name.endswith("._target_")
         if isinstance(value, dict) and (isinstance(self.paths.get(path), dict) or self.holds_object(path)):
             for inner, inner_value in value.items():  # which sets fields of it
                 self._set(section, f"{name}.{inner}", inner_value)
-        elif path == place or path in self.paths or isinstance(self.paths.get(place), dict):
+        elif is_known or isinstance(self.paths.get(place), dict):
             for known in [known for known in self.paths if known.startswith(f"{path}.")]:
                 del self.paths[known]
             self.paths[path] = value
@@ -227,7 +228,7 @@ class OverriddenConfig:
         paths, state = self.paths, self._base.get(section)
         was_object, is_mapping = _is_class(section, state), paths.get(section) == MAPPING
         target = str(paths.pop(f"{section}._target_", ""))
-        name = target.rpartition(".")[2]
+        name = _class_name(target)
         known = self._schema.sections[section].fields if section in self._schema.sections else {}
         values = (
             {field for field in known if f"{section}.{field}" in paths}
@@ -237,12 +238,14 @@ class OverriddenConfig:
         is_class = target.startswith("megatron.") and name == OBJECT_CLASSES.get(section, name)
         is_made = is_class and values <= set(known) and _NEEDED.get(section, set()) <= values
         is_made = is_made and not any(_lacks_arguments(paths.get(f"{section}.{field}")) for field in values)
+        named = {field: _class_name(paths.pop(f"{section}.{field}._target_", "")) for field in known}
+        is_made = is_made and all(named[field] in ("", paths.get(f"{section}.{field}")) for field in known)
         if is_made:
             paths[section] = name
             for field, kind in known.items():
                 if kind.has_default:
                     paths.setdefault(f"{section}.{field}", freeze(kind.default))
-                if self.holds_object(f"{section}.{field}"):
+                if self.holds_object(f"{section}.{field}") and not named[field]:
                     paths[f"{section}.{field}"] = {}  # an object in the section is not made anew
         elif was_object:
             paths[section] = state
@@ -291,9 +294,13 @@ PRESET_ARGUMENTS = {
 """What the class of a preset takes: it has no defaults."""
 
 
+def _class_name(target: Any) -> str:
+    return str(target).rpartition(".")[2]
+
+
 def _lacks_arguments(value: Any) -> bool:
     """Whether ``{_target_:...}`` fails, and what it stands in with it."""
-    name = str(value.get("_target_", "")).rpartition(".")[2] if isinstance(value, dict) else ""
+    name = _class_name(value.get("_target_", "")) if isinstance(value, dict) else ""
     return name == _OVERLAP_PRESET and not set(value) >= PRESET_ARGUMENTS
 
 
@@ -390,7 +397,7 @@ def _flatten(sections: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if not isinstance(fields, dict):
             yield section, fields
             continue
-        yield section, str(fields.get("_target_", MAPPING)).rpartition(".")[2]
+        yield section, _class_name(fields.get("_target_", MAPPING))
         for name, value in fields.items():
             inner = value if isinstance(value, dict) else {}
             yield f"{section}.{name}", {} if inner and "_target_" not in inner else _name_of_object(value)
