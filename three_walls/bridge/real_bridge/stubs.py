@@ -32,6 +32,7 @@ _OPTIONAL_MODULES = [
     "modelopt.torch.quantization.utils",
     "modelopt.torch.opt",
     "modelopt.torch.opt.plugins",
+    "modelopt.torch.opt.plugins.mcore_dist_checkpointing",
     "modelopt.torch.distill",
     "modelopt.torch.distill.plugins",
     "modelopt.torch.distill.plugins.megatron",
@@ -107,9 +108,7 @@ def add_bare_package(name: str) -> None:
         return
     parent, _, leaf = name.rpartition(".")
     parent_package = importlib.import_module(parent)
-    module = _add_module(name)
-    module.__path__ = [str(Path(next(iter(parent_package.__path__))) / leaf)]
-    setattr(parent_package, leaf, module)
+    _add_module(name).__path__ = [str(Path(next(iter(parent_package.__path__))) / leaf)]
 
 
 def set_machine(request: Mapping[str, Any]) -> None:
@@ -133,14 +132,10 @@ def set_machine(request: Mapping[str, Any]) -> None:
 def _replace_transformer_engine() -> None:
     import torch
 
-    engine = sys.modules["transformer_engine"]
     for name in ("pytorch", "pytorch.ops", "pytorch.optimizers"):
         module = _add_module(f"transformer_engine.{name}")
         module.__dict__["__getattr__"] = lambda attribute: _make_class(attribute, torch.nn.Module)
     sys.modules["transformer_engine.pytorch.optimizers"].__dict__["FusedAdam"] = _FusedAdam
-    engine.__dict__["pytorch"] = sys.modules["transformer_engine.pytorch"]
-    for name in ("ops", "optimizers"):
-        sys.modules["transformer_engine.pytorch"].__dict__[name] = sys.modules[f"transformer_engine.pytorch.{name}"]
     _declare_fusions()
 
 
@@ -197,6 +192,9 @@ def _add_module(name: str) -> types.ModuleType:
     module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
     module.__path__ = []
     sys.modules[name] = module
+    parent, _, leaf = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], leaf, module)  # which `import a.b as b` reads
     return module
 
 
