@@ -555,3 +555,66 @@ def test_an_empty_text_names_no_graphed_module(words: str, is_accepted: bool) ->
     graphs = {"cuda_graph_impl": "full_iteration", "cuda_graph_scope": None, "cuda_graph_modules": []}
     check = check_overrides([f"model.cuda_graph_modules={words}"], config_of_sections({"model": graphs}), "0.6.2")
     assert check.is_accepted is is_accepted, check.problems
+
+
+SFT = {"dataset_root": None, "do_validation": True, "do_test": False, "hf_rewrite": False, "hf_output_root": None}
+SFT |= {"hf_validation_dataset": None, "hf_test_dataset": None, "hf_validation_proportion": None}
+SQUAD = {"dataset_name": "squad", "path_or_dataset": None, "subset": None, "schema_adapter": None}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        ([], None),
+        (["dataset.do_test=true"], "named_datasets_have_what_tests"),
+        (["dataset.hf_dataset.dataset_name=gsm8k"], "named_datasets_have_what_validates"),
+        (["dataset.hf_dataset.dataset_name=gsm8k", "dataset.hf_validation_proportion=0.1"], None),
+        (["dataset.hf_dataset.dataset_name=gsm8k", "dataset.do_validation=false", "dataset.do_test=true"], None),
+        (["dataset.hf_dataset.subset=main"], "hugging_face_sources_are_named_or_located"),
+        (["dataset.hf_dataset.dataset_name=null"], "hugging_face_sources_are_named_or_located"),
+        (["dataset.hf_dataset.dataset_name=null", "dataset.hf_dataset.path_or_dataset=/data/text"], None),
+        (["dataset.hf_dataset=null"], "fine_tuning_has_one_source"),
+        (["dataset.dataset_root=/data/text"], "fine_tuning_has_one_source"),
+        (["dataset.hf_dataset=null", "dataset.dataset_root=/data/text"], None),
+        (
+            ["dataset.hf_dataset=null", "dataset.dataset_root=/data/text", "dataset.hf_rewrite=true"],
+            "local_sources_exclude_hugging_face_settings",
+        ),
+        (["dataset.hf_validation_proportion=1"], "a_proportion_validates_alone"),
+        (
+            ["dataset.hf_validation_proportion=0.1", "dataset.do_validation=false"],
+            "validation_is_on_where_it_has_settings",
+        ),
+        (["++dataset.hf_test_dataset={dataset_name:gsm8k}"], "test_is_on_where_it_has_a_dataset"),
+    ],
+)
+def test_fine_tuning_has_one_source_with_what_its_settings_ask_of_it(overrides: list[str], problem: str | None) -> None:
+    target = "megatron.bridge.data.builders.gpt_sft.GPTSFTDatasetConfig"
+    source = {"_target_": "megatron.bridge.data.sources.hf.HFDatasetSourceConfig", **SQUAD}
+    base = config_of_sections({"dataset": {"_target_": target, **SFT, "hf_dataset": source}})
+    names = ("named_", "hugging_", "fine_tuning_has", "local_", "a_proportion", "validation_is", "test_is")
+    broken = [note.name for note in check_overrides(overrides, base, "0.6.2").broken]
+    assert [name for name in broken if name.startswith(names)] == ([problem] if problem else [])
+
+
+@pytest.mark.parametrize(
+    ("release", "overrides", "problem"),
+    [
+        ("0.6.2", ["checkpoint.also_save_hf_checkpoint=true"], "saving_for_hf_needs_a_source"),
+        ("0.6.2", ["checkpoint.also_save_hf_checkpoint=true", "checkpoint.hf_source_path=/data/model"], None),
+        (
+            "0.6.2",
+            ["model.restore_modelopt_state=true", "checkpoint.non_persistent_ckpt_type=global"],
+            "quantized_models_are_restored_from_persistent_checkpoints",
+        ),
+        ("0.6.2", ["model.restore_modelopt_state=true"], None),
+        ("0.5.1", ["model.restore_modelopt_state=true", "checkpoint.non_persistent_ckpt_type=global"], None),
+    ],
+)
+def test_checkpoints_from_elsewhere_need_their_source(release: str, overrides: list[str], problem: str | None) -> None:
+    checkpoint = {"ckpt_format": "torch_dist", "non_persistent_ckpt_type": None, "hf_source_path": None}
+    model = {"restore_modelopt_state": False, "gradient_accumulation_fusion": False, "hf_model_id": None}
+    sections = {"checkpoint": {**checkpoint, "also_save_hf_checkpoint": False}, "model": model}
+    base = config_of_sections({**sections, "tokenizer": {"tokenizer_model": None}})
+    broken = [note.name for note in check_overrides(overrides, base, release).broken]
+    assert [name for name in broken if name.startswith(("saving", "quantized"))] == ([problem] if problem else [])
