@@ -618,3 +618,23 @@ def test_checkpoints_from_elsewhere_need_their_source(release: str, overrides: l
     base = config_of_sections({**sections, "tokenizer": {"tokenizer_model": None}})
     broken = [note.name for note in check_overrides(overrides, base, release).broken]
     assert [name for name in broken if name.startswith(("saving", "quantized"))] == ([problem] if problem else [])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_accepted"),
+    [
+        (["env_vars.NCCL_ALGO=Ring"], False),
+        (["++env_vars.NCCL_ALGO=Ring"], True),
+        (["++env_vars.NCCL_ALGO=Ring", "env_vars.NCCL_ALGO=Tree"], True),
+        (["++env_vars.NCCL_ALGO=Ring", "env_vars.NCCL_PROTO=LL"], False),
+        (["++env_vars.NCCL_ALGO=Ring", "+env_vars.NCCL_ALGO=Tree"], False),
+        (["+env_vars.NCCL_ALGO=Ring", "+env_vars.NCCL_PROTO=LL"], True),
+        (["++env_vars.NCCL_ALGO=Ring", "~env_vars"], True),
+        (["~env_vars"], False),
+    ],
+)
+def test_overrides_find_what_others_appended_to_a_section_that_the_release_lacks(
+    overrides: list[str], is_accepted: bool
+) -> None:
+    check = check_overrides(overrides, recipe_config(), "0.3.1")
+    assert (check.is_accepted, check.is_valid) == (is_accepted, False), check.problems

@@ -176,6 +176,8 @@ class _Checker:
         self.current = self.view.paths
         self.removed: set[str] = set()
         """Sections and fields that ``~`` took from the overrides' view: a plain override does not find them."""
+        self.appended: list[str] = []
+        """What overrides name in sections that the release has not, each with a dot: later overrides find it."""
         self.overrides = [self._place(text) for text in overrides]
 
     def _place(self, text: str) -> _Placed:
@@ -210,7 +212,11 @@ class _Checker:
         if isinstance(override.value, Sweep):
             return _Failure("this is a sweep over several runs, which Megatron-Bridge cannot merge")
         if section not in self.schema.sections:
-            return self._fail_missing(self._describe_missing_section(section), override)
+            is_there = any(path.startswith(f"{override.path}.") for path in self.appended)
+            is_refused = is_there if override.prefix == "+" else not is_there and override.prefix != "++"
+            self.appended.append(f"{override.path}.")
+            mode = FailureMode.REFUSED if is_refused else FailureMode.IGNORED
+            return _Failure(self._describe_missing_section(section), mode)
         if section == "env_vars":
             return self._check_variable(override, field)
         if isinstance(override.value, Reference) and not self._exists(override.value.path, override.path):
