@@ -123,6 +123,13 @@ def test_what_is_no_expression_is_refused(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["a * b", "b * a", "prod(c) == 2", "d % b == 0"])
+def test_what_python_would_repeat_or_fill_in_is_no_number(text: str) -> None:
+    values = {"a": "abc", "b": 10**12, "c": ("abc", 10**12), "d": "%999999999999d"}
+    with pytest.raises(TypeError, match="can't"):
+        evaluate(parse_expression(text), values.__getitem__)
+
+
 @given(st.text())
 def test_any_text_is_an_expression_or_refused(text: str) -> None:
     try:

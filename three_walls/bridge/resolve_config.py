@@ -19,7 +19,7 @@ from three_walls.bridge.merged_config import (
     MergedConfig,
     freeze,
 )
-from three_walls.lib.expressions import FAILURES
+from three_walls.lib.expressions import FAILURES, multiply
 from three_walls.megatron.derive import (
     UNKNOWN,
     KnownSettings,
@@ -164,7 +164,7 @@ def _derive_data_parallel_size(state: Resolved) -> None:
         raise UnknownSettingError("world_size")
     names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     tensor, pipeline, context = (state.get(name) for name in names)
-    state.derived["data_parallel_size"] = state.world_size // (tensor * pipeline * context)
+    state.derived["data_parallel_size"] = state.world_size // multiply(tensor, pipeline, context)
 
 
 def _copy_overlap(state: Resolved) -> None:
@@ -387,12 +387,13 @@ def _derive_schedule(state: Resolved) -> None:
     decay = longest if longest is not None else scheduler["lr_decay_iters"]
     if iterations is None:
         return
-    state.derived["lr_decay_steps"] = (iterations if decay is None else decay) * batch
+    state.derived["lr_decay_steps"] = multiply(iterations if decay is None else decay, batch)
     warmup = state.optional("scheduler.lr_warmup_fraction")
-    compared = scheduler["lr_warmup_iters"] * batch if warmup is None else warmup * state.derived["lr_decay_steps"]
-    _ = iterations * batch, compared >= state.derived["lr_decay_steps"]
+    steps = state.derived["lr_decay_steps"]
+    compared = multiply(scheduler["lr_warmup_iters"], batch) if warmup is None else multiply(warmup, steps)
+    _ = multiply(iterations, batch), compared >= steps
     if scheduler["lr_wsd_decay_iters"] is not None:
-        _ = scheduler["lr_wsd_decay_iters"] * batch
+        _ = scheduler["lr_wsd_decay_iters"] * 1  # times the batch, which repeats a text or a list
 
 
 def _counts(values: Mapping[str, Any], warmup: str) -> bool:
@@ -445,7 +446,7 @@ def _derive_evaluation(state: Resolved) -> None:
         raise UnknownSettingError("world_size")
     state.derived["eval_data_parallel_size"] = state.derived["data_parallel_size"]
     if context is not None:
-        copies = state.get("tensor_model_parallel_size") * state.get("pipeline_model_parallel_size") * context
+        copies = multiply(*(state.get(f"{kind}_model_parallel_size") for kind in ("tensor", "pipeline")), context)
         state.derived["eval_data_parallel_size"] = state.world_size // copies
     for name in ("global_batch_size", "micro_batch_size"):
         value = state.get(f"validation.eval_{name}")

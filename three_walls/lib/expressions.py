@@ -232,12 +232,26 @@ def _shared(values: Any, others: Any) -> tuple[Any, ...]:
     return tuple(value for value in values if value not in missing)
 
 
+def multiply(*factors: Any) -> Any:
+    """Their product; TypeError where one is a text or a list, which Python would repeat a billion times, too."""
+    if any(isinstance(factor, str | tuple) for factor in factors):
+        raise TypeError("can't multiply a text or a list")
+    return math.prod(factors)
+
+
+def _remainder(value: Any, by: Any) -> Any:
+    """What a division leaves; TypeError where ``value`` is a text, of which Python would take it for a format."""
+    if isinstance(value, str):
+        raise TypeError("can't divide a text")
+    return value % by
+
+
 _BINARY: dict[type, tuple[str, Callable[..., Any]]] = {
     ast.Add: ("+", operator.add),
     ast.Sub: ("-", operator.sub),
-    ast.Mult: ("*", operator.mul),
+    ast.Mult: ("*", multiply),
     ast.FloorDiv: ("//", operator.floordiv),
-    ast.Mod: ("%", operator.mod),
+    ast.Mod: ("%", _remainder),
     ast.Eq: ("==", operator.eq),
     ast.NotEq: ("!=", operator.ne),
     ast.Lt: ("<", operator.lt),
@@ -251,7 +265,7 @@ _BINARY: dict[type, tuple[str, Callable[..., Any]]] = {
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "len": len,
-    "prod": math.prod,
+    "prod": lambda values: multiply(*values),
     "is_list": lambda value: isinstance(value, tuple),
     "is_text": lambda value: isinstance(value, str),
     "is_whole_number": lambda value: isinstance(value, int),
