@@ -444,13 +444,19 @@ def test_of_two_names_of_a_precision_setting_the_one_set_last_counts(overrides: 
         (["model.moe_deepep_num_sms=[1,2]", "model.moe_hybridep_num_sms=null"], False),
         (["model.moe_deepep_num_sms=[1,2]", "model.moe_hybridep_num_sms=[1,2]"], False),
         (["model.moe_deepep_num_sms=[1,2]", "model.moe_flex_dispatcher_num_sms=24"], True),
+        (["model.hierarchical_context_parallel_sizes=''"], True),
+        (["model.hierarchical_context_parallel_sizes=many"], False),
+        (["model.moe_router_enable_expert_bias={a:1}"], False),
+        (["model.moe_router_enable_expert_bias={a:1}", "model.moe_router_score_function=sigmoid"], True),
         (['train.micro_batch_size="null"'], False),
         (['train.micro_batch_size="null"', "validation.eval_micro_batch_size=2"], True),
     ],
 )
 def test_a_value_of_a_wrong_kind_is_refused_where_bridge_looks_at_it(overrides: list[str], is_accepted: bool) -> None:
     counts = {"moe_deepep_num_sms": None, "moe_hybridep_num_sms": 16, "moe_flex_dispatcher_num_sms": None}
-    model = {"num_layers": 24, "no_rope_freq": None, **counts}
+    model: dict[str, object] = {"num_layers": 24, "no_rope_freq": None, **counts}
+    model |= {"hierarchical_context_parallel_sizes": None, "moe_router_enable_expert_bias": False}
+    model |= {"moe_router_score_function": "softmax"}
     model |= {f"{kind}_parallel_size": 1 for kind in ("tensor_model", "pipeline_model", "context")}
     batches = {"eval_global_batch_size": 8, "eval_micro_batch_size": None}
     known = {"model": model, "train": {"global_batch_size": 8, "micro_batch_size": 1}, "validation": batches}
@@ -638,3 +644,15 @@ def test_overrides_find_what_others_appended_to_a_section_that_the_release_lacks
 ) -> None:
     check = check_overrides(overrides, recipe_config(), "0.3.1")
     assert (check.is_accepted, check.is_valid) == (is_accepted, False), check.problems
+
+
+@pytest.mark.parametrize("value", ["[1,2]", "abc", "'%999999999999d'"])
+def test_what_is_no_number_is_never_repeated(value: str) -> None:
+    base = recipe_config()
+    many = [
+        "train.train_iters=1000000000000",
+        "train.global_batch_size=1000000000000",
+        "model.seq_length=1000000000000",
+    ]
+    for path in ("scheduler.lr_warmup_fraction", "train.micro_batch_size", "model.tensor_model_parallel_size"):
+        assert check_overrides([*many, f"{path}={value}"], base, RELEASE).is_accepted is False

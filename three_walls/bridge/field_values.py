@@ -36,6 +36,7 @@ _JUDGED = (
     "comm_overlap.tp_comm_overlap_cfg",
     "model.num_layers",
     "model.no_rope_freq",
+    "model.hierarchical_context_parallel_sizes",
     "model.moe_deepep_num_sms",
     "model.moe_hybridep_num_sms",
 )
@@ -120,7 +121,8 @@ class FieldValues:
         kind = _mismatch_kind(field, value)
         reviewed = accepted_values().get((path, kind))
         accepted = reviewed.failure_mode if reviewed is not None else FailureMode.NOT_VALIDATED
-        if self._is_switch(path, field) and value is not None and not isinstance(value, dict | Sweep):
+        is_compared = not isinstance(value, Sweep | None) and not (isinstance(value, dict) and path in _JUDGED)
+        if is_compared and self._is_switch(path, field):
             return accepted  # it counts as on or off, and constraints judge which
         if value is None and path.startswith(f"{MIXED_PRECISION}.") and set(field.kinds) <= {"bool", "null"}:
             return FailureMode.NOT_VALIDATED  # the model gets it, where it counts as off, as constraints know
