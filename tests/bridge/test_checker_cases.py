@@ -656,3 +656,25 @@ def test_what_is_no_number_is_never_repeated(value: str) -> None:
     ]
     for path in ("scheduler.lr_warmup_fraction", "train.micro_batch_size", "model.tensor_model_parallel_size"):
         assert check_overrides([*many, f"{path}={value}"], base, RELEASE).is_accepted is False
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_accepted"),
+    [
+        (["mixed_precision.fp4_param_gather=''"], True),
+        (["mixed_precision.fp4_param_gather=on"], False),
+        (["ddp.param_name_patterns_for_fp32_local_accumulation=''"], True),
+        (["ddp.param_name_patterns_for_fp32_local_accumulation=bias"], True),
+        (["model.moe_router_group_topk=''"], True),
+        (["model.moe_router_group_topk=few"], False),
+        (["dataset.blend=''"], False),
+        (["dataset.blend=ab"], True),
+        (["tokenizer.hf_tokenizer_kwargs={use_fast:true}"], False),
+        (["++tokenizer.hf_tokenizer_kwargs={use_fast:true}"], True),
+        (["tokenizer.hf_tokenizer_kwargs={}"], True),
+    ],
+)
+def test_the_recipe_takes_the_odd_values_that_bridge_takes(overrides: list[str], is_accepted: bool) -> None:
+    packed = (HERE.parent / "bridge_runs" / "0.6.2" / "run_config.yaml.xz").read_bytes()
+    check = check_overrides(overrides, config_of_sections(yaml.safe_load(lzma.decompress(packed))), "0.6.2")
+    assert check.is_accepted is is_accepted, check.problems

@@ -336,8 +336,13 @@ class _Checker:
         path, value, present = override.path, override.value, self.current.get(override.path)
         if self._is_function(path):
             return self._fail_missing(f"Could not override '{path}': it holds a function", override)
-        if isinstance(value, dict) and isinstance(present, tuple):
-            return _Failure(f"Error merging override {override.text}: {path} is a list")
+        is_merged = isinstance(value, dict) and override.prefix == "" and path.partition(".")[0] in self.complete
+        if is_merged and path.count(".") == 1 and (isinstance(present, dict) or self.view.holds_object(path)):
+            known = {inner.split(".")[2] for inner in self.current if inner.startswith(f"{path}.")}
+            known |= set(present) if isinstance(present, dict) else set()
+            missing = [name for name in value if name not in known]
+            if missing:
+                return _Failure(f"Could not override '{path}.{missing[0]}': {path} has none; append it with ++")
         is_new_object = isinstance(value, dict) and "_target_" in value and override.prefix == ""
         if is_new_object and self.view.holds_object(path):
             return _Failure(f"Could not override '{path}._target_': {path} is an object already")

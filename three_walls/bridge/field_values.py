@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from three_walls.bridge.constraints import compared_names
-from three_walls.bridge.merged_config import MIXED_PRECISION, read_dtype
+from three_walls.bridge.merged_config import MIXED_PRECISION, OBJECT_CLASSES, read_dtype
 from three_walls.lib.hydra import Sweep
 from three_walls.lib.load_documents import suggest
 from three_walls.lib.plain_data import ConfigData
@@ -37,6 +37,8 @@ _JUDGED = (
     "model.num_layers",
     "model.no_rope_freq",
     "model.hierarchical_context_parallel_sizes",
+    "model.moe_router_group_topk",
+    "ddp.param_name_patterns_for_fp32_local_accumulation",
     "model.moe_deepep_num_sms",
     "model.moe_hybridep_num_sms",
 )
@@ -137,7 +139,9 @@ class FieldValues:
 
     def _is_switch(self, path: str, field: FieldType) -> bool:
         """Whether only constraints ask for the value, and ask for no more than whether it counts as true."""
-        is_judged = path.removeprefix("model.") in compared_names()
+        section, _, name = path.partition(".")
+        copied = (name, name.removesuffix("_gather")) if section in ("model", *OBJECT_CLASSES) else ()
+        is_judged = not {path, *copied}.isdisjoint(compared_names())
         return path in _JUDGED or (is_judged and set(field.kinds) <= {"bool", "null"})
 
 
