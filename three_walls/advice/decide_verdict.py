@@ -18,7 +18,7 @@ from three_walls.advice.counterfactuals import (
 from three_walls.advice.judge import lacking_signs
 from three_walls.advice.plan.replays import Replays
 from three_walls.advice.upper_bound import minimum_gain_ns
-from three_walls.advice.verdict_rows import Counterfactual, Culprit, Verdict
+from three_walls.advice.verdict_rows import REMOVED, Counterfactual, Culprit, Verdict
 from three_walls.advice.without_culprit import CULPRIT_COST, without_culprit
 from three_walls.advice.wording import list_labels
 from three_walls.lib.fact import FactSheet
@@ -39,13 +39,7 @@ _WALLS = {
     COMPUTE: (Wall.COMPUTE_HOST, SubWall.COMPUTE),
     HOST: (Wall.COMPUTE_HOST, SubWall.HOST),
 }
-_REMOVED = {
-    MEMORY: "recompute and host copies",
-    COMMUNICATION: "communication",
-    COMPUTE: "what keeps kernels from their peak",
-    HOST: "host time",
-    Wall.COMPUTE_HOST.value: "host time and what keeps kernels from their peak",
-}
+_REMOVED = {**REMOVED, Wall.COMPUTE_HOST.value: f"{REMOVED[HOST]} and {REMOVED[COMPUTE]}"}
 """Wall -> what its removal takes out of the step, as it reads after "without"."""
 _NOUNS = {"host": "the host"}
 """Parts of the third wall whose name is not their noun."""

@@ -41,8 +41,14 @@ class Culprit:
         return f"{plural(len(numbers), 'rank')} {join_words(numbers)}"
 
 
-REMOVED = ("memory", "communication", "compute_host.compute", "compute_host.host", "straggler")
-"""What a counterfactual may be without."""
+REMOVED = {
+    "memory": "recompute and host copies",
+    "communication": "communication",
+    "compute_host.compute": "what keeps kernels from their peak",
+    "compute_host.host": "host time",
+    "straggler": "the delay of the slow rank",
+}
+"""What a counterfactual may be without, and how it reads after "without"."""
 
 
 @dataclass(frozen=True, slots=True)

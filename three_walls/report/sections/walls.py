@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from three_walls.advice.reconcile import find_without
-from three_walls.advice.verdict_rows import Counterfactual
+from three_walls.advice.verdict_rows import REMOVED, Counterfactual
 from three_walls.facts.fact_rows import CriticalPathRow
 from three_walls.lib.text import UNKNOWN, capitalize, format_count, format_ms, format_share
 from three_walls.report.charts import WALL_COLOURS
@@ -98,20 +98,11 @@ def _list_removed(wall: Wall, sub_wall: SubWall | None) -> tuple[str, ...]:
     return tuple(f"{wall.value}.{half.value}" for half in SubWall if sub_wall in (None, half))
 
 
-_REMOVED = {
-    "memory": "recompute and host copies",
-    "communication": "communication",
-    "compute_host.compute": "what keeps kernels from their peak",
-    "compute_host.host": "host time",
-    "straggler": "the delay of the slow rank",
-}
-
-
 def _tabulate_counterfactuals(report: Report, rows: Sequence[Counterfactual]) -> Table:
     """The replayed step without two walls at once, and without the delay of a slow rank."""
     now_ns = report.verdict.replayed_step_ns or 0
     columns = (
-        Column("Without", lambda row: " and ".join(_REMOVED[name] for name in row.without)),
+        Column("Without", lambda row: " and ".join(REMOVED[name] for name in row.without)),
         Column("Step", "step_ns", format_ms),
         Column("Shorter by", "saved_ns", format_ms),
         Column("Of the step", lambda row: row.saved_ns / now_ns if now_ns else None, format_share),
