@@ -58,6 +58,8 @@ LEAST_RANK_CORRELATION = 0.85
 SAME_QUANTILE_RATIO = 0.02
 """The shipped quantile may differ by this from the one that the pairs give: replays change in small ways."""
 NEAR_STEP_FRACTION = 0.05
+STILL_FRACTION = 0.03
+"""The most noise that an edit may have whose base is said to hold still."""
 HELPS_FRACTION = 0.03
 """An edit that is predicted to shorten the step by more than this must not lengthen it."""
 
@@ -391,6 +393,7 @@ def list_groups(compared: Sequence[Comparison]) -> Iterator[tuple[str, list[Comp
     """Groups of edits that are scored, each with a title."""
     yield "all", list(compared)
     yield "predicted before they were measured", [each for each in compared if each.edit.is_set_aside]
+    yield "bases that held still (3% of noise at most)", [each for each in compared if each.noise <= STILL_FRACTION]
     for regime in Regime:
         yield f"{regime.value} runs", [each for each in compared if each.gain.limits.regime is regime]
     for gpus in sorted({each.gpus for each in compared if each.gpus}):
