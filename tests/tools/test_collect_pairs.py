@@ -128,6 +128,7 @@ def test_a_base_takes_at_most_one_and_a_half_megabytes() -> None:
     assert {base for base, size in sizes.items() if size > MOST_BASE_BYTES} == LARGE_BASES
 
 
+@pytest.mark.slow
 def test_a_base_is_cut_to_the_steps_that_fit_with_the_same_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_a_base_is_cut_to_the_steps_that_fit_with_the_same_verdict(
     )
 
 
+@pytest.mark.slow
 def test_a_base_stays_where_some_of_its_steps_tell_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = Path(shutil.copytree(MEASURED_BASES / "muon", tmp_path / "muon"))
     before = measure_bytes(base)

@@ -35,7 +35,7 @@ def test_a_third_of_a_sweep_finds_nearly_the_best(seed: int) -> None:
     assert job.repeated_failures == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # those of another kind stand for them
 def test_of_many_spaces_nearly_all_are_searched_well_and_no_failure_is_repeated() -> None:
     jobs = [job for seed in range(100, 140) if 60 <= (job := SimulatedJob(seed)).space.sweep <= 600]
     kept = [tune(job)[0] for job in jobs]
