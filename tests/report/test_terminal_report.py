@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.report.rendered import print_plain
 from tests.report.sample_report import without_plan
-from three_walls.advice.finding import FirstTrial
+from three_walls.advice.finding import FirstTrial, Outcome
 from three_walls.facts.fact_rows import CopyBandwidth, Efficiency, OverlapSlowdown
 from three_walls.lib.report_warning import ReportWarning
 from three_walls.report.report import Report
@@ -55,6 +55,17 @@ def test_a_long_report_still_fits_on_one_screen(report: Report) -> None:
     plan = lines[lines.index("THE PLAN") :]
     assert sum("--moe-token-dispatcher-type flex" in line for line in plan) >= 3
     assert any(line.strip().endswith("more entries: --full") for line in lines)
+
+
+def test_a_run_without_a_plan_keeps_some_lines_of_what_may_help_on_the_narrowest_screen(report: Report) -> None:
+    found = replace(report.findings[0], outcome=Outcome.FOUND)
+    long = replace(
+        without_plan(report),
+        findings=(found,) * 20,
+        warnings=tuple(ReportWarning(f"code-{number}", "This sentence is about the run. " * 30) for number in range(9)),
+    )
+    plan = print_plain(long, width=60, is_full=False).partition("THE PLAN")[2]
+    assert "16 more: --full" in plan
 
 
 def test_lines_of_a_warning_and_control_characters_stay_on_its_lines(report: Report) -> None:

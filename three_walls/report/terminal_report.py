@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -121,13 +122,17 @@ def _print(parts: Sequence[RenderableType], console: Console) -> None:
 def _fit(report: Report, screen: _Screen, width: int) -> Sequence[Section]:
     """The short report, with as many warnings and lines of the plan as a screen has room for."""
     entries = min(len(report.plan), MOST_PLAN_LINES // 2)
-    least = min(MOST_PLAN_LINES, entries + min(entries, LEAST_OVERRIDES))
-    sizes = [(lines, most) for most in range(MOST_WARNINGS, 0, -1) for lines in range(MOST_PLAN_LINES, least - 1, -1)]
-    sizes += [(lines, 1) for lines in range(least - 1, _FEWEST_PLAN_LINES, -1)]
-    for plan_lines, most_warnings in sizes:
-        sections = make_screen(report, plan_lines, most_warnings)
-        if len(_lay_out(list(_lay_sections(sections, screen)), width)) <= SCREEN_LINES:
-            return sections
+    least = max(_FEWEST_PLAN_LINES, min(MOST_PLAN_LINES, entries + min(entries, LEAST_OVERRIDES)))
+    sizes = [[(lines, most) for lines in range(MOST_PLAN_LINES, least - 1, -1)] for most in range(MOST_WARNINGS, 0, -1)]
+    sizes.append([(lines, 1) for lines in range(least - 1, _FEWEST_PLAN_LINES - 1, -1)])
+
+    def fits(size: tuple[int, int]) -> bool:
+        sections = _lay_sections(make_screen(report, *size), screen)
+        return len(_lay_out(list(sections), width)) <= SCREEN_LINES
+
+    for smaller in sizes:  # laying out a screen takes a hundredth of an analysis, so few are
+        if smaller and fits(smaller[-1]):
+            return make_screen(report, *smaller[bisect_left(smaller, True, key=fits)])
     return make_screen(report, _FEWEST_PLAN_LINES, 1)
 
 
