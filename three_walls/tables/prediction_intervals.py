@@ -83,7 +83,6 @@ class PredictionIntervals:
     communication_fraction: float
     loader_fraction: float
     gain_ratio: float
-    parameters_ratio: float
     coverage_fraction: float
     step_coverage_fraction: float
     step_ratio: float
@@ -97,8 +96,8 @@ class PredictionIntervals:
 
         Where no edit of one of the ``effects`` was measured, it is at least the range of the parameters.
         """
-        below, above = (self._deviation(gain, end, limits) * self.quantile for end in (gain.low, gain.high))
-        wide = Levels(gain.likely - below, gain.likely, gain.likely + above)
+        off = self._deviation(gain.likely, limits) * self.quantile
+        wide = Levels(gain.likely - off, gain.likely, gain.likely + off)
         if any(self.count_edits(effects, regime) for regime in Regime):
             return wide
         return Levels(min(wide.low, gain.low), gain.likely, max(wide.high, gain.high))
@@ -113,18 +112,16 @@ class PredictionIntervals:
         return sum(counts.get(effect, 0) for effect in effects)
 
     def _score(self, gain: MeasuredGain) -> float:
-        error = gain.measured - gain.replayed.likely
-        end = gain.replayed.high if error > 0 else gain.replayed.low
-        return abs(error) / self._deviation(gain.replayed, end, gain.limits)
+        likely = gain.replayed.likely
+        return abs(gain.measured - likely) / self._deviation(likely, gain.limits)
 
-    def _deviation(self, gain: Levels, end: float, limits: StepLimits) -> float:
+    def _deviation(self, likely: float, limits: StepLimits) -> float:
         return hypot(
             self.floor_fraction,
             self.host_fraction * limits.host_fraction,
             self.communication_fraction * limits.communication_fraction,
             self.loader_fraction * limits.waits_for_loader,
-            self.gain_ratio * gain.likely,
-            self.parameters_ratio * (end - gain.likely),
+            self.gain_ratio * likely,
         )
 
 
