@@ -625,7 +625,8 @@ def _unwait(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         call_of_node = np.full(graph.nodes_count, NONE, dtype=np.int64)
         ends = graph.points.sync_node[1::2]
         call_of_node[ends[ends != NONE]] = np.flatnonzero(ends != NONE)
-        released &= _select_calls(graph, change.select)[np.maximum(call_of_node[edges.target], 0)]
+        is_meant = graph.once(("calls", change.select), lambda: _select_calls(graph, change.select))
+        released &= is_meant[np.maximum(call_of_node[edges.target], 0)]
     if share < 1:  # every n-th wait stays
         places = np.flatnonzero(released)
         stays = np.floor(np.arange(len(places)) * (1 - share)) != np.floor((np.arange(len(places)) + 1) * (1 - share))
@@ -722,7 +723,7 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
         changed = _scale_operations(graph, work, inside, ratio * samples, host * ratio / factor)
         return _lengthen_pipeline_waits(graph, work, changed, factor, level)
     left_out = inside & (number >= (number.max() + 1) / factor)
-    once = np.where(left_out, _find_share_done_once(graph, number), 0.0)
+    once = np.where(left_out, graph.once("share done once", lambda: _find_share_done_once(graph, number)), 0.0)
     shorter = _scale_operations(graph, work, left_out & (once == 0), 0.0, 0.0)
     shorter = _scale_operations(graph, shorter, once > 0, once, 0.0)
     # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
