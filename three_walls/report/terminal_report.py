@@ -130,7 +130,7 @@ def _fit(report: Report, screen: _Screen, width: int) -> Sequence[Section]:
         sections = _lay_sections(make_screen(report, *size), screen)
         return len(_lay_out(list(sections), width)) <= SCREEN_LINES
 
-    for smaller in sizes:  # laying out a screen takes a hundredth of an analysis, so few are
+    for smaller in sizes:  # fewer lines never take more room; laying out a screen takes a hundredth of an analysis
         if smaller and fits(smaller[-1]):
             return make_screen(report, *smaller[bisect_left(smaller, True, key=fits)])
     return make_screen(report, _FEWEST_PLAN_LINES, 1)
