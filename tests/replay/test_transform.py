@@ -533,6 +533,32 @@ def test_twice_the_micro_batch_keeps_the_first_passes_and_the_time_of_all(tmp_pa
     assert after.duration_ns.tolist() == [50 * US, 100 * US, 0, 0]
 
 
+def test_without_a_pipeline_the_last_backward_pass_stays_beside_the_reduction_of_gradients(tmp_path: Path) -> None:
+    """Its place says when the reduction begins: after the first kernel of two, not after both."""
+    step = Step()
+    for place in range(8):
+        step.run(110 + 50 * place, 150 + 50 * place, launched=105 + place)
+    step.run(470, 490, launched=112, stream=28, name=SEND_RECV)
+    labels = {
+        "micro_batch": [0, 0, 0, 0, 1, 1, 1, 1, 1],
+        "direction": ["forward", "forward", "backward", "backward"] * 2 + ["backward"],
+        "layer": [0, 1, 1, 0] * 2 + [1],
+    }
+    graph = labelled(step.graph_between(tmp_path, 110, 800), **labels)
+    after = transform(graph, graph.work, [TWICE], Level.LIKELY)
+    assert (after.duration_ns[:8] // US).tolist() == [80, 80, 0, 0, 0, 0, 80, 80]
+
+
+def test_a_kernel_that_is_slower_in_one_pass_alone_is_not_slower_for_all_samples(tmp_path: Path) -> None:
+    step = Step()
+    for place, length_us in enumerate((10, 10, 10, 50)):  # the last one beside a transfer
+        step.run(110 + 100 * place, 110 + 100 * place + length_us, launched=105 + place)
+    labels = {"micro_batch": [0, 0, 1, 1], "direction": ["backward"] * 4, "layer": [1, 0, 1, 0]}
+    graph = labelled(step.graph_between(tmp_path, 110, 600), **labels)
+    after = transform(graph, graph.work, [TWICE], Level.LIKELY)
+    assert (after.duration_ns // US).tolist() == [0, 0, 20, 60]
+
+
 def test_what_every_pass_adds_to_the_gradients_takes_its_own_mean(tmp_path: Path) -> None:
     step = Step()
     for place, length_us in enumerate((10, 60, 20, 20)):
@@ -556,8 +582,11 @@ def test_kernels_gain_by_more_samples_and_transfers_do_not(tmp_path: Path) -> No
 
 
 def test_what_every_pass_adds_to_the_gradients_takes_as_long_for_more_samples(tmp_path: Path) -> None:
+    step = Step()
+    for place, name in enumerate((GEMM, POINTWISE, GEMM, POINTWISE)):
+        step.run(110 + 41 * place, 150 + 41 * place, launched=105 + 5 * place, name=name)
     graph = labelled(
-        device_bound(tmp_path),
+        step.graph_between(tmp_path, 110, 400),
         micro_batch=[0, 0, 1, 1],
         part=[None] * 4,
         operator=[None, "wgrad_accumulation", None, "wgrad_accumulation"],

@@ -25,6 +25,7 @@ from three_walls.tables.model_parts import (
     GRADIENT_REDUCTION,
     MODULES,
     OUTSIDE,
+    RECOMPUTE,
     WGRAD_ACCUMULATION,
 )
 from three_walls.tables.prediction_intervals import Levels
@@ -694,10 +695,11 @@ def _stretch(values: Float64Array, repeated: BoolArray, longer: BoolArray, times
 
 
 def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
-    """Passes of ``factor`` times as many samples, in as many fewer passes: the last ones are left out.
+    """Passes of ``factor`` times as many samples, in as many fewer passes.
 
-    The first passes of a pipeline's schedule are in the order of the schedule with fewer of them, and its dependencies
-    make a bubble of longer passes longer. ``time`` and ``host`` compound with every doubling or halving. ``host`` is
+    The first passes stay: they are in the order of a pipeline's schedule with fewer of them, and its dependencies make
+    a bubble of longer passes longer. Without a pipeline the last backward pass takes the place of an earlier one,
+    because gradients are reduced beside it. ``time`` and ``host`` compound with every doubling or halving. ``host`` is
     what the host takes for a pass of so many samples, as a share of what it took.
 
     A smaller micro-batch (``factor`` below 1) multiplies the host time instead. Every pass then stands for several,
@@ -722,50 +724,74 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
         samples = np.where(is_added, 1 / factor, np.where(is_sent, 1.0, time))
         changed = _scale_operations(graph, work, inside, ratio * samples, host * ratio / factor)
         return _lengthen_pipeline_waits(graph, work, changed, factor, level)
-    left_out = inside & (number >= (number.max() + 1) / factor)
-    once = np.where(left_out, graph.once("share done once", lambda: _find_share_done_once(graph, number)), 0.0)
+    is_surplus, fewer = _find_surplus_passes(graph, number, factor)
+    left_out, stays = inside & is_surplus, inside & ~is_surplus
+    once = np.where(inside, graph.once("share done once", lambda: _find_share_done_once(graph, number)), 0.0)
     shorter = _scale_operations(graph, work, left_out & (once == 0), 0.0, 0.0)
-    shorter = _scale_operations(graph, shorter, once > 0, once, 0.0)
+    shorter = _scale_operations(graph, shorter, left_out & (once > 0), once, 0.0)
+    # All passes do the same, but not equally fast: of one step a host took them 60 to 110 ms. A device whose power is
+    # limited is faster in the first pass than in the others, transfers of gradients slow down the last one, and the
+    # first one fills buffers of the step. So those that stay take the mean of all.
+    took_ns = (work.duration_ns - work.wait_ns) * (1 - once)
+    narrow, wide = graph.once("kinds of work", lambda: _number_kinds(graph))
+    pace = _find_mean_pace(took_ns, narrow, inside, stays, fewer)
+    pace = pace * _find_mean_pace(took_ns, wide, inside, stays, fewer, pace)
+    wait_pace = _find_mean_pace(work.wait_ns, wide, inside, stays, fewer)
+    segments, kept_segments = (_host_segments_of(graph, chosen) for chosen in (inside, stays))
+    rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
+    host_pace = _find_mean_pace(work.host_segment_ns, rank, segments, kept_segments, fewer)
     # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
     samples = np.where(is_added, 1.0, factor * np.where(is_sent, 1.0, time))
-    scaled = _scale_operations(graph, shorter, inside & ~left_out, samples, host)
-    scaled = _take_mean_pace(graph, work, scaled, inside, left_out, once)
+    scaled = _scale_operations(graph, shorter, stays, once + (1 - once) * samples * pace, host)
+    host_segment_ns = _scale_chosen(scaled.host_segment_ns, kept_segments, host_pace)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
-    wait_ns = np.where(inside, np.rint(scaled.wait_ns * factor).astype(np.int64), scaled.wait_ns)
-    changed = replace(scaled, duration_ns=scaled.duration_ns + wait_ns - scaled.wait_ns, wait_ns=wait_ns)
+    wait_ns = _scale_chosen(scaled.wait_ns, inside, factor * wait_pace)
+    duration_ns = scaled.duration_ns + wait_ns - scaled.wait_ns
+    changed = replace(scaled, host_segment_ns=host_segment_ns, duration_ns=duration_ns, wait_ns=wait_ns)
     return _lengthen_pipeline_waits(graph, work, changed, factor, level)
 
 
-def _take_mean_pace(
-    graph: StepGraph, before: Work, after: Work, inside: BoolArray, left_out: BoolArray, once: Float64Array
-) -> Work:
-    """``after`` with the mean pace of all passes, of the host and of the device, in those that stay.
+def _find_surplus_passes(graph: StepGraph, number: Int64Array, factor: float) -> tuple[BoolArray, float]:
+    """Operations of the passes that are left out for passes of ``factor`` times the samples.
 
-    All passes do the same, but not equally fast: of one step a host took them 60 to 110 ms. A device whose power is
-    limited is faster in the first pass than in the others, transfers of gradients slow down the last one, and the first
-    one fills buffers of the step. Those that stay are not the fast or slow ones of before. ``once``: the share of an
-    operation that is part of no pass.
+    With them, how many times fewer passes stay.
     """
-    numbers = _column_of(graph, "micro_batch")
-    stays = inside & ~left_out
-    passes, passes_after = (len(np.unique(numbers[chosen])) for chosen in (inside, stays))
-    segments, kept = (_host_segments_of(graph, chosen) for chosen in (inside, stays))
-    rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
-    host_segment_ns = after.host_segment_ns.copy()
-    for each in np.unique(rank):
-        of_rank = rank == each
-        all_ns, kept_ns = (before.host_segment_ns[chosen & of_rank].sum() for chosen in (segments, kept))
-        if kept_ns:
-            ratio = all_ns / passes / (kept_ns / passes_after)
-            host_segment_ns = _scale_chosen(host_segment_ns, kept & of_rank, ratio)
-    kinds = graph.operations["rank"].to_numpy()
-    for apart in (Selection(work=(WGRAD_ACCUMULATION,)), Selection(categories=COMMUNICATION_CATEGORIES)):
-        kinds = 2 * kinds + select_operations(graph, apart)
-    took_ns = (before.duration_ns - before.wait_ns) * (1 - once)
-    all_of_kind_ns, kept_of_kind_ns = (np.bincount(kinds, np.where(of, took_ns, 0)) for of in (inside, stays))
-    pace = all_of_kind_ns / passes / np.maximum(1, kept_of_kind_ns) * passes_after
-    transfer_ns = _scale_chosen(after.duration_ns - after.wait_ns, stays, pace[kinds])
-    return replace(after, host_segment_ns=host_segment_ns, duration_ns=after.wait_ns + transfer_ns)
+    passes = int(number.max()) + 1
+    left = math.ceil(passes / factor)
+    is_left_out = number >= left
+    if "direction" in graph.operations.columns and not _is_pipeline_exchange(graph).any():
+        goes_back = graph.operations["direction"].is_in((BACKWARD, RECOMPUTE)).fill_null(value=False).to_numpy()
+        is_left_out = np.where(goes_back, (number >= left - 1) & (number < passes - 1), is_left_out)
+    return is_left_out, passes / left
+
+
+def _find_mean_pace(
+    took_ns: Int64Array | Float64Array,
+    kinds: Int64Array,
+    inside: BoolArray,
+    stays: BoolArray,
+    fewer: float,
+    pace: Float64Array | float = 1.0,
+) -> Float64Array:
+    """By how much what ``stays`` of the passes has to take longer so that each kind takes the mean of all passes.
+
+    ``fewer``: by how many times fewer passes stay. ``pace``: by how much what stays is longer already.
+    """
+    all_ns = np.bincount(kinds, np.where(inside, took_ns, 0))
+    kept_ns = np.bincount(kinds, np.where(stays, took_ns * pace, 0))
+    return np.where(kept_ns > 0, all_ns / fewer / np.maximum(1, kept_ns), 1.0)[kinds]
+
+
+def _number_kinds(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
+    """Per operation the number of its kind: that of a module in each pass, and what grows with the samples alike."""
+    is_added = select_operations(graph, Selection(work=(WGRAD_ACCUMULATION,)))
+    is_sent = select_operations(graph, Selection(categories=COMMUNICATION_CATEGORIES))
+    columns = [
+        name for name in ("rank", "layer", "module", "direction", "category") if name in graph.operations.columns
+    ]
+    kind = pl.struct(*columns, pl.Series("is_added", is_added)).rank("dense").cast(pl.Int64)
+    narrow = graph.operations.select(kind).to_series().to_numpy()
+    return narrow, 4 * graph.operations["rank"].to_numpy() + 2 * is_added + is_sent
 
 
 def _find_share_done_once(graph: StepGraph, number: Int64Array) -> Float64Array:
@@ -774,19 +800,15 @@ def _find_share_done_once(graph: StepGraph, number: Int64Array) -> Float64Array:
     Gradients are scaled once a step, by kernels that follow the last backward pass of their layer. They cannot be told
     from others of that pass one by one: its operations of one category, module and layer share what they take longer.
     """
-    kind = [name for name in ("rank", "layer", "module", "direction", "category") if name in graph.operations.columns]
+    kinds, _ = graph.once("kinds of work", lambda: _number_kinds(graph))
     last = int(number.max())
-    is_last = pl.col("number") == last
-    time, earlier = pl.col("ns").filter(is_last).sum(), pl.col("ns").filter(~is_last).sum() / max(1, last)
-    count, earlier_count = is_last.sum(), (~is_last).sum() / max(1, last)
-    is_longer = (count > earlier_count) & (time > earlier)
-    share = pl.when(is_longer & is_last).then(1 - earlier / time).otherwise(0.0)
-    numbered = graph.operations.select(*kind).with_columns(
-        number=pl.Series(number), ns=pl.Series(graph.work.duration_ns - graph.work.wait_ns)
-    )
-    in_passes = pl.col("number") != NONE
-    found = numbered.select(pl.when(in_passes).then(share.over(*kind, in_passes)).otherwise(0.0).alias("share"))
-    return found["share"].to_numpy()
+    took_ns = graph.work.duration_ns - graph.work.wait_ns
+    is_last, is_earlier = number == last, (number != NONE) & (number != last)
+    count, earlier_count = (np.bincount(kinds, of) for of in (is_last, is_earlier))
+    time_ns, earlier_ns = (np.bincount(kinds, np.where(of, took_ns, 0)) for of in (is_last, is_earlier))
+    is_longer = (count * last > earlier_count) & (time_ns * last > earlier_ns)
+    share = np.where(is_longer, 1 - earlier_ns / np.maximum(1, time_ns * last), 0.0)
+    return np.where(is_last, share[kinds], 0.0)
 
 
 def knows_passes(graph: StepGraph) -> bool:
