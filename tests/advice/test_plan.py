@@ -177,9 +177,12 @@ def test_an_edit_that_no_effect_is_about_is_not_replayed() -> None:
     assert findings[0].reason == "What a=true changes is not known, because no measurement shows it"
 
 
-def test_what_gains_nothing_against_one_wall_is_judged_anew_against_the_next() -> None:
+@pytest.mark.parametrize("little", [0, 10])
+def test_what_gains_little_against_one_wall_is_judged_anew_against_the_next(little: int) -> None:
+    """The least gain of an entry is 8 ms."""
+
     def step(names: frozenset[str]) -> float:
-        saved = {"link": 300, "larger": 100 if "link" in names else 0, "a": 20, "b": 15}
+        saved = {"link": 300, "larger": 100 if "link" in names else little, "a": 20, "b": 15}
         return 800 - sum(saved[name] for name in names)
 
     rules = [rule(name) for name in ("link", "larger", "a", "b")]

@@ -422,8 +422,8 @@ class Search:
         moved_ns = verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * before.likely_ns  # a wall takes as much
         is_moved = before.likely_ns - after.likely_ns >= moved_ns
         if is_moved and self.replays.regime(self.changes) is not self.replays.regime(candidate.changes):
-            # What gained nothing against the wall of before may gain most against the next one.
-            self.last_gain = {name: last for name, last in self.last_gain.items() if last[0] >= self.minimum_ns}
+            # What gained little against the wall of before may gain most against the next one.
+            self.last_gain = {}
         self.settings, self.changes = dict(candidate.settings), candidate.changes
         self.effects += candidate.effects
         self.facts = self._settle(self.facts, candidate.settings).with_values(_list_removed(new, self.facts))
