@@ -549,6 +549,18 @@ def test_without_a_pipeline_the_last_backward_pass_stays_beside_the_reduction_of
     assert (after.duration_ns[:8] // US).tolist() == [80, 80, 0, 0, 0, 0, 80, 80]
 
 
+def test_passes_that_stay_wait_for_ranks_that_were_not_captured_as_long_as_all_together(tmp_path: Path) -> None:
+    step = Step()
+    for place in range(4):
+        step.run(110 + 100 * place, 150 + 100 * place, launched=105 + place, name=SEND_RECV)
+    graph = labelled(step.graph_between(tmp_path, 110, 600), micro_batch=[0, 1, 2, 3])
+    waits_ns = np.array([20, 10, 6, 4]) * US
+    waiting = replace(graph.work, wait_ns=waits_ns)
+    after = transform(graph, waiting, [TWICE], Level.LIKELY)
+    assert after.wait_ns.sum() == waits_ns.sum()
+    assert (after.wait_ns[2:] == 0).all()
+
+
 def test_a_kernel_that_is_slower_in_one_pass_alone_is_not_slower_for_all_samples(tmp_path: Path) -> None:
     step = Step()
     for place, length_us in enumerate((10, 10, 10, 50)):  # the last one beside a transfer
