@@ -125,6 +125,21 @@ def test_fusions_are_predicted_where_megatron_bridge_records_no_shapes(name: str
     assert answer.after.low_ns < answer.after.likely_ns < answer.after.high_ns
 
 
+AFTER_FUSED_ACTIVATION_RATIO = {"te-wide": (0.92, 0.98), "te-host-bound": (1.0, 1.02)}
+
+
+def test_a_fused_activation_gains_where_kernels_fill_the_step_and_not_where_the_host_does(name: str) -> None:
+    if name not in AFTER_FUSED_ACTIVATION_RATIO:
+        pytest.skip("another run")
+    report = report_of(name)
+    assert isinstance(report, LiveReport)
+    answer = report.replay.with_edits({"bias_activation_fusion": True})
+    assert answer.step
+    assert answer.after
+    low, high = AFTER_FUSED_ACTIVATION_RATIO[name]
+    assert low <= answer.after.likely_ns / answer.step.likely_ns <= high
+
+
 def test_the_verdict_is_the_engineers(name: str) -> None:
     verdict = report_of(name).verdict
     for field, value in expected(name, "verdict").items():
