@@ -84,6 +84,15 @@ def test_a_sweep_counts_the_values_of_the_base_where_they_are_known() -> None:
     assert list_given(given, None, None)[1] == 6
 
 
+def test_numbers_have_places_above_and_below_the_base() -> None:
+    def order(values: list[Any]) -> tuple[int, ...]:
+        return list_given({"a": values}, None, ["train.py", "a=2"])[0][0].order
+
+    assert order([1, 8, 2, 4]) == (-1, 2, 1)
+    assert order([4, 1]) == (2, 1)  # where the base's is not among them it is taken to be below
+    assert order(["full", "selective"]) == order([False, True]) == order([1, "many"]) == ()
+
+
 def test_a_value_that_the_command_states_is_not_tried() -> None:
     ((setting,), _) = list_given({"a": [1, 2]}, None, ["train.py", "a=1"])
     assert [each.label for each in setting.values] == ["a=2"]

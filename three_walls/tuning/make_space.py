@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
@@ -66,10 +67,24 @@ def list_given(
     for name, values in given.items():
         variants = [_make_variant(name, value, framework) for value in values]
         others = [each for each in variants if not _is_stated(each.words, command or ())]
-        settings.append(Tunable(name, tuple(others), kind=name))
+        order = _place(values, [each in others for each in variants])
+        settings.append(Tunable(name, tuple(others), kind=name, order=order))
         is_known = command is None or len(values) == 1 or any(_is_set(each.words, command) for each in variants)
         sweep *= len(others) + is_known
     return tuple(setting for setting in settings if setting.values), sweep
+
+
+def _place(values: Sequence[ConfigData], is_other: Sequence[bool]) -> tuple[int, ...]:
+    """How many places each other number lies above the base's, which is taken to be below all where it is not known.
+
+    Empty unless all are numbers.
+    """
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) < len(values):
+        return ()
+    places = [sorted(numbers).index(number) for number in numbers]
+    base = -1 if all(is_other) else places[is_other.index(False)]
+    return tuple(place - base for place in itertools.compress(places, is_other))
 
 
 def _make_variant(name: str, value: ConfigData, framework: str | None) -> Variant:

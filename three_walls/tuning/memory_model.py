@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from three_walls.tuning.trials import Choice, Space
+from three_walls.tuning.trials import Choice, Space, Tunable
 
 Array = npt.NDArray[np.float64]
 
@@ -30,6 +30,7 @@ class MemoryModel:
     def __init__(self, space: Space, enough: Sequence[Choice], out_of: Sequence[Choice]) -> None:
         """``enough``: the configurations that ran, ``out_of``: those that were out of memory."""
         self._counts = [len(setting.values) for setting in space.settings]
+        self._needs = [_list_needs(setting) for setting in space.settings]
         rows = self._indicate([*enough, *out_of])
         failed = np.repeat((0.0, 1.0), (len(enough), len(out_of)))
         mean = np.array([_BASE[0], *(0.0 for _ in range(sum(self._counts)))])
@@ -51,10 +52,18 @@ class MemoryModel:
         return chances
 
     def _indicate(self, choices: Sequence[Choice]) -> Array:
-        """A row per configuration: 1 for the base, then for each value whether it has it."""
+        """A row per configuration: 1 for the base, then for each value whether it has what that needs."""
         places = np.array(choices, dtype=int).reshape(len(choices), len(self._counts))
-        each = [places[:, [s]] == np.arange(1, count + 1) for s, count in enumerate(self._counts)]
+        each = [needs[places[:, setting]] for setting, needs in enumerate(self._needs)]
         return np.concatenate([np.ones((len(choices), 1)), *each], axis=1)
+
+
+def _list_needs(setting: Tunable) -> Array:
+    """Of the base's value and each other (rows) whose needs it has: its own, and those of numbers nearer the base's."""
+    needs = np.eye(len(setting.values) + 1, len(setting.values), -1)
+    for row, mine in zip(needs[1:], setting.order, strict=False):
+        row[:] = [mine * other > 0 and abs(other) <= abs(mine) for other in setting.order]
+    return needs
 
 
 def _logistic(of: Array) -> Array:

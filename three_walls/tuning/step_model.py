@@ -38,6 +38,8 @@ _ANY_LEVEL = 100.0
 """Variance of the logarithm of the first run's step, about which nothing is known."""
 _OF_A_SETTING = 0.3
 """Correlation of what two values of a setting change."""
+_OF_NEAR_NUMBERS = 0.85
+"""The same of two numbers next to each other, far from the base's: a number changes about what the one before does."""
 _OF_A_KIND = 0.5
 """How far predictions of a kind may miss together, as a share of the prediction: measured edits of a kind do."""
 _LEAST_DEVIATION = 0.01
@@ -108,7 +110,7 @@ class StepModel:
     def _relate(self, some: Numbers, others: Numbers) -> Parts:
         """Covariance of the steps of configurations: by the values, and the pairs of them, that both have."""
         changed = (some[:, None, :] != BASE) & (others[None, :, :] != BASE)
-        alike = np.where(some[:, None, :] == others[None, :, :], 1.0, _OF_A_SETTING) * changed
+        alike = self._alike[np.arange(len(self._alike)), some[:, None, :], others[None, :, :]] * changed
         told, untold = self._deviations
         return Parts(
             known=_sum_products(alike, _look_up(told, some), _look_up(told, others))
@@ -133,13 +135,31 @@ class StepModel:
         return self._tabulate(lambda gain: math.log1p(-gain.likely) if gain else 0.0)
 
     @cached_property
+    def _alike(self) -> Array:
+        """Of every setting the correlation of what its values (rows and columns) change: of numbers as in a random walk
+        that begins at the base's, up and down."""
+        table = np.full((*self._gains.shape, self._gains.shape[1]), _OF_A_SETTING)
+        for mine, setting in zip(table, self.space.settings, strict=True):
+            places, end = np.array(setting.order, dtype=float), len(setting.order) + 1
+            far = np.maximum.outer(abs(places), abs(places))
+            near = np.minimum.outer(abs(places), abs(places))
+            same_side = np.outer(places, places) > 0
+            mine[1:end, 1:end] = _OF_NEAR_NUMBERS * np.sqrt(near / far) * same_side
+            np.fill_diagonal(mine, 1.0)
+        return table
+
+    @cached_property
     def _deviations(self) -> tuple[Array, Array]:
-        """How far the predictions of values may miss; and 1 of values without one: times what values change alone."""
+        """How far the predictions of values may miss; and 1 of values without one, of numbers more the further they lie
+        from the base's: times what values change alone."""
 
         def miss(gain: ExpectedGain | None) -> float:
             return max((gain.high - gain.low) / 2 / _QUANTILE, _LEAST_DEVIATION) if gain else 0.0
 
-        return self._tabulate(miss), self._tabulate(lambda gain: 0.0 if gain else 1.0)
+        untold = self._tabulate(lambda gain: 0.0 if gain else 1.0)
+        for row, setting in zip(untold, self.space.settings, strict=True):
+            row[1 : len(setting.order) + 1] *= np.sqrt(np.abs(setting.order))
+        return self._tabulate(miss), untold
 
     def _tabulate(self, number: Callable[[ExpectedGain | None], float]) -> Array:
         most = max((len(setting.values) for setting in self.space.settings), default=0)

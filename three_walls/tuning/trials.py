@@ -48,6 +48,9 @@ class Tunable:
     values: tuple[Variant, ...]
     kind: str = ""
     """Settings of a kind are predicted by the same model, so that they miss in the same direction."""
+    order: tuple[int, ...] = ()
+    """Of each value how many places it lies above the base's, or below as a negative number; empty where they have no
+    order."""
 
 
 @dataclass(frozen=True, slots=True)
