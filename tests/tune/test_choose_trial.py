@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -122,7 +123,7 @@ def test_a_machine_on_which_everything_fails_ends_the_search() -> None:
     base = job.space.base
     search = search_of(
         job,
-        [TriedChoice(base, 1.0), TriedChoice(base, None, failure="crash"), TriedChoice(base, None, failure="crash")],
+        [TriedChoice(base, 1.0), *(TriedChoice(base, None, failure="crash") for _ in range(3))],
     )
     assert search.next()[0] is None
 
@@ -170,3 +171,12 @@ def test_what_an_edit_is_expected_to_gain_is_said_as_a_share_of_the_step() -> No
     _, why = search.next()
     share = float(why.removeprefix("expected to gain ").partition("%")[0])
     assert 55 <= share <= 75, why  # its logarithm would be 111
+
+
+def test_all_that_ran_is_combined_before_a_search_ends_if_it_promises_more_together() -> None:
+    job = SimulatedJob(1, counts=(1, 1, 1), noise=0.001)
+    choices = [choice for choice in itertools.product((0, 1), repeat=3) if sum(choice) < 3]
+    steps = (1.0, 1.05, 1.03)  # of the base, one edit, and two: three would take 0.95
+    trials = [TriedChoice(choice, steps[sum(choice)], 0.001) for choice in (*choices, job.space.base)]
+    choice, why = TrialSearch(job.space, trials, 30, WORTH).next()
+    assert choice == (1, 1, 1), why

@@ -84,6 +84,19 @@ def test_a_sweep_counts_the_values_of_the_base_where_they_are_known() -> None:
     assert list_given(given, None, None)[1] == 6
 
 
+def test_a_value_that_the_bases_log_prints_is_no_edit_unless_the_command_states_another() -> None:
+    given = {"micro_batch_size": [1, 2, 4]}
+
+    def labels(command: list[str], logged: int) -> list[str]:
+        ((setting,), sweep) = list_given(given, MEGATRON_LM, command, {"micro_batch_size": logged})
+        assert sweep == len(setting.values) + 1
+        return [each.label for each in setting.values]
+
+    assert labels(["train.py"], 2) == ["micro_batch_size=1", "micro_batch_size=4"]
+    assert labels(["train.py"], 8) == [f"micro_batch_size={size}" for size in (1, 2, 4)]
+    assert labels(["train.py", "--micro-batch-size", "4"], 2) == ["micro_batch_size=1", "micro_batch_size=2"]
+
+
 def test_numbers_have_places_above_and_below_the_base() -> None:
     def order(values: list[Any]) -> tuple[int, ...]:
         return list_given({"a": values}, None, ["train.py", "a=2"])[0][0].order

@@ -210,6 +210,19 @@ def test_an_edit_that_its_own_log_denies_is_not_measured(tmp_path: Path, size: i
     assert (denied in done.stdout + done.stderr) is not is_heard
 
 
+def test_the_value_that_the_bases_log_prints_is_not_tried(tmp_path: Path) -> None:
+    told: dict[str, Any] = {"arguments": {"micro_batch_size": 1, "tensor_model_parallel_size": 1}}
+    options = ("--space", "space.yaml", "--runs", "3", "--megatron-lm", "--", sys.executable, str(TRAINER))
+    words = command(tmp_path, *options, told=told)
+    (tmp_path / "space.yaml").write_text("micro_batch_size: [1, 2]\n")
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "micro_batch_size=2" in done.stdout
+    assert "micro_batch_size=1" not in done.stdout
+
+
 def test_of_a_command_that_does_not_start_it_is_said_what_it_printed_last(tmp_path: Path) -> None:
     done = run(tmp_path, "--space", "space.yaml", "--", "./missing.sh")
     assert done.returncode == 8

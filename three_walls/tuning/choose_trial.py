@@ -40,7 +40,7 @@ _SUSPECTS = (1.0, 0.4, 0.15)
 """How likely one value alone, a pair or three together made a run fail, relative to each other."""
 _CERTAIN = 0.97
 """How likely a configuration fails again, or one with all that made another fail."""
-_MOST_LOST = 2
+_MOST_LOST = 3
 """Runs in a row that fail although their configurations ran before: then the machine fails, not the configuration."""
 
 Edits = set[tuple[int, int]]

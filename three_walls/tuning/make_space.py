@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -21,6 +22,7 @@ from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.files import read_text_file
 from three_walls.lib.hydra import write_value
 from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.settings.merge_settings import is_same
 from three_walls.report.report import LiveReport
 from three_walls.tables.config_keys import config_keys
 from three_walls.tuning.trials import Choice, ExpectedGain, Space, Tunable, Variant
@@ -56,20 +58,30 @@ def _freeze(value: Any) -> ConfigData:
 
 
 def list_given(
-    given: Mapping[str, Sequence[ConfigData]], framework: str | None, command: Sequence[str] | None
+    given: Mapping[str, Sequence[ConfigData]],
+    framework: str | None,
+    command: Sequence[str] | None,
+    logged: Mapping[str, ConfigData] = MappingProxyType({}),
 ) -> tuple[tuple[Tunable, ...], int]:
     """The settings that the user names, and how many runs a sweep of them takes: the product of their values.
 
-    A value that ``command`` states is the base's. Where it states none, a setting with several values is taken to have
-    the base's among them, so that the sweep is not overrated. Without a command all are values besides the base's.
+    A value that ``command`` states is the base's, or else the one in its log, ``logged``. Where neither says it, a
+    setting with several values is taken to have the base's among them, so that the sweep is not overrated. Without a
+    command all are values besides the base's.
     """
     settings, sweep = [], 1
     for name, values in given.items():
         variants = [_make_variant(name, value, framework) for value in values]
-        others = [each for each in variants if not _is_stated(each.words, command or ())]
-        order = _place(values, [each in others for each in variants])
+        is_set = any(_is_set(each.words, command or ()) for each in variants)
+        is_logged = name in logged and not is_set
+        bases = [
+            is_same(logged[name], value) if is_logged else _is_stated(each.words, command or ())
+            for each, value in zip(variants, values, strict=True)
+        ]
+        others = [each for each, is_base in zip(variants, bases, strict=True) if not is_base]
+        order = _place(values, [not is_base for is_base in bases])
         settings.append(Tunable(name, tuple(others), kind=name, order=order))
-        is_known = command is None or len(values) == 1 or any(_is_set(each.words, command) for each in variants)
+        is_known = command is None or len(values) == 1 or is_set or is_logged
         sweep *= len(others) + is_known
     return tuple(setting for setting in settings if setting.values), sweep
 

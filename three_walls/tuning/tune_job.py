@@ -21,6 +21,7 @@ from three_walls.lib.plain_data import ConfigData
 from three_walls.log.read_log import read_logs
 from three_walls.megatron.settings.log_settings import read_log_settings
 from three_walls.megatron.settings.merge_settings import is_same, merge_sources
+from three_walls.megatron.settings.run_config import ConfigValue
 from three_walls.pipeline import analyze
 from three_walls.report.report import LiveReport
 from three_walls.runs.read_runs import LABEL_NAME
@@ -95,9 +96,7 @@ class Tuning:
         self._profiled: Mapping[str, str] | None = None
         """What the profiled configuration changes."""
         self._notes: list[str] = []
-        self._given, self._sweep = list_given(
-            request.given, self._framework, request.command.words if request.command else None
-        )
+        self._given, self._sweep = self._list_given()
         self._planned: tuple[Tunable, ...] = ()
         self.end = ""
 
@@ -124,7 +123,8 @@ class Tuning:
                 self.end = why
                 return self._write(search)
             self._try(choice, why, search)
-            if len(self._runs) == 1 and self._report is None and self._runs[0]["step_s"]:
+            if len(self._runs) == 1 and self._runs[0]["step_s"]:
+                self._given, self._sweep = self._list_given()
                 self._learn_plan()
             self._write(self._search())
 
@@ -165,6 +165,12 @@ class Tuning:
             space = predict_on(space, search.best, self._report.replay)
             search = TrialSearch(space, trials, most, self._request.worth)
         return search
+
+    def _list_given(self) -> tuple[tuple[Tunable, ...], int]:
+        """The user's settings, and the runs of a sweep, as far as the base is known."""
+        request, log = self._request, self._request.out / "runs" / "000" / "train.log"
+        logged = {name: found.value for name, found in _read_settings(log).items()} if log.is_file() else {}
+        return list_given(request.given, self._framework, request.command.words if request.command else None, logged)
 
     @property
     def _runs(self) -> list[dict[str, Any]]:
@@ -400,14 +406,20 @@ def _find_unheeded(variants: Sequence[Variant], base: Path, log: Path) -> str:
     """Why a run was not of ``variants``: its log has the value that the base's has; empty where no log says so."""
     if not base.is_file():
         return ""
-    before, now = (merge_sources(read_log_settings(read_logs([path]))).values for path in (base, log))
+    before, now = _read_settings(base), _read_settings(log)
     for name, wanted in (item for each in variants for item in each.config.items()):
-        if name not in before or name not in now or now[name].source.startswith("derived"):
+        if name not in before or name not in now:
             continue
         found = now[name].value
         if is_same(found, before[name].value) and not is_same(found, wanted):
             return f"{name} is {write_value(found)} in its log, as in the base's: the override did not reach the job"
     return ""
+
+
+def _read_settings(log: Path) -> dict[str, ConfigValue]:
+    """The settings that ``log`` prints."""
+    found = merge_sources(read_log_settings(read_logs([log]))).values
+    return {name: each for name, each in found.items() if not each.source.startswith("derived")}
 
 
 def _words_of(variants: Sequence[Variant]) -> list[str]:
