@@ -32,21 +32,31 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 PROGRAM = ("-m", "three_walls")
+LOGGED = ("--space", "space.yaml", "--runs", "3", "--megatron-lm", "--", sys.executable, str(TRAINER))
+"""Options of a job whose log prints Megatron-LM's arguments."""
 
 
 def command(
-    folder: Path, *options: str, told: dict[str, Any] | None = None, program: tuple[str, str] = PROGRAM
+    folder: Path,
+    *options: str,
+    told: dict[str, Any] | None = None,
+    program: tuple[str, str] = PROGRAM,
+    space: str = SPACE,
 ) -> list[str]:
     (folder / "told.json").write_text(json.dumps(told or EFFECTS))
-    (folder / "space.yaml").write_text(SPACE)
+    (folder / "space.yaml").write_text(space)
     options = options or ("--space", "space.yaml", "--patience", "3", "--", sys.executable, str(TRAINER))
     return [sys.executable, *program, "tune", *options]
 
 
 def run(
-    folder: Path, *options: str, told: dict[str, Any] | None = None, program: tuple[str, str] = PROGRAM
+    folder: Path,
+    *options: str,
+    told: dict[str, Any] | None = None,
+    program: tuple[str, str] = PROGRAM,
+    space: str = SPACE,
 ) -> subprocess.CompletedProcess[str]:
-    words = command(folder, *options, told=told, program=program)
+    words = command(folder, *options, told=told, program=program, space=space)
     return subprocess.run(
         words, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
@@ -199,12 +209,7 @@ def test_a_job_that_does_not_hear_when_to_end_is_ended(tmp_path: Path, is_known:
 @pytest.mark.parametrize(("size", "is_heard"), [(1, False), (2, True)])
 def test_an_edit_that_its_own_log_denies_is_not_measured(tmp_path: Path, size: int, is_heard: bool) -> None:
     told: dict[str, Any] = {"arguments": {"micro_batch_size": size, "tensor_model_parallel_size": 1}}
-    options = ("--space", "space.yaml", "--runs", "2", "--megatron-lm", "--", sys.executable, str(TRAINER))
-    words = command(tmp_path, *options, told=told)
-    (tmp_path / "space.yaml").write_text("micro_batch_size: [2]\n")
-    done = subprocess.run(
-        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = run(tmp_path, *LOGGED, told=told, space="micro_batch_size: [2]\n")
     assert done.returncode == 0, done.stderr
     denied = "micro_batch_size is 1 in its log, as in the base's: the override did not reach the job"
     assert (denied in done.stdout + done.stderr) is not is_heard
@@ -212,12 +217,7 @@ def test_an_edit_that_its_own_log_denies_is_not_measured(tmp_path: Path, size: i
 
 def test_the_value_that_the_bases_log_prints_is_not_tried(tmp_path: Path) -> None:
     told: dict[str, Any] = {"arguments": {"micro_batch_size": 1, "tensor_model_parallel_size": 1}}
-    options = ("--space", "space.yaml", "--runs", "3", "--megatron-lm", "--", sys.executable, str(TRAINER))
-    words = command(tmp_path, *options, told=told)
-    (tmp_path / "space.yaml").write_text("micro_batch_size: [1, 2]\n")
-    done = subprocess.run(
-        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = run(tmp_path, *LOGGED, told=told, space="micro_batch_size: [1, 2]\n")
     assert done.returncode == 0, done.stderr
     assert "micro_batch_size=2" in done.stdout
     assert "micro_batch_size=1" not in done.stdout

@@ -141,7 +141,7 @@ class StepModel:
         table = np.full((*self._gains.shape, self._gains.shape[1]), _OF_A_SETTING)
         for mine, setting in zip(table, self.space.settings, strict=True):
             places, end = np.array(setting.order, dtype=float), len(setting.order) + 1
-            far = np.maximum.outer(abs(places), abs(places))
+            far = np.maximum(1, np.maximum.outer(abs(places), abs(places)))  # 1 and 1.0 are at one place
             near = np.minimum.outer(abs(places), abs(places))
             same_side = np.outer(places, places) > 0
             mine[1:end, 1:end] = _OF_NEAR_NUMBERS * np.sqrt(near / far) * same_side

@@ -44,6 +44,7 @@ _QUIET_FACTOR = 4.0
 """A run may be silent so many times as long as the base was, since edits compile and start up longer."""
 _LEAST_QUIET_S = 30.0
 _RUN_FACTOR = 4.0
+_LOG_NAME = "train.log"
 PROFILED_STEPS = "4"
 _MOST_CAPTURES = 3
 """Of the base, and of configurations that were kept."""
@@ -99,6 +100,10 @@ class Tuning:
         self._given, self._sweep = self._list_given()
         self._planned: tuple[Tunable, ...] = ()
         self.end = ""
+
+    @property
+    def _base_log(self) -> Path:
+        return self._request.out / "runs" / "000" / _LOG_NAME
 
     @property
     def _framework(self) -> str | None:
@@ -168,8 +173,8 @@ class Tuning:
 
     def _list_given(self) -> tuple[tuple[Tunable, ...], int]:
         """The user's settings, and the runs of a sweep, as far as the base is known."""
-        request, log = self._request, self._request.out / "runs" / "000" / "train.log"
-        logged = {name: found.value for name, found in _read_settings(log).items()} if log.is_file() else {}
+        request = self._request
+        logged = {name: found.value for name, found in _read_settings(self._base_log).items()}
         return list_given(request.given, self._framework, request.command.words if request.command else None, logged)
 
     @property
@@ -241,12 +246,11 @@ class Tuning:
         folder.mkdir(parents=True, exist_ok=True)
         self._add({"kind": "begin", "run": int(place)})
         variables = command.variables(words, environment)
-        log = folder / "train.log"
+        log = folder / _LOG_NAME
         self._others.begin(words, environment, log, {})
         ended = run_job(command.put_in(words), variables, log, self._limits(), self._lock, self._others)
         if not ended.failure and variants:
-            base = self._request.out / "runs" / "000" / log.name
-            ended = replace(ended, failure=_find_unheeded(variants, base, log))
+            ended = replace(ended, failure=_find_unheeded(variants, self._base_log, log))
         if rules:
             entries = ", ".join(map(_quoted, rules))
             write_texts({LABEL_NAME: f"label: {_quoted(name)}\nentries: [{entries}]\n"}, folder)
@@ -404,8 +408,6 @@ def _as_trial(line: Mapping[str, Any], space: Space) -> TriedChoice | None:
 
 def _find_unheeded(variants: Sequence[Variant], base: Path, log: Path) -> str:
     """Why a run was not of ``variants``: its log has the value that the base's has; empty where no log says so."""
-    if not base.is_file():
-        return ""
     before, now = _read_settings(base), _read_settings(log)
     for name, wanted in (item for each in variants for item in each.config.items()):
         if name not in before or name not in now:
@@ -417,7 +419,9 @@ def _find_unheeded(variants: Sequence[Variant], base: Path, log: Path) -> str:
 
 
 def _read_settings(log: Path) -> dict[str, ConfigValue]:
-    """The settings that ``log`` prints."""
+    """The settings that ``log`` prints; none where there is no such file."""
+    if not log.is_file():
+        return {}
     found = merge_sources(read_log_settings(read_logs([log]))).values
     return {name: each for name, each in found.items() if not each.source.startswith("derived")}
 
