@@ -21,15 +21,20 @@ FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFuncto
 ASKED = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__, op_id = 9"
 
 
-def run_with_wait(folder: Path, waited_ns: int) -> LiveReport:
-    """Steps of 10 ms: the thread clears gradients, asks for a batch, launches a GEMM and the optimizer, and waits."""
+def run_with_wait(folder: Path, waited_ns: int, paused_ns: int = 0) -> LiveReport:
+    """Steps of 10 ms: the thread clears gradients, asks for a batch, launches a GEMM and the optimizer, and waits.
+
+    ``paused_ns``: how long its host does nothing after the GEMM's launch; steps are longer by it.
+    """
     builder = TraceBuilder()
     for order in range(6):
-        at = 10_000 + order * 10 * MS
-        builder.kernel(FILL, at, at + 20_000, launched=at - 5_000)
+        at = 10_000 + order * (10 * MS + paused_ns)
+        for fill in range(10):
+            builder.kernel(FILL, at + 2_000 * fill, at + 2_000 * (fill + 1), launched=at - 14_000 + 1_200 * fill)
         builder.nvtx(ASKED, at, at + waited_ns)
         launched = at + waited_ns + 25_000
         builder.kernel(GEMM, launched + 5_000, at + 8 * MS, launched=launched)
+        at, launched = at + paused_ns, launched + paused_ns
         builder.kernel(ADAM, at + 8 * MS, at + 10 * MS - 20_000, launched=launched + 10_000)
         builder.api("cudaDeviceSynchronize_v3020", launched + 20_000, at + 10 * MS - 15_000)
     return analyze(builder.write(folder / "t.sqlite"))
@@ -67,6 +72,14 @@ def test_a_step_that_takes_longer_than_its_batches_is_as_long_as_its_work(tmp_pa
     assert answer.step is not None
     assert answer.after is not None
     assert answer.after.likely_ns > 1.5 * answer.step.likely_ns
+
+
+@pytest.mark.parametrize("paused_ns", [0, 20 * MS])
+def test_a_pause_beside_the_waiting_for_a_batch_counts_once(tmp_path: Path, paused_ns: int) -> None:
+    report = run_with_wait(tmp_path, 4 * MS, paused_ns)
+    assert report.facts.number("host_pause_cost_ns") == pytest.approx(paused_ns, abs=0.1 * MS)
+    predicted_ns = report.facts.number("predicted_unprofiled_step_ns")
+    assert predicted_ns == pytest.approx(10 * MS + paused_ns, abs=0.1 * MS)
 
 
 def test_the_verdict_names_the_data_loader_that_sets_the_pace() -> None:

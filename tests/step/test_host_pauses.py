@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -191,3 +192,18 @@ def test_no_edit_of_a_real_run_is_credited_with_a_pause(tmp_path: Path) -> None:
         assert cost(report) == pytest.approx(120, abs=15), launch
         assert report.plan[0].rule == even.plan[0].rule, launch
         assert report.plan[0].gain_ns.likely == pytest.approx(even.plan[0].gain_ns.likely, rel=0.1), launch
+
+
+@reads_sample("qwen-alltoall-ep8.sqlite.xz")
+def test_a_pause_does_not_count_as_time_that_other_ranks_are_late(tmp_path: Path) -> None:
+    """Four fifths of this step wait for ranks that were not captured, and wait less as the step gets shorter."""
+    packed = SAMPLES / "qwen-alltoall-ep8.sqlite.xz"
+    sample = tmp_path / "even.sqlite"
+    sample.write_bytes(lzma.decompress(packed.read_bytes()))
+    even = analyze_sample(packed.name)
+    report = analyze(pause_before(sample, tmp_path / "paused.sqlite", 8_000, 200 * MS))
+    assert is_found(report)
+    assert cost(report) == pytest.approx(200, abs=20)
+    for entry, paused in zip(even.plan[:3], report.plan[:3], strict=True):
+        assert paused.rule == entry.rule
+        assert paused.gain_ns.likely == pytest.approx(entry.gain_ns.likely, rel=0.01)

@@ -186,7 +186,7 @@ def captured_replay(
     graph = replace(graph, silent_ns=silent_ns)
     ranges = [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))]
     graph = label_synchronizations(graph, ranges)
-    return known(CapturedReplay(graph, added_ns, place, error, find_loader_waits(graph, ranges)))
+    return known(CapturedReplay(graph, added_ns, place, error, find_loader_waits(graph.without_pauses(), ranges)))
 
 
 @artifact

@@ -256,7 +256,11 @@ class StepGraph:
             return self
         none = GraphPauses(*(getattr(self.pauses, name)[:0] for name in ("node", "ns", "rank")))
         carried = replace(self.carried, fixed_ns=np.zeros_like(self.carried.fixed_ns))
-        return replace(self, edges=self.edges.delay(self.pauses.node, -self.pauses.ns), carried=carried, pauses=none)
+        edges = self.edges.delay(self.pauses.node, -self.pauses.ns)
+        without = replace(self, edges=edges, carried=carried, pauses=none)
+        # What other ranks and the loader take is compared with the step that was captured: without its pauses, too.
+        saved_ns = replay(self).step_ns - replay(without).step_ns
+        return replace(without, measured_ns=self.measured_ns - saved_ns)
 
     @property
     def work(self) -> Work:
