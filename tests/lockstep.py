@@ -20,7 +20,7 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<
 
 US = 1_000
 MS = 1_000_000
-EPOCH = 1_795_220_371_000_000_000
+EPOCH = 1_784_974_272_000_000_000  # 2026-07-25 10:11:12, as the iteration lines of tests/log/examples.py
 LAUNCH_AHEAD = 40 * US
 COMMUNICATION_STREAM = 20
 

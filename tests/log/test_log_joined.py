@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -157,13 +157,37 @@ def test_a_log_that_contradicts_the_saved_configuration_is_of_another_run(
     assert is_missing == bool(message)
 
 
-@pytest.mark.parametrize(("days", "is_named"), [(0, False), (1, False), (9, True), (-9, True)])
-def test_a_log_of_another_day_is_named_and_stays_in_use(tmp_path: Path, days: int, is_named: bool) -> None:
-    printed_s = int(datetime(2026, 7, 25, 10, 11, 12, tzinfo=UTC).timestamp())
-    trace = starved_trace(tmp_path, session_start_ns=(printed_s + days * 86_400) * 1_000_000_000)
+PRINTED = datetime(2026, 7, 25, 10, 11, 12, tzinfo=UTC)
+SAME_MOMENT = [timedelta(0), timedelta(hours=5, minutes=30), timedelta(hours=-13), timedelta(seconds=40)]
+"""After the log's lines, which may be of local time; the clocks of two hosts differ."""
+OTHER_MOMENT = [timedelta(minutes=7), timedelta(minutes=-7), timedelta(days=1), timedelta(days=-9)]
+
+
+@pytest.mark.parametrize("later", [*SAME_MOMENT, *OTHER_MOMENT])
+def test_a_log_whose_iterations_were_profiled_at_another_time_is_of_another_run(
+    tmp_path: Path, later: timedelta
+) -> None:
+    trace = starved_trace(tmp_path, session_start_ns=int((PRINTED + later).timestamp()) * 1_000_000_000)
     report = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *steps_of(75.0)))
+    found = [warning.message for warning in report.warnings if warning.code == "log-mismatch"]
+    is_another = later in OTHER_MOMENT
+    printed = (
+        "its profiled iterations were printed from 2026-07-25 10:11:12 to 2026-07-25 10:11:12, and the capture is of"
+    )
+    assert [printed in text for text in found] == [True] * is_another
+    assert report.facts.get("unprofiled_step_ns").is_missing == is_another
+
+
+@pytest.mark.parametrize("later", [*SAME_MOMENT, *OTHER_MOMENT])
+def test_a_log_without_a_profiler_that_was_printed_at_another_time_is_named_and_stays_in_use(
+    tmp_path: Path, later: timedelta
+) -> None:
+    off = [line.replace("True", "False") for line in NOT_OURS]
+    trace = starved_trace(tmp_path, session_start_ns=int((PRINTED + later).timestamp()) * 1_000_000_000)
+    report = analyze(trace, logs=log_of(tmp_path, *off, *steps_of(75.0, profiled_ms=75.0)))
     found = [warning.message for warning in report.warnings if warning.code == "log-date"]
-    assert ["2026-07-25 to 2026-07-25, and the trace is of 2026-0" in text for text in found] == [True] * is_named
+    named = f"2026-07-25 10:11:12, and the trace is of {PRINTED + later:%Y-%m-%d %H:%M:%S} UTC"
+    assert [named in text for text in found] == [True] * (later in OTHER_MOMENT)
     assert report.facts.number("unprofiled_step_ns") == 75 * MS
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from three_walls.log.steady_steps import ProfiledRange, Role, classify_iterations, match_captured_steps
+from three_walls.log.steady_steps import (
+    ProfiledRange,
+    Role,
+    classify_iterations,
+    find_other_moment,
+    match_captured_steps,
+)
 from three_walls.log.training_log import LogEvent, LogIteration
 
 SIX_TO_NINE = ProfiledRange(6, 9)
@@ -50,6 +56,26 @@ def test_captured_steps_that_fit_nowhere_or_in_several_places_are_not_found() ->
     assert match_captured_steps(log, ns(None, 700.0, 800.0)) is None
     assert match_captured_steps(log, ns(377.0, 377.0)) is None
     assert match_captured_steps(log, ns(None, 821.0)) is None  # one length may agree by chance
+
+
+def is_of_another_moment(minute: int, *printed: tuple[int, int, int]) -> bool:
+    """Whether a capture in ``minute`` is not of 6 to 9; ``printed``: run, iteration and minute of each line."""
+    log = [LogIteration(number, 1, run=run, printed_at=f"2026-07-25 10:{at:02}:00") for run, number, at in printed]
+    at_ns = 1_784_973_600_000_000_000 + minute * 60_000_000_000
+    return find_other_moment(log, SIX_TO_NINE, (at_ns, at_ns), 5_000_000_000) is not None
+
+
+def test_a_capture_is_of_the_run_that_printed_the_profiled_iterations_then() -> None:
+    once = [(0, 5, 1), (0, 6, 2), (0, 9, 4), (0, 10, 6)]
+    assert [is_of_another_moment(minute, *once) for minute in (1, 3, 5, 18)] == [True, False, True, False]
+    again = [(1, number, at + 7) for _, number, at in once]
+    assert [is_of_another_moment(minute, *once, *again) for minute in (3, 5, 10, 12)] == [False, True, False, True]
+
+
+def test_a_log_that_does_not_show_when_it_profiled_is_not_of_another_moment() -> None:
+    assert not is_of_another_moment(12, (0, 5, 1), (0, 6, 2))  # it ends while it profiles
+    assert not is_of_another_moment(12, (0, 10, 6))
+    assert is_of_another_moment(12, (0, 5, 1), (1, 5, 2), (1, 6, 2), (1, 9, 4))  # the first run ended before
 
 
 def test_captured_steps_of_a_host_bound_run_are_found_where_each_is_cut_elsewhere() -> None:

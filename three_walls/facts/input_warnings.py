@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from statistics import median_low
 
 import polars as pl
@@ -18,10 +17,19 @@ from three_walls.facts.moe_ledger import MoeLedger
 from three_walls.facts.weight_updates import MINIMUM_OUTLIER_EXCESS_FRACTION
 from three_walls.lib import limits
 from three_walls.lib.declare import artifact
-from three_walls.lib.measurement import NS_PER_S, Measurement
+from three_walls.lib.measurement import Measurement
 from three_walls.lib.report_warning import ReportWarning
-from three_walls.lib.text import capitalize, format_gib, format_setting, in_ms, in_percent, shorten, write_times
-from three_walls.log.steady_steps import CAPTURED_STEP_TOLERANCE_FRACTION
+from three_walls.lib.text import (
+    capitalize,
+    format_gib,
+    format_setting,
+    in_ms,
+    in_percent,
+    shorten,
+    show_time,
+    write_times,
+)
+from three_walls.log.steady_steps import CAPTURED_STEP_TOLERANCE_FRACTION, is_within
 from three_walls.log.training_log import TrainingLog
 from three_walls.megatron.parallel_layout import find_contradictions
 from three_walls.megatron.settings.run_config import ConfigConflict, RunConfig
@@ -80,8 +88,6 @@ _BLOCKS = {
     "traceback": "tracebacks",
 }
 """Kind of a log's block -> what it holds."""
-_SAME_RUN = timedelta(days=2)
-"""A log prints local time, the trace holds UTC; and the part of a log that was given may end before the capture."""
 
 
 @artifact
@@ -242,7 +248,7 @@ def log_warnings(
     else:
         stepped = timeline.with_steps(matched_ranks.steps)
         differences = (
-            ("log-date", _find_other_date(log, inputs.captures)),
+            ("log-date", _find_other_moment(log, inputs)),
             ("log-iterations", _find_other_iterations(log, stepped)),
             ("log-steps", _find_unseen_steps(joined_log, captured_lengths)),
         )
@@ -268,23 +274,20 @@ def log_warnings(
     return tuple(warnings)
 
 
-def _find_other_date(log: TrainingLog, traces: Sequence[Capture]) -> str:
-    """Both dates, where the trace was recorded long before or after the log's iterations; empty if it was not.
+def _find_other_moment(log: TrainingLog, inputs: Inputs) -> str:
+    """Both times, where the trace was recorded before or after the log's iterations; empty if it was not.
 
-    A log of the same settings on another day may still be what the user means, so it stays in use.
+    A log of the same settings that was printed at other times may still be what the user means, so it stays in use.
     """
-    printed = log.printed_at
-    recorded = [trace.session_start_ns for trace in traces if trace.session_start_ns]
-    if not printed or not recorded:
+    times = [(at, line.elapsed_ns) for line in log.iterations if (at := line.printed_ns) is not None]
+    window_ns = inputs.window_ns
+    if not times or window_ns is None:
         return ""
-    try:
-        first, last = (datetime.fromisoformat(date).replace(tzinfo=UTC) for date in (printed[0], printed[-1]))
-    except ValueError:  # a date that no calendar has
+    printed_ns = min(at - elapsed_ns for at, elapsed_ns in times), max(at for at, _ in times)
+    if is_within(window_ns, printed_ns, inputs.most_apart_ns):
         return ""
-    at = datetime.fromtimestamp(min(recorded) // NS_PER_S, UTC)
-    if first - _SAME_RUN <= at <= last + _SAME_RUN:
-        return ""
-    return f"The log's iterations are of {first:%Y-%m-%d} to {last:%Y-%m-%d}, and the trace is of {at:%Y-%m-%d}"
+    first, last = map(show_time, printed_ns)
+    return f"The log's iterations are of {first} to {last}, and the trace is of {show_time(window_ns[0])} UTC"
 
 
 def _find_other_iterations(log: TrainingLog, timeline: Timeline) -> str:

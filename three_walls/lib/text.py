@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
-from three_walls.lib.measurement import NS_PER_MS
+from three_walls.lib.measurement import NS_PER_MS, NS_PER_S
 
 UNKNOWN = "unknown"
 UNSET = "unset"
@@ -204,6 +205,11 @@ UNITS: Mapping[Callable[..., object], str] = {
 def in_ms(value_ns: float, form: str = ",.1f") -> str:
     """Nanoseconds in a sentence as ``1,412.3 ms``; ``form`` is Python's format of the number."""
     return f"{round(value_ns / NS_PER_MS, 3):{form}} ms"
+
+
+def show_time(since_epoch_ns: int) -> str:
+    """A time in a sentence as ``2026-11-27 03:05:19``."""
+    return f"{datetime.fromtimestamp(since_epoch_ns // NS_PER_S, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def in_percent(fraction: float, decimals: int = 1) -> str:

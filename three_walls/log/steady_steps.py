@@ -37,6 +37,12 @@ OTHER_STEPS_TOLERANCE_FRACTION = 0.03
 tolerance of a step, the log is of another run. Of 30 captured runs their own iterations differ by 0.9% at most together
 and by 2.8% alone; logs of other runs in their place by 6 to 60%, but for one of a run as long."""
 
+QUARTER_NS = 900_000_000_000
+"""An hour's quarter: local times differ from UTC by whole ones."""
+MOST_BEHIND_UTC_NS, MOST_AHEAD_OF_UTC_NS = 12 * 4 * QUARTER_NS, 14 * 4 * QUARTER_NS
+STAMP_NS = 1_000_000_000
+"""What a time stamp cuts off at most."""
+
 
 class Role(StrEnum):
     """What an iteration line shows."""
@@ -147,6 +153,40 @@ def find_other_steps(
             return None
         other_ns = profiled_ns
     return (other_ns, captured_ns) if other_ns else None
+
+
+def is_within(window_ns: tuple[int, int], printed_ns: tuple[int, int], apart_ns: int) -> bool:
+    """Whether something between two times in UTC may have happened between two of local time, in any time zone.
+
+    ``apart_ns``: what the clocks differ by at most.
+    """
+    least_ns = printed_ns[0] - apart_ns - window_ns[1]
+    most_ns = printed_ns[1] + STAMP_NS + apart_ns - window_ns[0]
+    ahead_ns = -(-max(least_ns, -MOST_BEHIND_UTC_NS) // QUARTER_NS) * QUARTER_NS
+    return ahead_ns <= min(most_ns, MOST_AHEAD_OF_UTC_NS)
+
+
+def find_other_moment(
+    iterations: Sequence[LogIteration], profiled: ProfiledRange, window_ns: tuple[int, int], apart_ns: int
+) -> tuple[int, int] | None:
+    """When the profiled iterations were printed, in local time, where the capture was taken at other times.
+
+    None where it was taken then, or a run of the log prints no time before or none after them. ``window_ns``: of the
+    capture, in UTC. ``apart_ns``: as for ``is_within``.
+    """
+    found = None
+    for run in {line.run for line in iterations}:
+        times = [(line.iteration, at) for line in iterations if line.run == run and (at := line.printed_ns) is not None]
+        before = [at for number, at in times if number <= profiled.start]
+        after = [at for number, at in times if number >= profiled.end]
+        if not after and max(line.iteration for line in iterations if line.run == run) < profiled.start:
+            continue  # it ended before
+        if not before or not after:
+            return None
+        found = max(before), min(after)
+        if is_within(window_ns, found, apart_ns):
+            return None
+    return found
 
 
 def _are_same(

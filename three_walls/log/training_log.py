@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
+
+from three_walls.lib.measurement import NS_PER_S
 
 _TIME_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.ASCII)
 
@@ -31,6 +34,15 @@ class LogIteration:
     """How often training had restarted before this line, in the first file that contains it."""
     file_name: str = field(default="", compare=False)
     """The first file that contains the line; a line repeated in several files counts once."""
+
+    @property
+    def printed_ns(self) -> int | None:
+        """The time stamp in ns since the epoch, as if it were UTC; None where the line has no whole one."""
+        stamp = _TIME_STAMP.match(self.printed_at)
+        try:
+            return None if stamp is None else round(datetime.fromisoformat(f"{stamp[0]}Z").timestamp()) * NS_PER_S
+        except ValueError:  # a date that no calendar has
+            return None
 
 
 @dataclass(frozen=True, slots=True)

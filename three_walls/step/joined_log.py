@@ -9,12 +9,13 @@ from statistics import quantiles
 
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known_or_missing
-from three_walls.lib.text import in_ms
+from three_walls.lib.text import in_ms, show_time
 from three_walls.log.steady_steps import (
     MINIMUM_STEADY_COUNT,
     ProfiledRange,
     Role,
     classify_iterations,
+    find_other_moment,
     find_other_steps,
     match_captured_steps,
 )
@@ -133,6 +134,7 @@ def joined_log(
     config_without_log: RunConfig,
     config: RunConfig,
     captured_lengths: tuple[int | None, ...],
+    inputs: Inputs,
 ) -> JoinedLog:
     """The log with the roles of its iterations."""
     iterations = training_log.iterations
@@ -151,7 +153,8 @@ def joined_log(
         quartiles_ns=None if reason else (round(quartiles[0]), round(quartiles[1]), round(quartiles[2])),
         why_no_median=reason,
         other_run=find_other_sizes(training_log, config_without_log)
-        or _describe_other_steps(iterations, profiled, captured_lengths),
+        or _describe_other_steps(iterations, profiled, captured_lengths)
+        or _describe_other_moment(iterations, profiled, inputs),
         shows_capture=is_known,
     )
 
@@ -163,6 +166,17 @@ def _describe_other_steps(
         return ""
     logged, captured = (" and ".join(map(in_ms, lengths_ns)) for lengths_ns in other)
     return f"its profiled iterations take {logged}, and the captured steps {captured}"
+
+
+def _describe_other_moment(iterations: Sequence[LogIteration], profiled: ProfiledRange | None, inputs: Inputs) -> str:
+    window_ns = inputs.window_ns
+    if profiled is None or window_ns is None:
+        return ""
+    other = find_other_moment(iterations, profiled, window_ns, inputs.most_apart_ns)
+    if other is None:
+        return ""
+    first, last, captured = map(show_time, (*other, window_ns[0]))
+    return f"its profiled iterations were printed from {first} to {last}, and the capture is of {captured} UTC"
 
 
 def find_profiled_range(

@@ -93,6 +93,18 @@ class Inputs:
         return tuple(rank for capture in self.captures for rank in capture.ranks)
 
     @property
+    def window_ns(self) -> tuple[int, int] | None:
+        """When the first capture began and ended (:func:`find_window`)."""
+        return find_window(self.with_kernels[0])
+
+    @property
+    def most_apart_ns(self) -> int:
+        """What the clocks of the captures and of the log, which the last rank prints, differ by at most."""
+        hosts = {rank.host for rank in self.ranks}
+        is_whole = len(hosts) == 1 and read_layout(self.config_without_log).world == len(self.ranks)
+        return MOST_APART_ON_HOST_NS if is_whole else MOST_APART_NS
+
+    @property
     def is_to_be_surveyed(self) -> bool:
         """Whether there are more captures than are all read in full."""
         return len(self.paths) > MOST_RANKS_IN_FULL
@@ -191,15 +203,20 @@ def refuse_other_runs(captures: Iterable[Capture], paths: Sequence[Path]) -> Non
 
 def _measure_time_between(first: Capture, other: Capture) -> int:
     """From the end of one capture to the begin of the other; 0 or less where they overlap, or where it is not known."""
-    windows = []
-    for capture in (first, other):
-        begins_ns = capture.operations["start_ns"].min() if isinstance(capture, Trace) else None
-        ends_ns = capture.operations["end_ns"].max() if isinstance(capture, Trace) else None
-        if capture.session_start_ns is None or not isinstance(begins_ns, int) or not isinstance(ends_ns, int):
-            return 0
-        windows.append((capture.session_start_ns + begins_ns, capture.session_start_ns + ends_ns))
-    (begin, end), (other_begin, other_end) = windows
-    return max(begin - other_end, other_begin - end)
+    window_ns, other_ns = find_window(first), find_window(other)
+    if window_ns is None or other_ns is None:
+        return 0
+    return max(window_ns[0] - other_ns[1], other_ns[0] - window_ns[1])
+
+
+def find_window(capture: Capture) -> tuple[int, int] | None:
+    """When the first operation of ``capture`` began and the last one ended, in UTC ns; None where it is not known."""
+    if not isinstance(capture, Trace) or capture.session_start_ns is None:
+        return None
+    begins_ns, ends_ns = capture.operations["start_ns"].min(), capture.operations["end_ns"].max()
+    if not isinstance(begins_ns, int) or not isinstance(ends_ns, int):
+        return None
+    return capture.session_start_ns + begins_ns, capture.session_start_ns + ends_ns
 
 
 def _list_differences(first: SourceSettings, second: SourceSettings) -> Iterator[tuple[str, ConfigData, ConfigData]]:
