@@ -32,11 +32,9 @@ other times in every step; profiled iterations are longer than others by 5% or m
 CAPTURED_STEPS_TOLERANCE_FRACTION = 0.01
 """The same of all captured steps together, in which only the first and the last boundary differ. On two H200s the
 lengths of the same iterations differ by 0.4% at most."""
-OTHER_STEPS_TOLERANCE_FRACTION = 0.03
-"""Of all captured steps together: if the log's profiled iterations differ by more, or one of them by more than the
-tolerance of a step, the log is of another run. Of 30 captured runs their own iterations differ by 0.9% at most together
-and by 2.8% alone; logs of other runs in their place by 6 to 60%, but for one of a run as long."""
-
+OTHER_STEPS_TOLERANCE_FRACTION, OTHER_STEP_TOLERANCE_FRACTION = 0.03, 0.1
+"""Of all captured steps together, and of one: if the log's profiled iterations differ by more, the log is of another
+run. Of 70 captured runs their own iterations differ by 1.5% at most together and by 5.9% alone."""
 QUARTER_NS = 900_000_000_000
 """An hour's quarter: local times differ from UTC by whole ones."""
 MOST_BEHIND_UTC_NS, MOST_AHEAD_OF_UTC_NS = 12 * 4 * QUARTER_NS, 14 * 4 * QUARTER_NS
@@ -149,7 +147,7 @@ def find_other_steps(
         if len(lengths) != len(numbers) or not kept or None in elapsed_ns:
             continue
         profiled_ns = [alone[run, number] for number, _ in kept]
-        if _are_same(profiled_ns, captured_ns, OTHER_STEPS_TOLERANCE_FRACTION):
+        if _are_same(profiled_ns, captured_ns, OTHER_STEPS_TOLERANCE_FRACTION, OTHER_STEP_TOLERANCE_FRACTION):
             return None
         other_ns = profiled_ns
     return (other_ns, captured_ns) if other_ns else None
@@ -193,6 +191,7 @@ def _are_same(
     elapsed_ns: Sequence[int | None],
     lengths: Sequence[int],
     of_all: float = CAPTURED_STEPS_TOLERANCE_FRACTION,
+    of_one: float = CAPTURED_STEP_TOLERANCE_FRACTION,
 ) -> bool:
     """Whether iterations are the captured steps: each may be cut at another place of the host's work, all together
     not."""
@@ -200,7 +199,7 @@ def _are_same(
     return len(known_ns) == len(lengths) and all(
         abs(elapsed - length) <= tolerance * length
         for elapsed, length, tolerance in (
-            *((*pair, CAPTURED_STEP_TOLERANCE_FRACTION) for pair in zip(known_ns, lengths, strict=True)),
+            *((*pair, of_one) for pair in zip(known_ns, lengths, strict=True)),
             (sum(known_ns), sum(lengths), of_all),
         )
     )
