@@ -182,6 +182,17 @@ def test_a_late_rank_is_the_verdict_where_no_wall_gives_back_twice_as_much_or_it
         assert verdict.culprit.rank == 2
 
 
+def test_the_pauses_of_a_rank_go_with_its_delay_and_hide_no_wall_of_the_step_without_it() -> None:
+    paused = {"host_pause_cost_ns": 400 * MS, "longest_host_pause": "400.0 ms inside step 1, on thread 1 of rank 2"}
+    healed = decide_verdict(sheet_of(RUN | SLOW_RANK | paused), predictor=Walls({"s": 400, "h": 150}))
+    assert healed.culprit is not None
+    assert (healed.wall, healed.sub_wall) == (Wall.COMPUTE_HOST, SubWall.HOST)
+    assert "The host pauses" not in healed.reason
+    left = decide_verdict(sheet_of(RUN | paused), predictor=Walls({"h": 150}))
+    assert left.abstained
+    assert "The host pauses for 400.0 ms (50.0%) of the 800.0 ms step" in left.reason
+
+
 def test_what_was_traced_counts_where_the_replay_does_not_show_the_delay() -> None:
     verdict = decide_verdict(sheet_of(RUN | SLOW_RANK), predictor=Walls({"s": 0, "h": 300}))
     assert verdict.culprit is not None

@@ -121,8 +121,10 @@ def _fit(culprit: Culprit, now_ns: int) -> Culprit:
 
 
 def _replay(replays: Replays, facts: FactSheet) -> _Replayed:
-    without_walls = replay_without_walls(replays, facts)
-    return _Replayed(replays.step().likely_ns, without_walls, is_healed=bool(replays.base))
+    without_walls, paused_ns = replay_without_walls(replays, facts), _whole(facts, "host_pause_cost_ns") or 0
+    if paused_ns and replays.base:  # a rank's pauses go with its delay
+        paused_ns = replays.predictor.budget_after(replays.base).get("host_pause", 0)
+    return _Replayed(replays.step().likely_ns, without_walls, paused_ns, is_healed=bool(replays.base))
 
 
 def _holds_back(healed: Counterfactual, replayed: _Replayed) -> bool:
@@ -153,6 +155,8 @@ class _Replayed:
 
     step_ns: int
     without: tuple[Counterfactual, ...]
+    paused_ns: int
+    """What the pauses of the host cost in it."""
     is_healed: bool
     """Whether it is the step without the delay of the rank to fix first."""
 
@@ -298,7 +302,7 @@ def _why_a_pause_comes_first(
     facts: FactSheet, step_ns: int, recoverable: Mapping[str, int | None], replayed: _Replayed | None
 ) -> str:
     """Why no wall is named where the host's pauses cost as much as a wall must, and more than any; else empty."""
-    cost_ns = facts.number("host_pause_cost_ns" if replayed else "host_pause_ns") or 0
+    cost_ns = replayed.paused_ns if replayed else facts.number("host_pause_ns") or 0
     length_ns = replayed.step_ns if replayed else step_ns
     largest_ns = replayed.candidates[0].ns if replayed else max(ns or 0 for ns in recoverable.values())
     if cost_ns < max(largest_ns, verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * length_ns):
