@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import sqrt
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import correlation, fmean, median, stdev
 
 import click
 import yaml
@@ -248,21 +248,12 @@ def _measure_mismatch_ms(edit: MeasuredEdit, run: ReplayedRun) -> float:
 
 
 def correlate_ranks(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Spearman's rank correlation; None for fewer than three pairs."""
-    if len(pairs) < 3:
+    """Spearman's rank correlation, equals at one rank; None for fewer than three pairs, or all alike on a side."""
+    sides = list(zip(*pairs, strict=True))
+    if len(pairs) < 3 or any(len(set(side)) == 1 for side in sides):
         return None
-
-    def ranks(values: Sequence[float]) -> list[float]:
-        order = sorted(range(len(values)), key=values.__getitem__)
-        placed = [0.0] * len(values)
-        for place, index in enumerate(order):
-            placed[index] = float(place)
-        return placed
-
-    first, second = ranks([pair[0] for pair in pairs]), ranks([pair[1] for pair in pairs])
-    middle = (len(pairs) - 1) / 2
-    product = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
-    return product / sum((a - middle) ** 2 for a in first)
+    ranks = [[sum(other < value for other in side) + side.count(value) / 2 for value in side] for side in sides]
+    return correlation(*ranks)
 
 
 def count_best_first(compared: Sequence[Comparison]) -> tuple[int, int]:
@@ -407,16 +398,17 @@ def describe_baselines(compared: Sequence[Comparison]) -> Iterator[str]:
     """The mean error and the rank correlation of what anybody could say without a trace."""
     medians = []
     for each in compared:
-        others = [other.measured for other in compared if other.edit.kind == each.edit.kind and other is not each]
+        of_kind = (other for other in compared if other.edit.kind == each.edit.kind)
+        others = [other.measured for other in of_kind if other.edit.base != each.edit.base]
         medians.append(median(others) if others else 0.0)
     for title, guesses in (
-        ("the median of what the edit measured on other runs", medians),
+        ("the median of what the edit measured on other bases", medians),
         ("no edit changes anything", [0.0] * len(compared)),
     ):
         error = fmean(abs(each.measured - guess) for each, guess in zip(compared, guesses, strict=True))
         pairs = [(guess, each.measured) for each, guess in zip(compared, guesses, strict=True)]
-        correlation = correlate_ranks(pairs) if any(guesses) else None
-        shown = "none" if correlation is None else f"{correlation:.2f}"
+        correlated = correlate_ranks(pairs)
+        shown = "none" if correlated is None else f"{correlated:.2f}"
         yield f"{title}: mean error {100 * error:.1f} points; rank correlation {shown}"
 
 
@@ -481,6 +473,7 @@ def main(*, write: bool) -> None:
         click.echo(f"{each.edit.name:64} {each.likely:>10.1%} {span:>18} {each.measured:>9.1%}{mark}")
     for line in describe_scores(scored):
         click.echo(line)
+    click.echo(f"not predicted: {len(edits) - len(scored)} of {len(edits)} edits")
     right, judged = count_best_first(scored)
     click.echo(f"best predicted edit measured best, within the noise: {right} of {judged} traces with several edits")
     click.echo(describe_steps(bases))
@@ -492,7 +485,7 @@ def main(*, write: bool) -> None:
         click.echo(
             f"{INTERVALS.name} is not what these pairs give ({learnt.quantile}, {learnt.step_ratio}): run --write"
         )
-    if untold := list_untold(README.read_text(), scored):
+    if untold := list_untold(README.read_text(), scored, len(edits)):
         click.echo(f"the README lacks: {'; '.join(untold)}")
     sys.exit(int(bool(wrong) or stale or bool(untold) or not Score.of(scored).is_enough))
 
@@ -509,11 +502,15 @@ def describe_scores(scored: Sequence[Comparison]) -> Iterator[str]:
     yield from describe_baselines(scored)
 
 
-def list_untold(readme: str, scored: Sequence[Comparison]) -> list[str]:
-    """Of the claims that these edits allow, those that ``readme`` does not make."""
+def list_untold(readme: str, scored: Sequence[Comparison], edits_count: int) -> list[str]:
+    """Of the claims that these edits allow, those that ``readme`` does not make.
+
+    ``edits_count``: of all measured edits, predicted or not.
+    """
     score, text = Score.of(scored), " ".join(readme.split())
     claims = (
-        f"Of {score.count} measured edits {score.inside} ({score.inside / score.count:.0%})",
+        f"Of {edits_count} measured edits {score.count} are predicted, and {score.inside} of these"
+        f" ({score.inside / score.count:.0%})",
         f"the median range is {score.median_width:.1%} of the step wide",
         f"off by {100 * score.mean_error:.1f} points",
     )

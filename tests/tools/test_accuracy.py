@@ -33,6 +33,11 @@ def test_ranks_correlate_with_themselves_and_against_their_reverse() -> None:
     assert correlate_ranks([(1.0, 10.0), (2.0, 20.0), (3.0, 40.0)]) == 1.0
     assert correlate_ranks([(1.0, 40.0), (2.0, 20.0), (3.0, 10.0)]) == -1.0
     assert correlate_ranks([(1.0, 1.0), (2.0, 2.0)]) is None
+    assert correlate_ranks([(1.0, 10.0), (1.0, 10.0), (3.0, 40.0)]) == pytest.approx(1.0)
+
+
+def test_predictions_that_are_all_alike_order_nothing() -> None:
+    assert correlate_ranks([(0.0, 10.0), (0.0, 20.0), (0.0, 40.0)]) is None
 
 
 def _compared(base: str, likely: float, measured: float, half_width: float = 0.0, name: str = "") -> Comparison:
@@ -90,15 +95,22 @@ def test_a_table_lists_the_scores_of_all_edits_and_of_groups() -> None:
 
 def test_the_readme_states_what_the_edits_give() -> None:
     edits = [_compared("a", 0.1, 0.1, 0.05), _compared("a", 0.1, 0.2, 0.05)]
-    told = "Of 2 measured edits 1 (50%) are inside; the median range is 10.0% of the\nstep wide, off by 5.0 points."
-    assert list_untold(told, edits) == []
-    assert list_untold(told.replace("10.0%", "5.0%"), edits) == ["the median range is 10.0% of the step wide"]
+    told = (
+        "Of 3 measured edits 2 are predicted, and 1 of these (50%) is inside; the median range is 10.0% of the\n"
+        "step wide, off by 5.0 points."
+    )
+    assert list_untold(told, edits, 3) == []
+    assert list_untold(told.replace("10.0%", "5.0%"), edits, 3) == ["the median range is 10.0% of the step wide"]
+    assert list_untold(told, edits, 2) == ["Of 2 measured edits 2 are predicted, and 1 of these (50%)"]
 
 
 def test_two_baselines_need_no_trace() -> None:
     edits = [_compared(base, 0.1, gain, name=f"rope, {base}") for base, gain in (("a", 0.1), ("b", 0.2), ("c", 0.3))]
     by_median, by_nothing = describe_baselines(edits)
     assert "mean error 10.0 points" in by_median  # guesses 0.25, 0.2 and 0.15
+    again = [*edits, _compared("a", 0.1, 0.1, name="rope, a once more")]
+    by_median, _ = describe_baselines(again)
+    assert "mean error 15.0 points" in by_median  # guesses 0.25, 0.1, 0.1 and 0.25: none by its own base
     assert "mean error 20.0 points; rank correlation none" in by_nothing
 
 
