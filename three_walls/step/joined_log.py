@@ -134,7 +134,7 @@ def joined_log(
     config_without_log: RunConfig,
     config: RunConfig,
     captured_lengths: tuple[int | None, ...],
-    inputs: Inputs,
+    inputs: Measurement[Inputs],
 ) -> JoinedLog:
     """The log with the roles of its iterations."""
     iterations = training_log.iterations
@@ -154,7 +154,7 @@ def joined_log(
         why_no_median=reason,
         other_run=find_other_sizes(training_log, config_without_log)
         or _describe_other_steps(iterations, profiled, captured_lengths)
-        or _describe_other_moment(iterations, profiled, inputs),
+        or _describe_other_moment(iterations, profiled, inputs.value),
         shows_capture=is_known,
     )
 
@@ -168,9 +168,10 @@ def _describe_other_steps(
     return f"its profiled iterations take {logged}, and the captured steps {captured}"
 
 
-def _describe_other_moment(iterations: Sequence[LogIteration], profiled: ProfiledRange | None, inputs: Inputs) -> str:
-    window_ns = inputs.window_ns
-    if profiled is None or window_ns is None:
+def _describe_other_moment(
+    iterations: Sequence[LogIteration], profiled: ProfiledRange | None, inputs: Inputs | None
+) -> str:
+    if profiled is None or inputs is None or (window_ns := inputs.window_ns) is None:
         return ""
     other = find_other_moment(iterations, profiled, window_ns, inputs.most_apart_ns)
     if other is None:
