@@ -110,3 +110,24 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     errors = process.communicate(timeout=PATIENCE_S)[1]
     assert (process.returncode, errors) == (0, "")
     assert (tmp_path / "rank0.three-walls" / "report.json").exists()
+
+
+COMES_WHERE_EXCEPTIONS_ARE_IGNORED = """
+import signal, time
+from three_walls.cli.signals import finish_loading, handle_signals
+
+class Ends:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+handle_signals()
+finish_loading()
+Ends()
+time.sleep(60)
+"""
+
+
+def test_a_signal_that_comes_where_exceptions_are_ignored_ends_the_command_all_the_same(tmp_path: Path) -> None:
+    process = start(["-c", COMES_WHERE_EXCEPTIONS_ARE_IGNORED], cwd=tmp_path)
+    assert process.communicate(timeout=PATIENCE_S / 2)[1] == ""
+    assert process.returncode == 143

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _REPEATED_S = 5.0
 """A signal that follows another this soon is the same one, sent to the process and to its group (``timeout`` does so):
 it must not interrupt the cleaning up."""
+_AGAIN_S = 0.05
 
 
 class Terminated(SystemExit):
@@ -56,6 +60,16 @@ def handle_signals() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _handler)
+    sys.unraisablehook = _send_again
+
+
+def _send_again(lost: Any) -> None:
+    """A signal that came where Python ignores exceptions, as in what a library calls back, comes again."""
+    if not isinstance(lost.exc_value, Terminated):
+        sys.__unraisablehook__(lost)
+        return
+    _handler.last_s = None
+    threading.Timer(_AGAIN_S, os.kill, (os.getpid(), lost.exc_value.exit_code - 128)).start()
 
 
 def finish_loading() -> None:
