@@ -123,6 +123,9 @@ def test_out_of_memory_of_new_and_old_releases(tmp_path: Path) -> None:
         ("Key 'a.b' in overrides not found in config object ConfigContainer. Skipping.", "override_skipped", None),
         ("TECudaGraphHelper: No graphable layers found. Skipping CUDA graph capture.", "cuda_graphs", None),
         ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "failure", None),
+        ("torch.AcceleratorError: CUDA error: out of memory", "memory_exhausted", None),
+        ("/secret/alloc.h:240 NCCL WARN Cuda failure 2 'out of memory'", "memory_exhausted", None),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "memory_exhausted", None),
         ("Saved memory snapshot to /secret/snapshot.pickle", "memory_snapshot", None),
         ("INFO:megatron.bridge:[OOM] rank 3 saved memory snapshot to /secret/s.pickle", "memory_snapshot", None),
     ],
@@ -144,6 +147,8 @@ def test_events(tmp_path: Path, line: str, kind: str, number: int | None) -> Non
         "graphable layers are fine",
         "validation loss at iterations",
         "memory snapshot to come",
+        "Cuda failure 999 'unknown error'",
+        "STATUS_ALLOC_FAILED",
     ],
 )
 def test_lines_that_look_like_events_are_none(tmp_path: Path, alike: str) -> None:

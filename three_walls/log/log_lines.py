@@ -27,6 +27,7 @@ EventKind = Literal[
     "override_skipped",
     "cuda_graphs",
     "failure",
+    "memory_exhausted",
     "memory_snapshot",
 ]
 EVENT_KINDS: tuple[str, ...] = get_args(EventKind)

@@ -20,6 +20,8 @@ from typing import Protocol
 from three_walls.lib.measurement import NS_PER_MS
 from three_walls.lib.text import show_control_characters
 from three_walls.log.collect_log import Collector
+from three_walls.log.log_lines import log_grammar
+from three_walls.log.read_lines import strip_prefixes
 from three_walls.log.read_log import read_logs, read_text
 from three_walls.log.steady_steps import (
     MINIMUM_STEP_TOLERANCE_FRACTION,
@@ -44,9 +46,15 @@ _MOST_POLL_S = 2.0
 """The logs of many ranks are looked at less often."""
 _PROGRESS = re.compile(rb"iteration +(\d+) */ *\d+")
 _DONE = "done"
+_KILLED = 128 + signal.SIGKILL
 _MIDDLE_ERROR = 1.08
 """Standard error of the mean of the middle half over that of the mean of all, of normal values."""
-_ERROR_LINE = re.compile(r"^(?:\[?[\w./ :-]*\]:? ?)?((?:[\w.]+\.)?\w*(?:Error|Exception)\b.*)")
+_ERROR_LINE = re.compile(
+    r"(?:\[?[\w./ :-]*\]:? ?)?((?:[\w.]+\.)?\w*(?<!ChildFailed)(?:Error|Exception)\b.*)|"
+    r".*(Watchdog caught collective operation timeout.*)"
+)
+_RANK_ENDED = re.compile(r" *exitcode +: (-?\d+) ")
+"""In what torchrun prints at the end, of the rank that failed first last."""
 _MOST_REASON_CHARACTERS = 300
 
 
@@ -107,6 +115,7 @@ def running(
     ``lock``: a locked file, which stays locked until that is so.
     """
     liveness, held = os.pipe()
+    supervise_job.adopt_orphans()  # of a supervisor that was killed
     with log.open("wb") as output:
         words = [sys.executable, "-I", "-S", supervise_job.__file__, str(liveness), str(GRACE_S), *command]
         job = subprocess.Popen(
@@ -123,7 +132,8 @@ def running(
         yield job
     finally:
         os.close(held)
-        job.wait()
+        if job.wait() < 0:
+            supervise_job.end_descendants(GRACE_S, {})
 
 
 class Others(Protocol):
@@ -148,7 +158,12 @@ def run_job(
     logs = _list_logs(log)
     read = read_logs(logs)
     steps_ms = steady_steps(read.iterations, read)
-    return Ended(steps_ms, _explain(job.returncode, ended_by_us, read, steps_ms, logs), wall_s, longest_quiet_s)
+    printed = len({line.iteration for line in read.iterations})
+    is_deaf = ended_by_us != "" and ended_by_us == limits.overran
+    is_over = ended_by_us == _DONE or (printed >= limits.iterations and not read.ooms and not is_deaf)
+    is_well = not (job.returncode or ended_by_us or _count_steady(read, steps_ms))
+    failure = "" if is_over or is_well else _explain(job.returncode, ended_by_us, read, logs)
+    return Ended(steps_ms, failure or _count_steady(read, steps_ms), wall_s, longest_quiet_s)
 
 
 def _list_logs(log: Path) -> list[Path]:
@@ -166,7 +181,7 @@ def _watch(job: subprocess.Popen[bytes], log: Path, limits: Limits, others: Othe
         longest_s = max(longest_s, now_s - last_s)
         if new - seen:
             last_s, seen = now_s, seen | new
-        if len(seen) >= limits.iterations and now_s - last_s > GRACE_S:
+        if len(seen) >= limits.iterations and now_s - last_s > min(GRACE_S, limits.quiet_s):
             return _DONE, longest_s
         numbers = [int(number) for number in seen]
         if numbers and max(numbers) - min(numbers) > limits.iterations:
@@ -190,33 +205,56 @@ def _read_progress(path: Path, reached: dict[Path, int]) -> list[bytes]:
     return [match[1] for match in _PROGRESS.finditer(lines)]
 
 
-def _explain(code: int, ended_by_us: str, log: TrainingLog, steps_ms: Sequence[float], logs: Sequence[Path]) -> str:
-    """Why the run failed; empty where it did not."""
-    if (not code or ended_by_us == _DONE) and ended_by_us in ("", _DONE) and len(steps_ms) >= LEAST_STEADY:
-        return ""
+def _explain(code: int, ended_by_us: str, log: TrainingLog, logs: Sequence[Path]) -> str:
+    """Why the run failed; empty where nothing but the number of its iterations says that it did."""
+    if exhausted := _find_exhausted(log):
+        return exhausted
+    error = next(filter(None, map(_find_error, logs)), "")
+    if ended_by_us:
+        return f"{ended_by_us}; its log says {error}" if error else ended_by_us
+    if error or not code:
+        return error
+    ended = [int(match[1]) for path in logs for line in _read_end(path) if (match := _RANK_ENDED.match(line))]
+    who, code = ("a rank", ended[-1]) if ended else ("it", code)
+    code = code if code >= 0 else 128 - code
+    name = f" ({signal.Signals(code - 128).name})" if code - 128 in {*signal.Signals} else ""
+    why = ", as where the host is out of memory" if code == _KILLED else ""
+    return f"{who} ended with exit code {code}{name}{why}{'' if log.iterations or ended else _find_last_line(logs[0])}"
+
+
+def _find_exhausted(log: TrainingLog) -> str:
+    """What says that the device's memory did not suffice; empty where nothing does."""
     if log.ooms:
         return f"{OUT_OF_MEMORY}{f' in {log.ooms[0].raised_in}' if log.ooms[0].raised_in else ''}"
-    if ended_by_us:
-        return ended_by_us
-    if reason := next(filter(None, map(_find_error, logs)), ""):
-        return reason
-    if code:
-        name = f" ({signal.Signals(code - 128).name})" if code - 128 in {*signal.Signals} else ""
-        return f"it ended with exit code {code}{name}{'' if log.iterations else _find_last_line(logs[0])}"
+    said = next((event.text for event in log.events if event.kind == "memory_exhausted"), "")
+    return f"{OUT_OF_MEMORY}: {said}" if said else ""
+
+
+def _count_steady(log: TrainingLog, steps_ms: Sequence[float]) -> str:
+    """Why too few iterations tell the step; empty where enough do."""
+    if len(steps_ms) >= LEAST_STEADY:
+        return ""
     if not log.iterations:
         return "its log has no line of an iteration: a job that logs to a file alone has to print the lines, too"
-    return f"its log has {len(steps_ms)} steady iterations, fewer than {LEAST_STEADY}"
+    lost = sum(bool(line.nan_count or line.skipped_count) for line in log.iterations)
+    why = "longer runs would tell its step"
+    if lost:
+        why = f"of {len(log.iterations)} that it prints {lost} skip the update or have a loss that is NaN"
+    return f"its log has {len(steps_ms)} steady iterations, fewer than {LEAST_STEADY}: {why}"
 
 
 def _find_error(path: Path) -> str:
-    """The first line of the log's end that names an error."""
-    found = next((match[1] for line in _read_end(path) if (match := _ERROR_LINE.match(line))), "")
+    """The first line of the log's end that names an error: after the last iteration, if any does."""
+    lines = _read_end(path)
+    last = max((place for place, line in enumerate(lines) if _PROGRESS.search(line.encode())), default=0)
+    texts = (strip_prefixes(line, log_grammar()).text for line in (*lines[last:], *lines[:last]))
+    found = next((match[1] or match[2] for text in texts if (match := _ERROR_LINE.match(text))), "")
     return show_control_characters(found, kept="")[:_MOST_REASON_CHARACTERS]
 
 
 def _find_last_line(path: Path) -> str:
     """What a command printed last, which may be why it did not start."""
-    last = next((line for line in reversed(_read_end(path)) if line.strip()), "")
+    last = next((line for line in reversed(_read_end(path)) if any(map(str.isalnum, line))), "")
     return f": {show_control_characters(last, kept='')[:_MOST_REASON_CHARACTERS]}" if last else ""
 
 
@@ -245,22 +283,17 @@ def _leave_out_long(steps_ms: Sequence[float]) -> list[float]:
 
 def ended_of(result: object, wall_s: float) -> Ended:
     """What a caller's own run gives: a path to a log, its text, or steps in seconds. Nothing else is a run."""
-    if isinstance(result, Path):
-        log = read_logs([result])
-        iterations = log.iterations
+    if isinstance(result, Path) or (isinstance(result, str) and "\n" not in result and Path(result).is_file()):
+        log = read_logs([Path(result)])
     elif isinstance(result, str):
         collector = Collector()
         read_text([result.encode()], collector, "log")
         log = collector.result(("log",))
-        iterations = log.iterations
-    elif isinstance(result, Iterable):
-        log = TrainingLog()
-        steps = [round(float(step) * 1e9) for step in result]
-        iterations = tuple(LogIteration(number, step) for number, step in enumerate(steps, start=1))
+    elif isinstance(result, Iterable) and (steps := [round(float(step) * 1e9) for step in result]):
+        log = TrainingLog(iterations=tuple(LogIteration(number, step) for number, step in enumerate(steps, start=1)))
     else:
         return Ended((), "it gave no log", wall_s, 0.0)
-    steps_ms = steady_steps(iterations, log)
-    if log.ooms:
-        return Ended(steps_ms, OUT_OF_MEMORY, wall_s, 0.0)
-    too_few = "" if len(steps_ms) >= LEAST_STEADY else f"its log has {len(steps_ms)} steady iterations"
-    return Ended(steps_ms, too_few, wall_s, 0.0)
+    steps_ms = steady_steps(log.iterations, log)
+    if failure := _find_exhausted(log):
+        return Ended(steps_ms, failure, wall_s, 0.0)
+    return Ended(steps_ms, _count_steady(log, steps_ms), wall_s, 0.0)

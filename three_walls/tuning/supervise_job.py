@@ -30,7 +30,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 def main() -> None:
     liveness, grace_s, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
     os.set_inheritable(liveness, False)
-    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a handler, unlike SIG_IGN, does not reach the command
     try:
@@ -44,10 +44,20 @@ def main() -> None:
         selector.register(liveness, selectors.EVENT_READ)
         while program not in codes and not selector.select(_POLL_S):
             _reap(codes)
-    _end_all(signal.SIGTERM, grace_s, codes)
-    _end_all(signal.SIGKILL, _KILLED_S, codes)
+    end_descendants(grace_s, codes)
     code = codes.get(program, -signal.SIGKILL)
     os._exit(code if code >= 0 else 128 - code)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of what its descendants leave behind."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_descendants(grace_s: float, codes: dict[int, int]) -> None:
+    """Ends every process below this one, and adds the exit codes of its children."""
+    _end_all(signal.SIGTERM, grace_s, codes)
+    _end_all(signal.SIGKILL, _KILLED_S, codes)
 
 
 def _reap(codes: dict[int, int]) -> None:

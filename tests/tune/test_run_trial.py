@@ -1,0 +1,135 @@
+"""One run of a job: when it counts, why it failed, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.paths import REPOSITORY
+from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
+
+LINE = (
+    " [2026-01-01 00:00:00.000] iteration {0:8d}/   500 | consumed samples: 8 | elapsed time per iteration (ms): 200.0 "
+    "| learning rate: 1.0E-06 | lm loss: 1.0E+01 | number of skipped iterations: 0 | number of nan iterations: {1} |"
+)
+ITERATIONS = 12
+TORCHRUN = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+  exitcode  : 1 (pid: 11)
+Root Cause (first observed failure):
+  exitcode  : {code} (pid: 12)
+============================================================"""
+
+
+class NoOthers:
+    """A job of one rank."""
+
+    def failure(self) -> str:
+        return ""
+
+    def end(self) -> None:
+        return
+
+
+def run(
+    folder: Path, *said: str, iterations: int = 4, code: int = 1, stays: bool = False, is_nan: bool = False
+) -> Ended:
+    """A job that prints ``iterations``, then what is ``said``, and ends with ``code`` or ``stays``."""
+    lines = [LINE.format(number, int(is_nan)) for number in range(1, iterations + 1)]
+    (folder / "said").write_text("\n".join([*lines, *said]) + "\n")
+    script = f"cat {folder / 'said'}; {'sleep 60' if stays else f'exit {code}'}"
+    limits = Limits(quiet_s=0.5, run_s=60, iterations=ITERATIONS, overran="it is deaf")
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
+    try:
+        return run_job(["sh", "-c", script], {}, folder / "train.log", limits, lock, NoOthers())
+    finally:
+        os.close(lock)
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("[rank0]: torch.AcceleratorError: CUDA error: out of memory", "out of memory: CUDA error: out of memory"),
+        ("Cuda failure 2 'out of memory'", "out of memory: Cuda failure 2 'out of memory'"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling x", "out of memory: CUBLAS_STATUS_ALLOC_FAILED"),
+        ("0: AssertionError: hidden size", "AssertionError: hidden size"),
+        (TORCHRUN.format(code=-11), "a rank ended with exit code 139 (SIGSEGV)"),
+        (TORCHRUN.format(code=-9), "a rank ended with exit code 137 (SIGKILL), as where the host is out of memory"),
+        (f"ValueError: x\n{TORCHRUN.format(code=1)}", "ValueError: x"),
+        (
+            "[rank0]:[E1 10:00:00.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: W",
+            "Watchdog caught collective operation timeout: W",
+        ),
+        ("the host is out of memory", "it ended with exit code 1"),
+    ],
+    ids=["driver", "NCCL", "cuBLAS", "prefix", "SIGSEGV", "SIGKILL", "ValueError", "watchdog", "no reason"],
+)
+def test_the_reason_of_a_failure_is_what_its_log_says(tmp_path: Path, said: str, reason: str) -> None:
+    assert run(tmp_path, said).failure == reason
+
+
+def test_an_error_after_the_last_iteration_counts_before_one_that_the_job_survived(tmp_path: Path) -> None:
+    survived, *others = "ImportError: no apex", LINE.format(5, 0), "KeyError: 'x'"
+    assert run(tmp_path, survived, *others).failure == "KeyError: 'x'"
+    assert run(tmp_path, survived, others[0]).failure == survived
+
+
+def test_of_a_job_that_hangs_after_an_error_both_are_said(tmp_path: Path) -> None:
+    assert (
+        run(tmp_path, "KeyError: 'x'", stays=True).failure
+        == "it hung: no iteration for 0 s; its log says KeyError: 'x'"
+    )
+    assert run(tmp_path, stays=True).failure == "it hung: no iteration for 0 s"
+
+
+def test_a_run_with_all_its_iterations_counts_also_if_its_end_fails_or_hangs(tmp_path: Path) -> None:
+    assert run(tmp_path, "terminate called", iterations=ITERATIONS, code=134).step_s == 0.2
+    assert run(tmp_path, iterations=ITERATIONS, stays=True).step_s == 0.2
+    assert run(tmp_path, iterations=ITERATIONS - 1, code=134).failure == "it ended with exit code 134 (SIGABRT)"
+    without_memory = "CUDA out of memory. Tried to allocate 2.00 GiB"
+    assert run(tmp_path, without_memory, iterations=ITERATIONS, code=1).failure == "out of memory"
+    assert run(tmp_path, iterations=2 * ITERATIONS, stays=True).failure == "it is deaf"
+
+
+def test_too_few_steady_iterations_are_said_with_their_reason(tmp_path: Path) -> None:
+    lost = run(tmp_path, iterations=ITERATIONS, code=0, is_nan=True).failure
+    assert lost.endswith("of 12 that it prints 12 skip the update or have a loss that is NaN")
+    assert run(tmp_path, iterations=3, code=0).failure.endswith("longer runs would tell its step")
+    assert run(tmp_path, "KeyError: 'x'", iterations=3, code=0).failure == "KeyError: 'x'"  # as behind `| tee`
+
+
+KILLS_SUPERVISOR = """
+import os, signal, sys, time
+from pathlib import Path
+from three_walls.tuning.run_trial import running
+
+started = Path(sys.argv[1])
+lock = os.open(started.with_name("lock"), os.O_CREAT | os.O_RDWR)
+words = ["sh", "-c", f"setsid sh -c 'echo $$ > {started}; exec sleep 60' & wait"]
+with running(words, {}, Path("train.log"), lock) as job:
+    while not (started.is_file() and started.read_text().endswith("\\n")):
+        time.sleep(0.02)
+    os.kill(job.pid, signal.SIGKILL)
+"""
+
+
+def test_where_the_supervisor_is_killed_no_process_of_the_job_is_left(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", KILLS_SUPERVISOR, str(tmp_path / "started")]
+    subprocess.run(words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, timeout=60, check=True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "started").read_text()), 0)
+
+
+def test_a_path_may_be_text_as_os_path_gives_it(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"{LINE.format(number, 0)}\n" for number in range(1, ITERATIONS)))
+    assert ended_of(str(log), 1.0).step_s == ended_of(log, 1.0).step_s == 0.2
+    assert ended_of(str(tmp_path / "missing"), 1.0).failure.startswith("its log has no line of an iteration")
+    assert ended_of([], 1.0).failure == "it gave no log"
