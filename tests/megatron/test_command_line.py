@@ -328,6 +328,11 @@ def test_values_of_unknown_options_are_not_kept() -> None:
     assert "s3cr3t" not in repr(read_command_line([*BRIDGE, *words]))
 
 
+def test_megatron_lms_own_script_needs_no_flags_to_be_recognized() -> None:
+    assert config_of(["python", "pretrain_gpt.py", "--num-layers", "4"]).dialect == "megatron_lm"
+    assert config_of(["python", "pretrain_gpt.py", "model.num_layers=4"]).dialect == "bridge"
+
+
 @pytest.mark.parametrize("line", ["", "python train.py --lr 1e-3 --num-layers 4", "./a.out x", "bash -c exit"])
 def test_another_program_is_unknown(line: str) -> None:
     config = config_of(line.split())

@@ -72,15 +72,15 @@ def test_the_largest_micro_batch_is_found_though_less_recompute_beside_it_is_out
     rng = random.Random(seed)
     base = ["train.micro_batch_size=1", "model.recompute_num_layers=8", "model.moe_permute_fusion=false"]
     given = {"micro_batch_size": [1, 2, 4, 8], "recompute_num_layers": [8, 4, 0], "moe_permute_fusion": [False, True]}
-    settings, sweep = list_given(given, BRIDGE, base)
-    space, drift = make_space(settings, sweep), 0.0
+    listed = list_given(given, BRIDGE, base)
+    space, drift = make_space(listed.settings, listed.sweep), 0.0
     trials: list[TriedChoice] = []
-    while (choice := TrialSearch(space, trials, sweep // 3, WORTH).next()[0]) is not None:
+    while (choice := TrialSearch(space, trials, space.sweep // 3, WORTH).next()[0]) is not None:
         drift += rng.gauss(0, 0.015)
         ms = MEASURED_MS.get(choice[:2])
         step_s = ms and ms[choice[2]] / 1000 * math.exp(drift + rng.gauss(0, 0.02))
         trials.append(TriedChoice(choice, step_s, 0.02, "" if ms else OUT_OF_MEMORY))
-    assert TrialSearch(space, trials, sweep // 3, WORTH).kept[:2] == (3, 0)
+    assert TrialSearch(space, trials, space.sweep // 3, WORTH).kept[:2] == (3, 0)
 
 
 def test_two_that_are_equal_do_not_take_all_runs() -> None:

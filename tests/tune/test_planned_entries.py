@@ -77,19 +77,20 @@ def test_a_gain_on_what_earlier_entries_leave_is_a_share_of_that() -> None:
 
 def test_a_sweep_counts_the_values_of_the_base_where_they_are_known() -> None:
     given = {"a": [1, 2], "b": [1]}
-    assert list_given(given, None, ["train.py"])[1] == 4  # one of a's may be the base's
-    assert list_given(given, None, ["train.py", "a=1"])[1] == 4
-    assert list_given(given, None, ["train.py", "a=0", "b=0"])[1] == 6
-    assert list_given({"--a": [1, 2]}, None, ["train.py", "--a", "0"])[1] == 3
-    assert list_given(given, None, None)[1] == 6
+    assert list_given(given, None, ["train.py"]).sweep == 4  # one of a's may be the base's
+    assert list_given(given, None, ["train.py", "a=1"]).sweep == 4
+    assert list_given(given, None, ["train.py", "a=0", "b=0"]).sweep == 6
+    assert list_given({"--a": [1, 2]}, None, ["train.py", "--a", "0"]).sweep == 3
+    assert list_given(given, None, None).sweep == 6
 
 
 def test_a_value_that_the_bases_log_prints_is_no_edit_unless_the_command_states_another() -> None:
     given = {"micro_batch_size": [1, 2, 4]}
 
     def labels(command: list[str], logged: int) -> list[str]:
-        ((setting,), sweep) = list_given(given, MEGATRON_LM, command, {"micro_batch_size": logged})
-        assert sweep == len(setting.values) + 1
+        listed = list_given(given, MEGATRON_LM, command, {"micro_batch_size": logged})
+        (setting,) = listed.settings
+        assert listed.sweep == len(setting.values) + 1
         return [each.label for each in setting.values]
 
     assert labels(["train.py"], 2) == ["micro_batch_size=1", "micro_batch_size=4"]
@@ -97,9 +98,37 @@ def test_a_value_that_the_bases_log_prints_is_no_edit_unless_the_command_states_
     assert labels(["train.py", "--micro-batch-size", "4"], 2) == ["micro_batch_size=1", "micro_batch_size=2"]
 
 
+def test_the_value_that_the_command_gives_last_is_the_bases_in_any_spelling() -> None:
+    def labels(given: dict[str, list[Any]], framework: str | None, *command: str) -> list[str]:
+        return [each.label for setting in list_given(given, framework, command).settings for each in setting.values]
+
+    sizes = {"micro_batch_size": [1, 2]}
+    flags = ("--micro-batch-size", "1", "--micro-batch-size=2")
+    assert labels(sizes, MEGATRON_LM, "pretrain_gpt.py", *flags) == ["micro_batch_size=1"]
+    assert labels(sizes, MEGATRON_LM, "bash", "run.sh", *flags) == ["micro_batch_size=1"]
+    assert labels(sizes, BRIDGE, "train.py", "++train.micro_batch_size=2") == ["micro_batch_size=1"]
+    shell = "X=1 python train.py a='2' --b 1e-4 {overrides}"
+    own = {"a": [1, 2], "--b": [0.0001, 0.1], "env.X": [1, 2]}
+    assert labels(own, None, "bash", "-c", shell) == ["a=1", "--b=0.1", "env.X=1", "env.X=2"]
+    assert labels(own, None, "env", "X=1", "python", "train.py", "a=2.0", "--b=0.1") == ["a=1", "--b=0.0001", "env.X=2"]
+
+
+def test_a_flag_that_the_command_lacks_is_off_and_one_that_would_have_to_go_is_left_out() -> None:
+    fusions = {"moe_permute_fusion": [False, True], "gradient_accumulation_fusion": [True, False]}
+    given = fusions | {"--mine": [False, True]}
+    listed = list_given(given, MEGATRON_LM, ["pretrain_gpt.py"])
+    words = [value.words for setting in listed.settings for value in setting.values]
+    assert words == [("--moe-permute-fusion",), ("--no-gradient-accumulation-fusion",), ("--mine",)]
+    assert (listed.sweep, listed.unknown, listed.left_out) == (8, (), ())
+    taken = list_given(given, MEGATRON_LM, ["pretrain_gpt.py", "--moe-permute-fusion", "--mine"])
+    assert [setting.name for setting in taken.settings] == ["gradient_accumulation_fusion"]
+    assert [each.partition(":")[0] for each in taken.left_out] == ["moe_permute_fusion=false", "--mine=false"]
+    assert list_given({"recompute_granularity": [None, "full"]}, BRIDGE, ["train.py"]).unknown
+
+
 def test_numbers_have_places_above_and_below_the_base() -> None:
     def order(values: list[Any]) -> tuple[int, ...]:
-        return list_given({"a": values}, None, ["train.py", "a=2"])[0][0].order
+        return list_given({"a": values}, None, ["train.py", "a=2"]).settings[0].order
 
     assert order([1, 8, 2, 4]) == (-1, 2, 1)
     assert order([4, 1]) == (2, 1)  # where the base's is not among them it is taken to be below
@@ -107,5 +136,5 @@ def test_numbers_have_places_above_and_below_the_base() -> None:
 
 
 def test_a_value_that_the_command_states_is_not_tried() -> None:
-    ((setting,), _) = list_given({"a": [1, 2]}, None, ["train.py", "a=1"])
+    (setting,) = list_given({"a": [1, 2]}, None, ["train.py", "a=1"]).settings
     assert [each.label for each in setting.values] == ["a=2"]

@@ -182,6 +182,20 @@ def test_a_dry_run_shows_every_command_and_runs_none(tmp_path: Path) -> None:
     assert not (tmp_path / "tuned").exists()
 
 
+def test_a_dry_run_says_what_is_not_known_of_the_command(tmp_path: Path) -> None:
+    dry = ("--dry-run", "--space", "space.yaml")
+    lines = run(tmp_path, *dry, "--", "bash", "run.sh", "a=1", space="a: [1, 2]\nb: [1, 2]\n").stdout.splitlines()
+    assert lines[0].startswith("the command is neither Megatron-Bridge's nor Megatron-LM's")
+    assert "not told to end after 25 iterations, nor to save nothing" in lines[0]
+    assert lines[1].startswith("the command states no value of b: unless the log of the base prints it")
+    known = run(tmp_path, *dry, "--bridge", "--", "bash", "run.sh", "a=1", "b=1", space="a: [1, 2]\nb: [1, 2]\n").stdout
+    assert known.startswith("base: ")
+    without = run(tmp_path, "--dry-run", "--bridge", "--", "bash", "run.sh").stdout
+    assert without.splitlines()[1].startswith("nsys is not on PATH")
+    assert "plan, which its capture gives" not in without
+    assert "at most 1 run," in without
+
+
 def test_a_base_that_fails_is_said_with_its_reason(tmp_path: Path) -> None:
     done = run(tmp_path, told={"fails": {"": "crash"}})
     assert done.returncode == 8

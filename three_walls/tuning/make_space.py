@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -20,9 +20,11 @@ from three_walls.capture.capture_commands import setting_words
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.files import read_text_file
-from three_walls.lib.hydra import write_value
+from three_walls.lib.hydra import read_override, write_value
 from three_walls.lib.plain_data import ConfigData
+from three_walls.megatron.settings.launchers import find_program
 from three_walls.megatron.settings.merge_settings import is_same
+from three_walls.megatron.settings.option_words import is_flag, read_command_line
 from three_walls.report.report import LiveReport
 from three_walls.tables.config_keys import config_keys
 from three_walls.tuning.trials import Choice, ExpectedGain, Space, Tunable, Variant
@@ -57,33 +59,50 @@ def _freeze(value: Any) -> ConfigData:
     return tuple(value) if isinstance(value, list) else value
 
 
+class Given(NamedTuple):
+    """What the user's space holds."""
+
+    settings: tuple[Tunable, ...]
+    sweep: int
+    """The runs of a sweep: the product of the values."""
+    unknown: tuple[str, ...]
+    """The settings of which it is not known which value is the base's."""
+    left_out: tuple[str, ...]
+    """What cannot be tried by adding to the command, and why."""
+
+
 def list_given(
     given: Mapping[str, Sequence[ConfigData]],
     framework: str | None,
     command: Sequence[str] | None,
-    logged: Mapping[str, ConfigData] = MappingProxyType({}),
-) -> tuple[tuple[Tunable, ...], int]:
-    """The settings that the user names, and how many runs a sweep of them takes: the product of their values.
+    found: Mapping[str, ConfigData] = MappingProxyType({}),
+) -> Given:
+    """The settings that the user names, and how many runs a sweep of them takes.
 
-    A value that ``command`` states is the base's, or else the one in its log, ``logged``. Where neither says it, a
-    setting with several values is taken to have the base's among them, so that the sweep is not overrated. Without a
-    command all are values besides the base's.
+    A value that ``command`` states is the base's, or else the one that is ``found``, in its log or its environment.
+    Where neither says it, a setting with several values is taken to have the base's among them, so that the sweep is
+    not overrated. A flag that the command lacks is off. Without a command all are values besides the base's.
     """
-    settings, sweep = [], 1
+    settings, left_out, unknown, sweep = [], [], [], 1
+    known = {**found, **_read_stated(given, framework, command or ())}
     for name, values in given.items():
         variants = [_make_variant(name, value, framework) for value in values]
-        is_set = any(_is_set(each.words, command or ()) for each in variants)
-        is_logged = name in logged and not is_set
-        bases = [
-            is_same(logged[name], value) if is_logged else _is_stated(each.words, command or ())
-            for each, value in zip(variants, values, strict=True)
+        is_off = [command is not None and not (each.words or each.environment) for each in variants]
+        if any(is_off):
+            known.setdefault(name, values[is_off.index(True)])
+        bases = [name in known and _is_value(known[name], value) for value in values]
+        is_other = [not (off or base) for off, base in zip(is_off, bases, strict=True)]
+        others = itertools.compress(variants, is_other)
+        settings.append(Tunable(name, tuple(others), kind=name, order=_place(values, is_other)))
+        is_known = command is None or len(values) == 1 or name in known
+        unknown += [] if is_known else [name]
+        left_out += [
+            f"{each.label}: its flag would have to be taken away from the command"
+            for each, off, base in zip(variants, is_off, bases, strict=True)
+            if off and not base
         ]
-        others = [each for each, is_base in zip(variants, bases, strict=True) if not is_base]
-        order = _place(values, [not is_base for is_base in bases])
-        settings.append(Tunable(name, tuple(others), kind=name, order=order))
-        is_known = command is None or len(values) == 1 or is_set or is_logged
-        sweep *= len(others) + is_known
-    return tuple(setting for setting in settings if setting.values), sweep
+        sweep *= sum(is_other) + is_known
+    return Given(tuple(each for each in settings if each.values), sweep, tuple(unknown), tuple(left_out))
 
 
 def _place(values: Sequence[ConfigData], is_other: Sequence[bool]) -> tuple[int, ...]:
@@ -104,24 +123,51 @@ def _make_variant(name: str, value: ConfigData, framework: str | None) -> Varian
     if name.startswith("env."):
         variable = name.removeprefix("env.")
         return Variant(label, environment={variable: str(value)}, config={name: str(value)})
+    spelling = config_keys().keys[name].megatron_lm if name in config_keys().keys else None
+    if framework == MEGATRON_LM and spelling and (value is None or isinstance(value, bool)):
+        flag = spelling.flag if value else spelling.negated_flag if value is False else None
+        return Variant(label, (flag,) if flag else (), config={name: value})
     if framework is not None and name in config_keys().keys and (words := setting_words({name: value}, framework)):
         return Variant(label, words, config={name: value})
     if name.startswith("-"):
-        words = () if value is False else (name,) if value is True else (name, str(value))
+        words = () if value is False or value is None else (name,) if value is True else (name, str(value))
         return Variant(label, words, config={name: value})
     return Variant(label, (label,), config={name: value})
 
 
-def _is_stated(words: tuple[str, ...], command: Sequence[str]) -> bool:
-    """Whether ``command`` has ``words`` next to each other."""
-    count = len(words)
-    return count > 0 and any(tuple(command[at : at + count]) == words for at in range(len(command) - count + 1))
+def _read_stated(
+    given: Mapping[str, Sequence[ConfigData]], framework: str | None, command: Sequence[str]
+) -> dict[str, ConfigData]:
+    """The values that ``command`` gives: of Megatron Core's settings in any spelling, of others the last, as text."""
+    stated: dict[str, ConfigData] = {}
+    if framework is not None:
+        read = read_command_line(command).values
+        stated = {name: read[name].value for name in given if name in read and read[name].is_stated}
+    arguments = find_program(command).arguments
+    for name in given.keys() - stated.keys():
+        is_variable = name.startswith("env.")
+        key = name.removeprefix("env.") if is_variable else _name_word(name, given[name], framework)
+        for word, following in itertools.zip_longest(
+            command if is_variable else arguments, arguments[1:], fillvalue=""
+        ):
+            named, equals, text = word.partition("=")
+            if named.lstrip("+") == key and (equals or not is_variable):
+                stated[name] = text if equals else following if following and not is_flag(following) else True
+    return stated
 
 
-def _is_set(words: tuple[str, ...], command: Sequence[str]) -> bool:
-    """Whether ``command`` gives what ``words`` set some value."""
-    names = {word.partition("=")[0] for word in command}
-    return any(word.partition("=")[0] in names for word in words[:1])
+def _name_word(name: str, values: Sequence[ConfigData], framework: str | None) -> str:
+    """The flag or key with which a setting is set."""
+    words = (word for value in values for word in _make_variant(name, value, framework).words)
+    return next(words, name).partition("=")[0]
+
+
+def _is_value(found: ConfigData, value: ConfigData) -> bool:
+    """Whether what a command or a log says is ``value``. What a command says may be text."""
+    if not isinstance(found, str):
+        return is_same(found, value)
+    read = read_override(f"x={found}")
+    return found in (str(value), write_value(value)) or (len(read) == 1 and is_same(read[0].value, value))
 
 
 def list_planned(report: LiveReport, framework: str | None) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:

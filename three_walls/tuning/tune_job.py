@@ -28,7 +28,15 @@ from three_walls.runs.read_runs import LABEL_NAME
 from three_walls.trace.report_export import find_nsys
 from three_walls.tuning import journal
 from three_walls.tuning.choose_trial import TrialSearch
-from three_walls.tuning.make_space import join_planned, list_given, list_planned, make_space, most_runs_in, predict_on
+from three_walls.tuning.make_space import (
+    Given,
+    join_planned,
+    list_given,
+    list_planned,
+    make_space,
+    most_runs_in,
+    predict_on,
+)
 from three_walls.tuning.other_ranks import OtherRanks
 from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
 from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice, Tunable, Variant
@@ -97,7 +105,7 @@ class Tuning:
         self._profiled: Mapping[str, str] | None = None
         """What the profiled configuration changes."""
         self._notes: list[str] = []
-        self._given, self._sweep = self._list_given()
+        self._given = self._list_given()
         self._planned: tuple[Tunable, ...] = ()
         self.end = ""
 
@@ -115,6 +123,8 @@ class Tuning:
             return self._run()
 
     def _run(self) -> Tuned:
+        for doubt in self._list_doubts():
+            self._note(doubt)
         self._learn_plan()
         while True:
             search = self._search()
@@ -129,7 +139,7 @@ class Tuning:
                 return self._write(search)
             self._try(choice, why, search)
             if len(self._runs) == 1 and self._runs[0]["step_s"]:
-                self._given, self._sweep = self._list_given()
+                self._given = self._list_given()
                 self._learn_plan()
             self._write(self._search())
 
@@ -137,32 +147,40 @@ class Tuning:
         """The commands that are known before anything runs, for a shell, and how many runs follow at most."""
         command, search = self._request.command, self._search()
         assert command
+        yield from self._list_doubts()
+        if self._given.unknown:
+            yield (
+                f"the command states no value of {', '.join(self._given.unknown)}: unless the log of the base prints "
+                "it, the value that the job has anyway is tried as an edit, too; state it"
+            )
         yield f"base: {as_line(command.put_in(()), command.environment)}"
-        if not self._request.only_given:
+        is_profiled = not self._request.only_given and find_nsys() is not None
+        if is_profiled:
             out = self._request.out.absolute() / "profiles"
             words = command.profiled((), out, self._request.ranks, PROFILED_STEPS)
-            is_there = find_nsys() is not None
-            yield f"profiled base: {as_line(words, command.environment)}" if is_there else NO_NSYS
-            if is_there:
-                yield (
-                    "the same with what was kept, where that is measured outside its prediction or shortens the step "
-                    f"by {_ANOTHER_STEP:.0%}, for the entries of its plan: {_MOST_CAPTURES - 1} times at most"
-                )
+            yield f"profiled base: {as_line(words, command.environment)}"
+            yield (
+                "the same with what was kept, where that is measured outside its prediction or shortens the step "
+                f"by {_ANOTHER_STEP:.0%}, for the entries of its plan: {_MOST_CAPTURES - 1} times at most"
+            )
+        elif not self._request.only_given:
+            yield NO_NSYS
         for setting in search.space.settings:
             for each in setting.values:
                 variables = {**command.environment, **each.environment}
                 yield f"{each.label}: {as_line(command.put_in(each.words), variables)}"
-        if not self._request.only_given:
+        if is_profiled:
             yield "the entries of the base's plan, which its capture gives, each in a few runs"
         per_run = f"each ends after {command.iterations} iterations or {self._request.patience_s:.0f} s without one"
         budget_s = self._request.budget_s
         within = "" if math.isinf(budget_s) else f", all within {budget_s / 60:.0f} min"
-        is_known = self._request.most_runs or self._request.only_given
-        most = f"at most {search.most_runs} runs" if is_known else "some runs"
+        is_known = self._request.most_runs or not is_profiled
+        count = f"{search.most_runs} run{'s' if search.most_runs > 1 else ''}"
+        most = f"at most {count}" if is_known else "some runs"
         yield f"{most}, pairs of these and repetitions included; {per_run}{within}"
 
     def _search(self) -> TrialSearch:
-        space = make_space((*self._given, *self._planned), None if self._planned else self._sweep)
+        space = make_space((*self._given.settings, *self._planned), None if self._planned else self._given.sweep)
         trials = [trial for line in self._runs if (trial := _as_trial(line, space))]
         most = self._request.most_runs or most_runs_in(space, is_given=not self._planned)
         search = TrialSearch(space, trials, most, self._request.worth)
@@ -171,11 +189,23 @@ class Tuning:
             search = TrialSearch(space, trials, most, self._request.worth)
         return search
 
-    def _list_given(self) -> tuple[tuple[Tunable, ...], int]:
-        """The user's settings, and the runs of a sweep, as far as the base is known."""
-        request = self._request
-        logged = {name: found.value for name, found in _read_settings(self._base_log).items()}
-        return list_given(request.given, self._framework, request.command.words if request.command else None, logged)
+    def _list_given(self) -> Given:
+        """The user's settings, as far as the base is known."""
+        command = self._request.command
+        found = {name: each.value for name, each in _read_settings(self._base_log).items()}
+        found |= {f"env.{name}": text for name, text in (command.environment if command else {}).items()}
+        return list_given(self._request.given, self._framework, command.words if command else None, found)
+
+    def _list_doubts(self) -> Iterator[str]:
+        """What a user should know before runs are spent."""
+        command = self._request.command
+        if command and not command.framework:
+            yield (
+                "the command is neither Megatron-Bridge's nor Megatron-LM's, as it looks: it is not told to end after "
+                f"{command.iterations} iterations, nor to save nothing, and names of Megatron Core are appended as "
+                "they are; --bridge or --megatron-lm says whose it is"
+            )
+        yield from (f"not tried: {each}" for each in self._given.left_out)
 
     @property
     def _runs(self) -> list[dict[str, Any]]:
@@ -318,7 +348,7 @@ class Tuning:
         (gain,), (spread,) = search.model.gains_over(profiled, [kept])
         if is_over and gain > _ANOTHER_STEP:
             return True
-        space = make_space((*self._given, *self._planned))
+        space = make_space((*self._given.settings, *self._planned))
         expected = [value.gain for value in space.values_of(kept) if value not in space.values_of(profiled)]
         logs = [(math.log1p(-each.low), math.log1p(-each.high)) for each in expected if each]
         least, most = (-sum(bounds) for bounds in zip((0.0, 0.0), *logs, strict=True))
@@ -341,7 +371,7 @@ class Tuning:
         except ThreeWallsError as error:
             self._note(f"the capture of {whose} gives no plan: {error}")
             return
-        own = {setting.name for setting in self._given}
+        own = {setting.name for setting in self._given.settings}
         planned, left_out = list_planned(report, self._framework)
         others = tuple(setting for setting in planned if setting.name not in own)
         self._planned = join_planned(self._planned, others, changed)

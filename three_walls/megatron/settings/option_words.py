@@ -24,6 +24,7 @@ from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.megatron_signs import megatron_signs
 
 _BRIDGE_SCRIPTS = {"run_recipe", "run_script", "setup_experiment"}
+_MEGATRON_LM_SCRIPTS = {"pretrain_gpt", "pretrain_mamba", "pretrain_hybrid"}
 _SECTIONS_WITHOUT_KEYS = {
     "dataset",
     "tokenizer",
@@ -78,7 +79,8 @@ def find_dialect(program: LaunchedProgram) -> str:
     if program.script_name in _BRIDGE_SCRIPTS or names_recipe or any(map(is_bridge_override, words)):
         return "bridge"
     flags = {word.partition("=")[0] for word in words}
-    return "megatron_lm" if len(flags & keys_by_flag().keys()) >= _MINIMUM_MEGATRON_FLAGS else "unknown"
+    is_megatron = len(flags & keys_by_flag().keys()) >= _MINIMUM_MEGATRON_FLAGS
+    return "megatron_lm" if is_megatron or program.script_name in _MEGATRON_LM_SCRIPTS else "unknown"
 
 
 def _read_flags(arguments: Sequence[str], settings: SettingsBuilder) -> None:
