@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,8 @@ from tests.bridge.builders import config, edit
 from tests.bridge.test_entries import GROUPED, ROPE, entry
 from three_walls.advice.finding import REPLAYED, Gain, PlanStep
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
-from three_walls.tuning.make_space import list_given, list_planned
+from three_walls.lib.errors import InputError
+from three_walls.tuning.make_space import list_given, list_planned, read_space
 from three_walls.tuning.trials import ExpectedGain
 
 VARIABLE = edit("NCCL_P2P_DISABLE", None, "env")
@@ -111,6 +113,21 @@ def test_the_value_that_the_command_gives_last_is_the_bases_in_any_spelling() ->
     own = {"a": [1, 2], "--b": [0.0001, 0.1], "env.X": [1, 2]}
     assert labels(own, None, "bash", "-c", shell) == ["a=1", "--b=0.1", "env.X=1", "env.X=2"]
     assert labels(own, None, "env", "X=1", "python", "train.py", "a=2.0", "--b=0.1") == ["a=1", "--b=0.0001", "env.X=2"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: {b: 1}", "a: []", "a: [.nan]", "a: [2026-01-01]", "a: [[[1]]]", "a b: [1]", "env.: [1]", "env.A B: [1]"],
+)
+def test_a_space_that_cannot_be_tried_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "space.yaml").write_text(f"{text}\n")
+    with pytest.raises(InputError, match=r"space\.yaml"):
+        read_space(tmp_path / "space.yaml")
+
+
+def test_a_value_that_is_listed_twice_is_tried_once(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text("a: [2, 2, true, 1, null, [1, 2]]\nb: x\n")
+    assert read_space(tmp_path / "space.yaml") == {"a": [2, True, 1, None, (1, 2)], "b": ["x"]}
 
 
 def test_a_flag_that_the_command_lacks_is_off_and_one_that_would_have_to_go_is_left_out() -> None:

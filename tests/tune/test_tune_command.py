@@ -253,7 +253,40 @@ def test_where_the_budget_is_spent_after_the_base_nothing_is_said_about_edits(tm
 def test_a_tuning_is_not_begun_twice_in_one_directory(tmp_path: Path) -> None:
     assert run(tmp_path, told={"fails": {"": "crash"}}).returncode == 8
     assert run(tmp_path).returncode == 2
-    assert run(tmp_path, "--resume").returncode == 8
+
+
+def test_once_what_made_the_base_fail_is_mended_a_tuning_goes_on_with_options_that_may_change(tmp_path: Path) -> None:
+    failing = {"fails": {"": "crash"}}
+    assert run(tmp_path, told=failing).returncode == 8
+    assert run(tmp_path, "--resume", told=failing).returncode == 8
+    done = run(tmp_path, "--resume", "--runs", "2", space="other: [1]\n")  # the space is that of the start
+    assert done.returncode == 0, done.stderr
+    runs = results(tmp_path)["runs"]
+    assert [(each["name"] == "base", bool(each["failure"])) for each in runs] == [
+        (True, True), (True, True), (True, False), (False, False)
+    ]  # fmt: skip
+    assert runs[-1]["changed"].keys() <= {"a", "b", "c", "d"}
+    refused = run(tmp_path, "--resume", "--iterations", "12")
+    assert (refused.returncode, "--iterations stays as it was" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("journal.jsonl", '{"kind": "run", "run": 0}'),
+        ("journal.jsonl", "[1]"),
+        ("journal.jsonl", "{}"),
+        ("asked.json", "[]"),
+        ("asked.json", '{"command": ["x"]}'),
+    ],
+)
+def test_what_another_version_wrote_is_refused_in_one_line(tmp_path: Path, name: str, content: str) -> None:
+    assert run(tmp_path, told={"fails": {"": "crash"}}).returncode == 8
+    (tmp_path / "tuned" / name).write_text(f"{content}\n")
+    refused = run(tmp_path, "--resume")
+    assert refused.returncode == (3 if name == "journal.jsonl" else 2)
+    assert "version" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
 
 
 def test_overrides_take_the_place_of_the_template_and_variables_reach_the_job(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from three_walls.advice.finding import APPLICABILITIES
 from three_walls.capture.attach.attach_job import read_job
@@ -32,6 +34,9 @@ BASE_FAILS = 8
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _ASKED = "asked.json"
 """What was asked for, from which --resume goes on."""
+_MAY_CHANGE = ("most_runs", "budget", "worth", "patience_s", "nsys")
+_OPTIONS = {"space_file": "--space", "with_plan": "--plan", "allowed": "--allow", "variables": "--env"}
+"""Names of parameters to their options, where these are called otherwise."""
 _LAUNCHERS = re.compile(r"(?<![\w.-])(?:srun|mpirun|mpiexec)(?![\w.-])")
 """Of all ranks on all hosts: with one in the command a rank starts the whole job."""
 
@@ -100,11 +105,17 @@ _LAUNCHERS = re.compile(r"(?<![\w.-])(?:srun|mpirun|mpiexec)(?![\w.-])")
 @click.option("--megatron-lm", "framework", flag_value=MEGATRON_LM, help="COMMAND is Megatron-LM's.")
 @click.option("--dry-run", is_flag=True, help="Print the commands and how many runs they take; run nothing.")
 @click.option(
-    "--resume", is_flag=True, help="Go on with the tuning in --out, with the command and options of its start."
+    "--resume",
+    is_flag=True,
+    help="Go on with the tuning in --out, with the command and options of its start; --runs, --budget, --worth and "
+    "--patience may be others.",
 )
 @nsys_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def tune_command(out: Path, dry_run: bool, resume: bool, command: tuple[str, ...], **options: object) -> None:
+@click.pass_context
+def tune_command(
+    context: click.Context, /, out: Path, dry_run: bool, resume: bool, command: tuple[str, ...], **options: object
+) -> None:
     """Try edits on a job, and keep those that are measured to be faster.
 
     COMMAND launches the whole job. It runs for a few iterations without saving: the base, then edits, with bases in
@@ -126,7 +137,12 @@ def tune_command(out: Path, dry_run: bool, resume: bool, command: tuple[str, ...
     """
     job = read_job(os.environ)
     saved = out / (f"asked-{job.rank}.json" if job.rank else _ASKED)  # commands of ranks may name the rank
-    asked: dict[str, Any] = _read_asked(saved) if resume else {"command": list(command), **options}
+    asked: dict[str, Any] = {"command": list(command), **options}
+    if resume:
+        stated = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+        if fixed := [name for name in stated if name not in _MAY_CHANGE]:
+            raise UsageError(f"--resume: {_OPTIONS.get(fixed[0], f'--{fixed[0]}')} stays as it was; leave it out")
+        asked = _read_asked(saved, asked.keys()) | {name: options[name] for name in stated}
     if nsys := find_nsys() or asked.get("nsys"):  # on --resume as at the start
         asked["nsys"] = os.path.abspath(nsys)  # noqa: PTH100 - a link stays one
         name_nsys(asked["nsys"])
@@ -136,8 +152,8 @@ def tune_command(out: Path, dry_run: bool, resume: bool, command: tuple[str, ...
         return
     if resume and command and list(command) != asked["command"]:
         raise UsageError(f"--resume: the tuning in {out} has another command; leave the command out")
-    if not resume and (out / "journal.jsonl").exists() and not dry_run and not job.rank:
-        raise UsageError(f"{out}: holds a tuning; go on with it by --resume, or give another --out")
+    if not (resume or dry_run or job.rank):
+        _refuse_another(out)
     with loading():
         from three_walls.report.terminal_report import open_console, print_sections
         from three_walls.tuning import journal
@@ -156,6 +172,8 @@ def tune_command(out: Path, dry_run: bool, resume: bool, command: tuple[str, ...
         follow(out, request.command, job.rank)
         return
     with journal.locked(out) as lock:
+        if not resume:  # one that began just before this
+            _refuse_another(out)
         saved.write_text(json.dumps(asked, default=str), encoding="utf-8")
         tuned = Tuning(request, say, lock, others=0 if launches_all else (job.world or 1) - 1).run()
     print_sections(make_tuned_sections(tuned), open_console(), is_full=False)
@@ -164,16 +182,23 @@ def tune_command(out: Path, dry_run: bool, resume: bool, command: tuple[str, ...
         sys.exit(BASE_FAILS)
 
 
-def _read_asked(saved: Path) -> dict[str, Any]:
+def _refuse_another(out: Path) -> None:
+    if (out / "journal.jsonl").exists():
+        raise UsageError(f"{out}: holds a tuning; go on with it by --resume, or give another --out")
+
+
+def _read_asked(saved: Path, names: Collection[str]) -> dict[str, Any]:
     try:
-        asked: dict[str, Any] = json.loads(saved.read_text(encoding="utf-8"))
+        asked = json.loads(saved.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"--resume: {saved.parent} holds no tuning") from error
+    if not isinstance(asked, dict) or not asked.keys() >= set(names):
+        raise UsageError(f"--resume: {saved.parent} holds a tuning of another version")
     return asked
 
 
 def _make_request(out: Path, asked: dict[str, Any]) -> TuneRequest:
-    from three_walls.tuning.make_space import read_space
+    from three_walls.tuning.make_space import freeze_space, read_space
     from three_walls.tuning.tune_job import TuneRequest
     from three_walls.tuning.tuned_command import TunedCommand
 
@@ -183,13 +208,14 @@ def _make_request(out: Path, asked: dict[str, Any]) -> TuneRequest:
     variables = dict(text.partition("=")[::2] for text in asked["variables"])
     if bad := [name for name in variables if not is_variable(name)]:
         raise UsageError(f"--env: expected NAME=VALUE, found {bad[0]}")
-    space_file = asked["space_file"] and Path(asked["space_file"])
+    if "given" not in asked:  # the file may be another one on --resume
+        asked["given"] = read_space(Path(asked["space_file"])) if asked["space_file"] else {}
     framework = asked["framework"] or find_framework(words)
     return TuneRequest(
         out,
         TunedCommand(words, framework, asked["iterations"], variables),
-        given=read_space(space_file) if space_file else {},
-        only_given=space_file is not None and not asked["with_plan"],
+        given=freeze_space(asked["given"]),
+        only_given=bool(asked["given"]) and not asked["with_plan"],
         allowed=tuple(asked["allowed"]),
         budget_s=_read_budget(asked["budget"]),
         most_runs=asked["most_runs"],

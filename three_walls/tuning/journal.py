@@ -14,6 +14,17 @@ from typing import Any
 from three_walls.lib.errors import InputError, UsageError
 
 NAME = "journal.jsonl"
+_ANY = frozenset({"kind"})
+_FIELDS = {
+    "run": frozenset(
+        {
+            *("run", "changed", "name", "why", "words", "environment", "set", "predicted"),
+            *("step_s", "error", "failure", "steps_ms", "wall_s", "quiet_s"),
+        }
+    ),
+    "profile": frozenset({"trace", "wall_s"}),
+}
+"""What a line of a kind has at least."""
 _WAIT_S = 120.0
 """How long the ranks of a killed tuning may take to end: its supervisor holds the lock until then."""
 
@@ -50,11 +61,14 @@ def append(out: Path, line: Mapping[str, Any]) -> None:
 
 
 def read(out: Path) -> list[dict[str, Any]]:
-    """The lines. Raises InputError for a file that is no journal."""
+    """The lines. Raises InputError for a file that is no journal, or one that another version wrote."""
     try:
-        return [json.loads(line) for line in _whole(out / NAME).splitlines()]
-    except ValueError as error:
-        raise InputError(f"{out / NAME}: expected a journal of three-walls tune, found something else") from error
+        lines = [json.loads(line) for line in _whole(out / NAME).splitlines()]
+    except ValueError:
+        lines = [None]
+    if not all(isinstance(line, dict) and _FIELDS.get(str(line.get("kind")), _ANY) <= line.keys() for line in lines):
+        raise InputError(f"{out / NAME}: expected a journal of this version's three-walls tune, found something else")
+    return lines
 
 
 def _whole(path: Path) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.files import read_text_file
 from three_walls.lib.hydra import read_override, write_value
 from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.shell import is_variable
 from three_walls.megatron.settings.launchers import find_program
 from three_walls.megatron.settings.merge_settings import is_same
 from three_walls.megatron.settings.option_words import is_flag, read_command_line
@@ -29,6 +31,7 @@ from three_walls.report.report import LiveReport
 from three_walls.tables.config_keys import config_keys
 from three_walls.tuning.trials import Choice, ExpectedGain, Space, Tunable, Variant
 
+_NAME = re.compile(r"[^\s=]+")
 _FEW_RUNS = 6
 """Fewer find nothing."""
 _MOST_RUNS = 60
@@ -48,15 +51,29 @@ def read_space(path: Path) -> dict[str, list[ConfigData]]:
         raise InputError(f"{path}: expected YAML ({' '.join(str(error).split())})") from error
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{path}: expected settings with lists of values, as `micro_batch_size: [1, 2]`")
-    return {str(name): [_freeze(value) for value in _as_list(values)] for name, values in given.items()}
+    frozen = freeze_space(given)
+    for name, values in frozen.items():
+        if not _NAME.fullmatch(name) or (name.startswith("env.") and not is_variable(name.removeprefix("env."))):
+            raise InputError(f"{path}: expected the name of a setting, a flag, or env.NAME, found {name!r}")
+        if not values or not all(map(_is_plain, values)):
+            raise InputError(
+                f"{path}: {name}: expected values to try (text, numbers, true, false, null, lists of these), "
+                f"found {given.get(name, values)}"
+            )
+    return frozen
 
 
-def _as_list(values: Any) -> list[Any]:
-    return values if isinstance(values, list) else [values]
+def freeze_space(given: Mapping[Any, Any]) -> dict[str, list[ConfigData]]:
+    """Settings with their values as YAML or JSON has them, each value once."""
+    lists = {str(name): values if isinstance(values, list) else [values] for name, values in given.items()}
+    frozen = {name: [tuple(each) if isinstance(each, list) else each for each in lists[name]] for name in lists}
+    return {name: list({repr(each): each for each in values}.values()) for name, values in frozen.items()}
 
 
-def _freeze(value: Any) -> ConfigData:
-    return tuple(value) if isinstance(value, list) else value
+def _is_plain(value: object) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    is_number = all(math.isfinite(part) for part in parts if isinstance(part, float))
+    return is_number and all(part is None or isinstance(part, str | int | float) for part in parts)
 
 
 class Given(NamedTuple):

@@ -159,8 +159,7 @@ def run_job(
     read = read_logs(logs)
     steps_ms = steady_steps(read.iterations, read)
     printed = len({line.iteration for line in read.iterations})
-    is_deaf = ended_by_us != "" and ended_by_us == limits.overran
-    is_over = ended_by_us == _DONE or (printed >= limits.iterations and not read.ooms and not is_deaf)
+    is_over = ended_by_us == _DONE or (not (ended_by_us or read.ooms) and printed >= limits.iterations)
     is_well = not (job.returncode or ended_by_us or _count_steady(read, steps_ms))
     failure = "" if is_over or is_well else _explain(job.returncode, ended_by_us, read, logs)
     return Ended(steps_ms, failure or _count_steady(read, steps_ms), wall_s, longest_quiet_s)

@@ -111,7 +111,8 @@ class Tuning:
 
     @property
     def _base_log(self) -> Path:
-        return self._request.out / "runs" / "000" / _LOG_NAME
+        number = self._measured[0]["run"] if self._measured else 0
+        return self._request.out / "runs" / f"{number:03d}" / _LOG_NAME
 
     @property
     def _framework(self) -> str | None:
@@ -123,6 +124,8 @@ class Tuning:
             return self._run()
 
     def _run(self) -> Tuned:
+        if self._lines:
+            self._add({"kind": "resume"})
         for doubt in self._list_doubts():
             self._note(doubt)
         self._learn_plan()
@@ -138,7 +141,7 @@ class Tuning:
                 self.end = why
                 return self._write(search)
             self._try(choice, why, search)
-            if len(self._runs) == 1 and self._runs[0]["step_s"]:
+            if len(self._measured) == 1 and self._runs[-1]["step_s"]:  # the base
                 self._given = self._list_given()
                 self._learn_plan()
             self._write(self._search())
@@ -181,7 +184,7 @@ class Tuning:
 
     def _search(self) -> TrialSearch:
         space = make_space((*self._given.settings, *self._planned), None if self._planned else self._given.sweep)
-        trials = [trial for line in self._runs if (trial := _as_trial(line, space))]
+        trials = [trial for line in self._list_counted() if (trial := _as_trial(line, space))]
         most = self._request.most_runs or most_runs_in(space, is_given=not self._planned)
         search = TrialSearch(space, trials, most, self._request.worth)
         if self._report and self._report.replay and search.model and any(search.best):
@@ -210,6 +213,20 @@ class Tuning:
     @property
     def _runs(self) -> list[dict[str, Any]]:
         return [line for line in self._lines if line["kind"] == "run"]
+
+    @property
+    def _measured(self) -> list[dict[str, Any]]:
+        return [line for line in self._runs if line["step_s"]]
+
+    def _list_counted(self) -> list[dict[str, Any]]:
+        """The runs, but for those before the user had it go on that failed though the same ran, or as the base.
+
+        What made them fail may be mended.
+        """
+        mended = max((place for place, line in enumerate(self._lines) if line["kind"] == "resume"), default=0)
+        well = [{}, *(line["changed"] for line in self._measured)]
+        lost = [line for line in self._lines[:mended] if line["kind"] == "run" and not line["step_s"]]
+        return [line for line in self._runs if line not in lost or line["changed"] not in well]
 
     @property
     def _elapsed_s(self) -> float:
@@ -293,7 +310,7 @@ class Tuning:
 
     def _limits(self) -> Limits:
         """Those of the base until it ran, then what it took, with much to spare."""
-        request, ran = self._request, [line for line in self._runs if line["step_s"]]
+        request, ran = self._request, self._measured
         command, overran = request.command, ""
         assert command
         if short := command.shorten(command.iterations):
@@ -314,7 +331,7 @@ class Tuning:
         captures = [line for line in self._lines if line["kind"] == "profile"]
         if self._request.trace is not None:
             self._read_plan(self._request.trace, {})
-        elif not captures and self._request.command is not None and self._runs:
+        elif not captures and self._request.command is not None and self._measured:
             self._profile(make_space(()), ())
         for line in captures:
             self._read_plan(Path(line["trace"]) if line["trace"] else None, line.get("changed", {}))
