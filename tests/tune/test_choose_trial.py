@@ -180,3 +180,12 @@ def test_all_that_ran_is_combined_before_a_search_ends_if_it_promises_more_toget
     trials = [TriedChoice(choice, steps[sum(choice)], 0.001) for choice in (*choices, job.space.base)]
     choice, why = TrialSearch(job.space, trials, 30, WORTH).next()
     assert choice == (1, 1, 1), why
+
+
+def test_what_is_kept_without_a_run_that_lacks_it_alone_is_named() -> None:
+    space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "abc"))
+    runs = [TriedChoice((0, 0, 0), 0.2), TriedChoice((1, 1, 1), 0.18), TriedChoice((0, 0, 0), 0.2)]
+    assert TrialSearch(space, runs, 3, WORTH).unclear == ("a=1", "b=1", "c=1")
+    apart = [*runs, *(TriedChoice(choice, 0.19) for choice in ((0, 1, 1), (1, 0, 1), (1, 1, 0)))]
+    assert TrialSearch(space, apart, 6, WORTH).unclear == ()
+    assert TrialSearch(space, [], 3, WORTH).unclear == ()

@@ -61,7 +61,7 @@ pytestmark = pytest.mark.slow
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling x", "out of memory: CUBLAS_STATUS_ALLOC_FAILED"),
         ("0: AssertionError: hidden size", "AssertionError: hidden size"),
         (TORCHRUN.format(code=-11), "a rank ended with exit code 139 (SIGSEGV)"),
-        (TORCHRUN.format(code=-9), "a rank ended with exit code 137 (SIGKILL), as where the host is out of memory"),
+        (TORCHRUN.format(code=-9), "a rank ended with exit code 137 (SIGKILL), as by a host whose memory is full"),
         (f"ValueError: x\n{TORCHRUN.format(code=1)}", "ValueError: x"),
         (
             "[rank0]:[E1 10:00:00.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: W",

@@ -97,3 +97,20 @@ def test_a_large_gain_is_told_from_two_runs_and_how_far_it_may_be_off_is_a_share
 def test_nothing_to_try_is_refused() -> None:
     with pytest.raises(UsageError):
         three_walls.tune(lambda _: [1.0])
+
+
+def test_the_page_says_why_it_ended_and_what_may_not_help(tmp_path: Path) -> None:
+    def step(overrides: Any) -> list[float]:
+        return [0.2 * (1 - 0.01 * len(overrides)) * (1 + 0.001 * (n % 3)) for n in range(12)]
+
+    space = {name: [1, None] for name in "abcd"}
+    tuned = three_walls.tune(step, space=space, out=tmp_path, most_runs=3)
+    page = (tmp_path / "tune.html").read_text()
+    assert "End: 3 runs were made, as many as allowed." in page
+    assert len(tuned.kept) > 1
+    (note,) = tuned.notes
+    assert note.startswith("not shown to help: ")
+    assert note in page
+    assert {word for pair in tuned.pairs for word in pair.set} <= {
+        f"{name}={value}" for name in "abcd" for value in ("1", "null")
+    }

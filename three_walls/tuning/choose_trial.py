@@ -109,6 +109,16 @@ class TrialSearch:
                 return kept if gain >= min(self.worth, _CLEAR[-1] * spread) else self.space.base
             kept, _ = self._likeliest(unclear, kept)
 
+    @property
+    def unclear(self) -> tuple[str, ...]:
+        """What is kept though it is not clear that it helps: nothing ran that lacks it alone."""
+        if self.model is None:
+            return ()
+        kept = self.space.describe(self.kept)
+        without = [each for each in self._without_one(self.kept) if each not in self.measured]
+        doubted = [self.space.describe(each) for each in without if self.model.clarity(each, self.kept) < _KEPT]
+        return tuple(label for fewer in doubted for name, label in kept.items() if name not in fewer)
+
     def chances(self, choices: Sequence[Choice]) -> Array:
         """How likely a run of each of ``choices`` does not fail."""
         distinct = len(self.measured) + len(self._failed)

@@ -217,7 +217,7 @@ def _explain(code: int, ended_by_us: str, log: TrainingLog, logs: Sequence[Path]
     who, code = ("a rank", ended[-1]) if ended else ("it", code)
     code = code if code >= 0 else 128 - code
     name = f" ({signal.Signals(code - 128).name})" if code - 128 in {*signal.Signals} else ""
-    why = ", as where the host is out of memory" if code == _KILLED else ""
+    why = ", as by a host whose memory is full" if code == _KILLED else ""
     return f"{who} ended with exit code {code}{name}{why}{'' if log.iterations or ended else _find_last_line(logs[0])}"
 
 

@@ -262,7 +262,11 @@ class Tuning:
                 "why": why,
                 "words": _words_of(variants),
                 "environment": _environment_of(variants),
-                "set": [f"{key}={value}" for each in variants for key, value in each.config.items()],
+                "set": [
+                    f"{key}={value if key.startswith('env.') else write_value(value)}"
+                    for each in variants
+                    for key, value in each.config.items()
+                ],
                 "predicted": predicted if len(predicted) == len(variants) == 1 else [],
                 "step_s": ended.step_s,
                 "error": ended.error,

@@ -16,7 +16,7 @@ from three_walls.lib.text import UNKNOWN, escape_in_json, format_ms, format_shar
 from three_walls.lib.version import VERSION
 from three_walls.report.charts import AFTER_COLOUR, MILLISECONDS, NOW_COLOUR, BarRow, Bars, Piece
 from three_walls.report.html_report import render_page
-from three_walls.report.section import ROW, Chart, Column, Copyable, Hero, Metric, Section, Table, Terminal, Text
+from three_walls.report.section import ROW, Chart, Column, Copyable, Hero, Items, Metric, Section, Table, Terminal, Text
 from three_walls.tuning.choose_trial import TrialSearch
 
 SCHEMA_VERSION = "1.0"
@@ -110,6 +110,8 @@ def conclude(
     base = [run.step_ms for run in runs if not run.changed and run.step_ms]
     gain, deviation = gains.get(tuple(sorted(changed.items())), (None, None))
     base_ms = statistics.median(base) if base else None
+    if search.unclear and end:
+        notes = (*notes, f"not shown to help: {', '.join(search.unclear)}; nothing ran that lacks one of these alone")
     return Tuned(
         schema_version=SCHEMA_VERSION,
         tool_version=VERSION,
@@ -210,6 +212,7 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
         metrics=metrics,
         shares=(),
         role="history",
+        remark=f"End: {tuned.end}." if tuned.end else "",
         step_line=f"Base {_format_step(tuned.base_ms)}, kept {_format_step(after_ms)}." if tuned.base_ms else "",
     )
     columns = (
@@ -229,9 +232,11 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
     )
     lines = paste_lines(tuned)
     overrides = (Copyable("tuned", "Overrides", lines),) if lines else ()
+    notes = Section("notes", "What to know", (Items(tuned.notes, role="list"),), link="Notes", terminal=Terminal.NEVER)
     return (
         Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role="hero history"),
         *((Section("overrides", "What won", overrides, link="Overrides", terminal=Terminal.ALWAYS),) if lines else ()),
+        *((notes,) if tuned.notes else ()),
         Section("runs", "What was tried", (*_draw(tuned), table), lead=lead, link="Runs", terminal=Terminal.ALWAYS),
     )
 
