@@ -127,9 +127,11 @@ def test_where_the_supervisor_is_killed_no_process_of_the_job_is_left(tmp_path: 
         os.kill(int((tmp_path / "started").read_text()), 0)
 
 
-def test_a_path_may_be_text_as_os_path_gives_it(tmp_path: Path) -> None:
+def test_a_path_may_be_text_as_os_path_gives_it_and_no_step_takes_no_time(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("".join(f"{LINE.format(number, 0)}\n" for number in range(1, ITERATIONS)))
     assert ended_of(str(log), 1.0).step_s == ended_of(log, 1.0).step_s == 0.2
     assert ended_of(str(tmp_path / "missing"), 1.0).failure.startswith("its log has no line of an iteration")
     assert ended_of([], 1.0).failure == "it gave no log"
+    assert ended_of([0.2] * 9 + [0.0], 1.0).failure == "it gave a step of 0 s"
+    assert ended_of([-1.0] * 9, 1.0).failure == "it gave a step of -1 s"

@@ -289,6 +289,8 @@ def ended_of(result: object, wall_s: float) -> Ended:
         read_text([result.encode()], collector, "log")
         log = collector.result(("log",))
     elif isinstance(result, Iterable) and (steps := [round(float(step) * 1e9) for step in result]):
+        if min(steps) <= 0:
+            return Ended((), f"it gave a step of {min(steps) / 1e9:g} s", wall_s, 0.0)
         log = TrainingLog(iterations=tuple(LogIteration(number, step) for number, step in enumerate(steps, start=1)))
     else:
         return Ended((), "it gave no log", wall_s, 0.0)
