@@ -8,6 +8,8 @@ from tests.report.sample_report import MS
 from tests.runs.sample_runs import make_log_run, make_run
 from tests.runs.test_settings import DEEPEP
 from three_walls.report.comparison import Decision, Judgement
+from three_walls.report.html_report import render_page
+from three_walls.report.sections.history import make_history_sections
 from three_walls.runs.compared_run import Run
 from three_walls.runs.judge_history import TriedWith, judge_history
 
@@ -76,6 +78,7 @@ def test_nothing_is_proposed_once_all_entries_were_tried_or_none_was_planned() -
     unplanned = replace(base(), report=replace(base().report, plan=()))
     assert judge_history([TriedWith(unplanned)]).no_next_reason == "the plan is empty"
     assert "trace the best run" in judge_history([TriedWith(make_log_run())]).no_next_reason
+    assert "No entry: every entry of the plan was tried." in render_page(make_history_sections(done), done, "h.json")
 
 
 def test_a_run_of_another_model_is_no_try() -> None:

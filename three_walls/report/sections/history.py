@@ -106,11 +106,13 @@ def _head(history: History) -> Section:
     if following:
         gain = describe_gain(following.gain).removeprefix("gain ")
         metrics.append(Metric("Next", gain, following.rule))
+    why = f"No entry: {history.no_next_reason}." if history.no_next_reason else ""
     hero = Hero(
         eyebrow=f"{len(history.runs)} runs",
         title=title,
         text=f"{tried} tried, {accepted} accepted. The best run is {best}.",
-        notes=(f"No entry: {history.no_next_reason}.",) if history.no_next_reason else (),
+        notes=(why,) if why else (),
+        remark=why,
         metrics=tuple(metrics),
         shares=(),
         role="history",
