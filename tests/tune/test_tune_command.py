@@ -237,6 +237,13 @@ def test_the_value_that_the_bases_log_prints_is_not_tried(tmp_path: Path) -> Non
     assert "micro_batch_size=1" not in done.stdout
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_job_that_saves_all_the_same_is_named(tmp_path: Path, saves: bool) -> None:
+    done = run(tmp_path, *LOGGED, told={"saves": saves}, space="micro_batch_size: [2]\n")
+    assert ("the base saves checkpoints" in done.stderr) is saves
+    assert any("the base saves checkpoints" in note for note in results(tmp_path)["notes"]) is saves
+
+
 def test_of_a_command_that_does_not_start_it_is_said_what_it_printed_last(tmp_path: Path) -> None:
     done = run(tmp_path, "--space", "space.yaml", "--", "./missing.sh")
     assert done.returncode == 8

@@ -47,6 +47,8 @@ def main() -> None:
     for name, value in told.get("arguments", {}).items():
         lines = f"{' arguments ':-^59}", f"  {name} {'.' * (47 - len(name))} {value}", f"{' end of arguments ':-^59}"
         print(*lines, sep="\n", flush=True)  # noqa: T201
+    if told.get("saves"):
+        print("saving checkpoint at iteration       0 to checkpoints in torch_dist format", flush=True)  # noqa: T201
     for iteration in range(1, told.get("iterations", 25) + 1):
         if iteration == 4 and fails == "oom":
             sys.exit(

@@ -126,8 +126,7 @@ class Tuning:
     def _run(self) -> Tuned:
         if self._lines:
             self._add({"kind": "resume"})
-        for doubt in self._list_doubts():
-            self._note(doubt)
+        self._note_doubts()
         self._learn_plan()
         while True:
             search = self._search()
@@ -143,6 +142,7 @@ class Tuning:
             self._try(choice, why, search)
             if len(self._measured) == 1 and self._runs[-1]["step_s"]:  # the base
                 self._given = self._list_given()
+                self._note_doubts()
                 self._learn_plan()
             self._write(self._search())
 
@@ -209,6 +209,8 @@ class Tuning:
                 "they are; --bridge or --megatron-lm says whose it is"
             )
         yield from (f"not tried: {each}" for each in self._given.left_out)
+        if self._base_log.is_file() and any(event.kind == "checkpoint" for event in read_logs([self._base_log]).events):
+            yield "the base saves checkpoints, and so does every run, over those that are there: have its script not do so"
 
     @property
     def _runs(self) -> list[dict[str, Any]]:
@@ -430,6 +432,10 @@ class Tuning:
             config.replace(trace / RUN_CONFIG)  # the next capture writes its own
         self._add({"kind": "profile", "trace": str(trace or ""), "changed": changed, "wall_s": ended.wall_s})
         self._read_plan(trace, changed)
+
+    def _note_doubts(self) -> None:
+        for doubt in self._list_doubts():
+            self._note(doubt)
 
     def _note(self, text: str) -> None:
         if text not in self._notes:
