@@ -244,6 +244,18 @@ def test_a_job_that_saves_all_the_same_is_named(tmp_path: Path, saves: bool) -> 
     assert any("the base saves checkpoints" in note for note in results(tmp_path)["notes"]) is saves
 
 
+def test_a_run_whose_supervisor_is_killed_is_made_again_once(tmp_path: Path) -> None:
+    killed = "kill -9 $PPID; sleep 60"
+    once = f"test -e killed || {{ touch killed; {killed}; }}; exec {sys.executable} {TRAINER} {{overrides}}"
+    options = ("--space", "space.yaml", "--runs", "2", "--patience", "20", "--", "sh", "-c")
+    done = run(tmp_path, *options, once, space="a: [1]\n")
+    assert done.returncode == 0, done.stderr
+    assert [bool(each["failure"]) for each in results(tmp_path)["runs"]] == [False, False]
+    assert [line["run"] for line in read_journal(tmp_path) if line["kind"] == "begin"] == [0, 0, 1]
+    always = run(tmp_path, "--out", "other", *options, f"{killed} {{overrides}}")
+    assert (always.returncode, "exit code 137 (SIGKILL)" in always.stdout) == (8, True)
+
+
 def test_of_a_command_that_does_not_start_it_is_said_what_it_printed_last(tmp_path: Path) -> None:
     done = run(tmp_path, "--space", "space.yaml", "--", "./missing.sh")
     assert done.returncode == 8

@@ -82,6 +82,8 @@ class Ended:
     """Why it counts as failed; empty where it does not."""
     wall_s: float
     longest_quiet_s: float
+    is_cut_off: bool = False
+    """Whether its supervisor was killed, which says nothing of the job."""
 
     @property
     def step_s(self) -> float | None:
@@ -162,7 +164,8 @@ def run_job(
     is_over = ended_by_us == _DONE or (not (ended_by_us or read.ooms) and printed >= limits.iterations)
     is_well = not (job.returncode or ended_by_us or _count_steady(read, steps_ms))
     failure = "" if is_over or is_well else _explain(job.returncode, ended_by_us, read, logs)
-    return Ended(steps_ms, failure or _count_steady(read, steps_ms), wall_s, longest_quiet_s)
+    is_cut_off = job.returncode < 0
+    return Ended(steps_ms, failure or _count_steady(read, steps_ms), wall_s, longest_quiet_s, is_cut_off)
 
 
 def _list_logs(log: Path) -> list[Path]:

@@ -210,7 +210,7 @@ class Tuning:
             )
         yield from (f"not tried: {each}" for each in self._given.left_out)
         if self._base_log.is_file() and any(event.kind == "checkpoint" for event in read_logs([self._base_log]).events):
-            yield "the base saves checkpoints, and so does every run, over those that are there: have its script not do so"
+            yield "the base saves checkpoints, and so does every run, over those that are there: tell its script not to"
 
     @property
     def _runs(self) -> list[dict[str, Any]]:
@@ -297,11 +297,14 @@ class Tuning:
         words, environment = _words_of(variants), _environment_of(variants)
         folder = self._request.out / "running" / place
         folder.mkdir(parents=True, exist_ok=True)
-        self._add({"kind": "begin", "run": int(place)})
         variables = command.variables(words, environment)
         log = folder / _LOG_NAME
-        self._others.begin(words, environment, log, {})
-        ended = run_job(command.put_in(words), variables, log, self._limits(), self._lock, self._others)
+        for _ in range(2):
+            self._add({"kind": "begin", "run": int(place)})
+            self._others.begin(words, environment, log, {})
+            ended = run_job(command.put_in(words), variables, log, self._limits(), self._lock, self._others)
+            if not ended.is_cut_off:
+                break
         if not ended.failure and variants:
             ended = replace(ended, failure=_find_unheeded(variants, self._base_log, log))
         if rules:
