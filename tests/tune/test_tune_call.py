@@ -11,6 +11,7 @@ import pytest
 
 import three_walls
 from three_walls.lib.errors import UsageError
+from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.tuning.run_trial import ended_of
 
 
@@ -111,6 +112,17 @@ def test_the_page_says_why_it_ended_and_what_may_not_help(tmp_path: Path) -> Non
     (note,) = tuned.notes
     assert note.startswith("not shown to help: ")
     assert note in page
-    assert {word for pair in tuned.pairs for word in pair.set} <= {
-        f"{name}={value}" for name in "abcd" for value in ("1", "null")
-    }
+
+
+def test_pairs_state_their_edits_as_measured_pairs_do() -> None:
+    def step(overrides: Any) -> list[float]:
+        return [0.2 * (1 - 0.1 * len(overrides)) * (1 + 0.001 * (n % 3)) for n in range(12)]
+
+    space = {"recompute_granularity": [None], "moe_permute_fusion": [True], "env.NCCL_P2P_DISABLE": [0]}
+    words = {word for pair in three_walls.tune(step, space=space).pairs for word in pair.set}
+    assert words == {"recompute_granularity=null", "moe_permute_fusion=true", "env_vars.NCCL_P2P_DISABLE=0"}
+    read = read_user_settings(sorted(words))
+    assert {name: each.value for name, each in read.values.items()} == {
+        "recompute_granularity": None, "moe_permute_fusion": True,
+    }  # fmt: skip
+    assert read.environment["NCCL_P2P_DISABLE"].value == "0"

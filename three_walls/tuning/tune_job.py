@@ -21,6 +21,7 @@ from three_walls.lib.plain_data import ConfigData
 from three_walls.log.read_log import read_logs
 from three_walls.megatron.settings.log_settings import read_log_settings
 from three_walls.megatron.settings.merge_settings import is_same, merge_sources
+from three_walls.megatron.settings.option_words import VARIABLE_PREFIX
 from three_walls.megatron.settings.run_config import ConfigValue
 from three_walls.pipeline import analyze
 from three_walls.report.report import LiveReport
@@ -264,11 +265,7 @@ class Tuning:
                 "why": why,
                 "words": _words_of(variants),
                 "environment": _environment_of(variants),
-                "set": [
-                    f"{key}={value if key.startswith('env.') else write_value(value)}"
-                    for each in variants
-                    for key, value in each.config.items()
-                ],
+                "set": [_as_set(key, value) for each in variants for key, value in each.config.items()],
                 "predicted": predicted if len(predicted) == len(variants) == 1 else [],
                 "step_s": ended.step_s,
                 "error": ended.error,
@@ -492,6 +489,14 @@ def _words_of(variants: Sequence[Variant]) -> list[str]:
 
 def _environment_of(variants: Sequence[Variant]) -> dict[str, str]:
     return {key: text for each in variants for key, text in each.environment.items()}
+
+
+def _as_set(key: str, value: ConfigData) -> str:
+    """A setting as ``--set`` reads it."""
+    if not key.startswith("env."):
+        return f"{key}={write_value(value)}"
+    text = str(value)
+    return f"{VARIABLE_PREFIX}{key.removeprefix('env.')}={text if text.isdecimal() else write_value(text)}"
 
 
 def _quoted(text: str) -> str:
