@@ -53,7 +53,7 @@ _ERROR_LINE = re.compile(
     r"(?:\[?[\w./ :-]*\]:? ?)?((?:[\w.]+\.)?\w*(?<!ChildFailed)(?:Error|Exception)\b.*)|"
     r".*(Watchdog caught collective operation timeout.*)"
 )
-_RANK_ENDED = re.compile(r" *exitcode +: (-?\d+) ")
+_RANK_ENDED = re.compile(r"\bexitcode +: (-?\d+) \(pid")
 """In what torchrun prints at the end, of the rank that failed first last."""
 _MOST_REASON_CHARACTERS = 300
 
@@ -161,7 +161,8 @@ def run_job(
     read = read_logs(logs)
     steps_ms = steady_steps(read.iterations, read)
     printed = len({line.iteration for line in read.iterations})
-    is_over = ended_by_us == _DONE or (not (ended_by_us or read.ooms) and printed >= limits.iterations)
+    is_complete = printed >= limits.iterations and not (ended_by_us or _find_exhausted(read))
+    is_over = is_complete or ended_by_us == _DONE
     is_well = not (job.returncode or ended_by_us or _count_steady(read, steps_ms))
     failure = "" if is_over or is_well else _explain(job.returncode, ended_by_us, read, logs)
     is_cut_off = job.returncode < 0
@@ -216,7 +217,7 @@ def _explain(code: int, ended_by_us: str, log: TrainingLog, logs: Sequence[Path]
         return f"{ended_by_us}; its log says {error}" if error else ended_by_us
     if error or not code:
         return error
-    ended = [int(match[1]) for path in logs for line in _read_end(path) if (match := _RANK_ENDED.match(line))]
+    ended = [int(match[1]) for path in logs for line in _read_end(path) if (match := _RANK_ENDED.search(line))]
     who, code = ("a rank", ended[-1]) if ended else ("it", code)
     code = code if code >= 0 else 128 - code
     name = f" ({signal.Signals(code - 128).name})" if code - 128 in {*signal.Signals} else ""
