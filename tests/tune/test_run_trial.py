@@ -25,9 +25,6 @@ Root Cause (first observed failure):
 ============================================================"""
 
 
-KILLED = "ended with exit code 137 (SIGKILL), as by a host whose memory is full"
-
-
 class NoOthers:
     """A job of one rank."""
 
