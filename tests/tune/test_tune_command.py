@@ -256,6 +256,19 @@ def test_a_run_whose_supervisor_is_killed_is_made_again_once(tmp_path: Path) -> 
     assert (always.returncode, "exit code 137 (SIGKILL)" in always.stdout) == (8, True)
 
 
+def test_a_tuning_that_is_ended_says_how_it_goes_on(tmp_path: Path) -> None:
+    words = command(tmp_path, told={"fails": {"": "hang"}})
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    until_s = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "told.runs").exists() and time.monotonic() < until_s:
+        time.sleep(0.02)
+    process.terminate()
+    errors = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 143
+    assert "three-walls tune: go on with: three-walls tune --resume --out tuned\n" in errors
+    assert list_processes(tmp_path) == []
+
+
 def test_of_a_command_that_does_not_start_it_is_said_what_it_printed_last(tmp_path: Path) -> None:
     done = run(tmp_path, "--space", "space.yaml", "--", "./missing.sh")
     assert done.returncode == 8

@@ -20,9 +20,9 @@ from three_walls.capture.capture_commands import count_ranks, read_ranks
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.cli.capture import first_ranks
 from three_walls.cli.options import nsys_option
-from three_walls.cli.signals import loading
+from three_walls.cli.signals import Terminated, loading
 from three_walls.lib.errors import UsageError
-from three_walls.lib.shell import is_variable
+from three_walls.lib.shell import is_variable, quote_word
 from three_walls.lib.text import show_control_characters
 from three_walls.trace.report_export import find_nsys, name_nsys
 
@@ -175,7 +175,12 @@ def tune_command(
         if not resume:  # one that began just before this
             _refuse_another(out)
         saved.write_text(json.dumps(asked, default=str), encoding="utf-8")
-        tuned = Tuning(request, say, lock, others=0 if launches_all else (job.world or 1) - 1).run()
+        tuning = Tuning(request, say, lock, others=0 if launches_all else (job.world or 1) - 1)
+        try:
+            tuned = tuning.run()
+        except Terminated:
+            say(f"go on with: three-walls tune --resume --out {quote_word(str(out))}")
+            raise
     print_sections(make_tuned_sections(tuned), open_console(), is_full=False)
     click.echo(f"Wrote {show_control_characters(str(out / 'tune.html'))} (next to it: tune.json, overrides.txt, runs/)")
     if tuned.base_ms is None:
