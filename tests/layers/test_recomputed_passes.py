@@ -67,11 +67,14 @@ def test_attention_alone_is_replayed() -> None:
     assert differences(label(passes, TWO_LAYERS)) == []
 
 
-def test_experts_alone_are_replayed_as_the_ranges_show() -> None:
+@pytest.mark.parametrize(
+    "function", ["CheckpointFunction", "_CheckpointFunction"], ids=["megatron", "transformer-engine-in-fp8"]
+)
+def test_experts_alone_are_replayed_as_the_ranges_show(function: str) -> None:
     """Without ranges nothing separates them from the backward pass."""
     middle = [replay(ROUTER + EXPERTS, 1), backward(MOE_BACK, 1), replay(ROUTER + EXPERTS, 0), backward(MOE_BACK, 0)]
     passes = both_ways(middle)
-    ranges = [("CheckpointFunctionBackward, seq = 1", number, number) for number in (4, 6)]
+    ranges = [(f"{function}Backward, seq = 1", number, number) for number in (4, 6)]
     assert differences(label(passes, TWO_LAYERS, ranges, nodes=(3, 5, 7))) == []
     assert "recompute" not in label(passes, TWO_LAYERS)["direction"].to_list()
 
