@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from three_walls.facts.memory_estimate import fullest_stage, memory_peak_bytes
+from three_walls.facts.memory_estimate import estimated_stages, memory_peak_bytes, peak_with_larger_micro_batch
 from three_walls.lib.declare import CATALOG, Artifacts
 from three_walls.lib.fact import Fact, FactValue
 from three_walls.lib.measurement import Measurement, known, missing
@@ -26,12 +26,14 @@ _FOLLOWING = (
     "memory_peak_larger_micro_batch_ratio",
     "memory_peak_larger_micro_batch_without_recompute_ratio",
 )
+_LOW_PRECISION = ("fp8", "fp4")
 
 
 def find_facts_after(measured: Artifacts, settings: Mapping[str, FactValue]) -> dict[str, Fact]:
     """The facts that follow from the configuration, of the run with ``settings`` (``config.<key>`` to a value).
 
-    The peak of memory is the logged one, plus what the estimate for the new configuration is more than for the old.
+    The peak of memory is the logged one, plus what the estimate for the new configuration is more than for the old. In
+    FP8, whose activations are not counted, it is known where a larger micro-batch alone changes it: an upper bound.
     """
     values = {name.partition(".")[2]: value for name, value in settings.items() if name.startswith("config.")}
     run, as_run = measured.pull(step_view.run), measured.pull(step_view.config_as_run)
@@ -59,10 +61,28 @@ def _with_values(config: RunConfig, values: Mapping[str, FactValue]) -> RunConfi
 
 
 def _move_peak(measured: Artifacts, config: RunConfig) -> Measurement[int]:
-    peak, now, then = measured.find(memory_peak_bytes), measured.find(fullest_stage), estimate_stages(config)
+    peak, now, then = measured.find(memory_peak_bytes), measured.find(estimated_stages), estimate_stages(config)
     if peak.value is None or now.value is None or then.value is None:
         return missing(str(peak.missing_reason or now.missing_reason or then.missing_reason))
-    old, new = now.value, find_fullest(then.value)
-    if old.activations.value is None or new.activations.value is None:
+    old, new = find_fullest(now.value), find_fullest(then.value)
+    if old.activations.value is not None and new.activations.value is not None:
+        return known(peak.value + new.total - old.total)
+    times = _times_the_micro_batch(measured.pull(step_view.config_as_run), config)
+    if times is None:
         return missing(str(old.activations.missing_reason or new.activations.missing_reason))
-    return known(peak.value + new.total - old.total)
+    return known(peak_with_larger_micro_batch(peak.value, now.value, times))
+
+
+def _times_the_micro_batch(before: RunConfig, after: RunConfig) -> float | None:
+    """How many times as large the micro-batch is, in a run in FP8, of whose activations none are counted.
+
+    None where anything else changes what memory holds: in BF16, with the same micro-batch, the estimates then differ.
+    """
+    size, larger = before.whole_number("micro_batch_size"), after.whole_number("micro_batch_size")
+    if not size or not larger or larger < size or any(before.get(key) != after.get(key) for key in _LOW_PRECISION):
+        return None
+    counted = {**dict.fromkeys(_LOW_PRECISION), "micro_batch_size": size}
+    was, now = (estimate_stages(_with_values(config, counted)).value for config in (before, after))
+    if was is None or now is None or any(stage.activations.value is None for stage in (*was, *now)):
+        return None
+    return larger / size if find_fullest(was).total == find_fullest(now).total else None

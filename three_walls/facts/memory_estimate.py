@@ -168,7 +168,7 @@ def memory_peak_larger_micro_batch_ratio(
 
     Not the same as: A measured peak: above 1 such a run may not fit.
     """
-    return _peak_with_larger_micro_batch(memory_peak_bytes, estimated_stages) / usable_bytes
+    return peak_with_larger_micro_batch(memory_peak_bytes, estimated_stages) / usable_bytes
 
 
 @fact("ratio", "doubled micro-batch's peak without recompute")
@@ -180,7 +180,7 @@ def memory_peak_larger_micro_batch_without_recompute_ratio(
 
     Not the same as: A measured peak: above 1 such a run may not fit.
     """
-    return _peak_with_larger_micro_batch(peak_without_recompute, estimated_stages) / usable_bytes
+    return peak_with_larger_micro_batch(peak_without_recompute, estimated_stages) / usable_bytes
 
 
 for _name, _label, _meaning, _part in (
@@ -206,11 +206,11 @@ for _name, _label, _meaning, _part in (
     CATALOG.quotient(__name__, _name, _label, _meaning, (_part, "gpu.memory_bytes"), whole="device memory")
 
 
-def _peak_with_larger_micro_batch(peak_bytes: int, stages: tuple[StageMemory, ...]) -> int:
-    """``peak_bytes``, with everything doubled that does not stay as it is with any micro-batch.
+def peak_with_larger_micro_batch(peak_bytes: int, stages: tuple[StageMemory, ...], times: float = 2) -> int:
+    """``peak_bytes``, with everything ``times`` as large that does not stay as it is with any micro-batch.
 
     Megatron-LM on H200s with one and two sequences (docs/measured-pairs.md, before the optimizer has its moments):
     15,016 MB became 25,144 MB, where this gives 25,234 MB.
     """
     constant = min(stage.parameters + stage.gradients + stage.optimizer for stage in stages)
-    return peak_bytes + max(0, peak_bytes - constant)
+    return peak_bytes + round((times - 1) * max(0, peak_bytes - constant))
