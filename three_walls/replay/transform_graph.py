@@ -119,7 +119,7 @@ def _add_kernels(
     ``took_ns``: the device time of which they take ``added_time``.
     """
     kernels, share = _at(change.added_kernels, level), _at(change.added_time, level)
-    issued = _at(change.added_operations, level) - _at(change.removed_operations, level)
+    issued = _at(change.added_operations, level)
     if not kernels and not share and not issued:
         return changed
     least_ns = kernels * (replay_thresholds.LEAST_KERNEL_NS + replay_thresholds.LEAST_STREAM_GAP_NS)
@@ -130,7 +130,7 @@ def _add_kernels(
     launches = np.flatnonzero(np.bincount(graph.call_of[before[is_launched[before]]]))
     added_ns = kernels * _usual_launch_ns(graph, work) + issued * _mean_operation_ns(graph, work)
     places = _places_before(graph, launches)
-    host_segment_ns[places] = np.maximum(0, host_segment_ns[places] + round(added_ns))
+    host_segment_ns[places] += round(added_ns)
     return replace(changed, host_segment_ns=host_segment_ns, duration_ns=duration_ns)
 
 

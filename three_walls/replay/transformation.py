@@ -152,9 +152,6 @@ class Transformation:
     added_operations: Levels = NOTHING
     """For ``scale``: how many operations of the framework the host issues before each operation, each of which takes it
     as long as one of the step takes it on average."""
-    removed_operations: Levels = NOTHING
-    """For ``scale``: how many of these it no longer issues before each operation. What else is done on the way to the
-    operation stays: the first launch of a module comes after the Python code that calls the module."""
     overhead_us: Levels = NOTHING
     """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
     added_host_us: Levels = NOTHING

@@ -47,7 +47,6 @@ _LEVELLED = {
     "added_time": NOTHING,
     "added_kernels": NOTHING,
     "added_operations": NOTHING,
-    "removed_operations": NOTHING,
     "added_host_us": NOTHING,
 }
 """Parameters with a range, and what they are where an entry does not give them."""
@@ -62,7 +61,6 @@ _USED_BY = {
     "added_time": (Action.SCALE, Action.GRAPH),
     "added_kernels": (Action.SCALE, Action.GRAPH),
     "added_operations": (Action.SCALE,),
-    "removed_operations": (Action.SCALE,),
     "added_host_us": (Action.SCALE, Action.REPEAT),
 }
 """Parameter -> the actions that have it."""
@@ -224,7 +222,6 @@ class ReplayEntry:
     added_time: Parameter | None = None
     added_kernels: Parameter | None = None
     added_operations: Parameter | None = None
-    removed_operations: Parameter | None = None
     added_host_us: Parameter | None = None
     only_if: Conditions = ()
     """It is left out where these are known not to hold."""
