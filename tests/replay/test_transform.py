@@ -13,6 +13,7 @@ from tests.replay.built_steps import US, Step
 from tests.replay.small_graphs import GraphBuilder
 from tests.trace_builder import GEMM, POINTWISE, SEND_RECV, TraceBuilder
 from three_walls.layers.labels import LABELS
+from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import StepGraph, replay
 from three_walls.replay.transform_graph import (
     find_graph_nodes,
@@ -72,6 +73,12 @@ def two_ranks(tmp_path: Path, first_us: int, second_us: int) -> StepGraph:
 
 
 GEMMS, POINTWISE_KERNELS = Selection(categories=("gemms",)), Selection(categories=("elementwise",))
+
+
+@pytest.fixture
+def kernels_that_start_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels whose time grows with the samples alone."""
+    monkeypatch.setattr(replay_thresholds, "LEAST_KERNEL_NS", 0)
 
 
 def test_inner_layers_are_neither_the_first_nor_the_last(tmp_path: Path) -> None:
@@ -483,6 +490,7 @@ def test_twice_the_micro_batch_halves_the_passes_and_their_launches(tmp_path: Pa
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == about(30 + 10)
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_the_host_may_take_longer_for_a_pass_of_more_samples(tmp_path: Path) -> None:
     graph = labelled(launch_bound(tmp_path), micro_batch=[0, 0, 1, 1])
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2, host=same(1.5))) == about(45 + 10)
@@ -491,6 +499,7 @@ def test_the_host_may_take_longer_for_a_pass_of_more_samples(tmp_path: Path) -> 
     assert step_us(graph) == 60 + 5
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_passes_that_stay_take_the_host_what_all_take_on_average(tmp_path: Path) -> None:
     step = Step()
     for launched_us in (105, 125, 165, 225):
@@ -500,6 +509,7 @@ def test_passes_that_stay_take_the_host_what_all_take_on_average(tmp_path: Path)
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == about(120 / 2 + 10)
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_every_doubling_of_the_micro_batch_compounds(tmp_path: Path) -> None:
     step = Step()
     for place in range(4):
@@ -512,17 +522,29 @@ def test_every_doubling_of_the_micro_batch_compounds(tmp_path: Path) -> None:
         assert step_us(hosted, Transformation(Action.MICRO_BATCH, factor=less, host=same(0.75))) == hosted_us + 5
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_three_times_the_micro_batch_lies_between_one_doubling_and_two(tmp_path: Path) -> None:
     graph = labelled(device_bound(tmp_path), micro_batch=[0, 0, 1, 1])
     change = Transformation(Action.MICRO_BATCH, factor=3, time=same(0.75))
     assert step_us(graph, change) == pytest.approx(2 * 3 * 40 * 0.75 ** np.log2(3) + 1, abs=0.01)
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_twice_the_micro_batch_does_the_same_work_on_the_device(tmp_path: Path) -> None:
     graph = labelled(device_bound(tmp_path), micro_batch=[0, 0, 1, 1])
     assert step_us(graph, Transformation(Action.MICRO_BATCH, factor=2)) == 2 * 40 + 1 + 2 * 40
 
 
+def test_the_start_of_a_kernel_takes_as_long_for_more_samples(tmp_path: Path) -> None:
+    """1.5 us of 40, and all of a kernel that does next to nothing. Transfers take twice as long for twice the bytes."""
+    for name, length_us, twice_ns in ((GEMM, 40, 78_500), (GEMM, 1, 1_000), (SEND_RECV, 40, 80_000)):
+        step = Step().run(110, 110 + length_us, launched=105, name=name)
+        step.run(160, 160 + length_us, launched=106, name=name)
+        graph = labelled(step.graph_between(tmp_path, 110, 400), micro_batch=[0, 1])
+        assert transform(graph, graph.work, [TWICE], Level.LIKELY).duration_ns.tolist() == [twice_ns, 0]
+
+
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_twice_the_micro_batch_keeps_the_first_passes_and_the_time_of_all(tmp_path: Path) -> None:
     """The passes left are those of a schedule with fewer of them: no backward pass comes between two forward ones."""
     step = Step()
@@ -533,6 +555,7 @@ def test_twice_the_micro_batch_keeps_the_first_passes_and_the_time_of_all(tmp_pa
     assert after.duration_ns.tolist() == [50 * US, 100 * US, 0, 0]
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_without_a_pipeline_the_last_backward_pass_stays_beside_the_reduction_of_gradients(tmp_path: Path) -> None:
     """Its place says when the reduction begins: after the first kernel of two, not after both."""
     step = Step()
@@ -561,6 +584,7 @@ def test_passes_that_stay_wait_for_ranks_that_were_not_captured_as_long_as_all_t
     assert (after.wait_ns[2:] == 0).all()
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_a_kernel_that_is_slower_in_one_pass_alone_is_not_slower_for_all_samples(tmp_path: Path) -> None:
     step = Step()
     for place, length_us in enumerate((10, 10, 10, 50)):  # the last one beside a transfer
@@ -571,6 +595,7 @@ def test_a_kernel_that_is_slower_in_one_pass_alone_is_not_slower_for_all_samples
     assert (after.duration_ns // US).tolist() == [0, 0, 20, 60]
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_what_every_pass_adds_to_the_gradients_takes_its_own_mean(tmp_path: Path) -> None:
     step = Step()
     for place, length_us in enumerate((10, 60, 20, 20)):
@@ -585,6 +610,7 @@ def test_what_every_pass_adds_to_the_gradients_takes_its_own_mean(tmp_path: Path
     assert after.duration_ns.tolist() == [30 * US, 40 * US, 0, 0]
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_kernels_gain_by_more_samples_and_transfers_do_not(tmp_path: Path) -> None:
     change = Transformation(Action.MICRO_BATCH, factor=2, time=same(0.75))
     for name, length_us in ((GEMM, 60), (SEND_RECV, 80)):
@@ -593,6 +619,7 @@ def test_kernels_gain_by_more_samples_and_transfers_do_not(tmp_path: Path) -> No
         assert step_us(graph, change) == length_us
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_what_every_pass_adds_to_the_gradients_takes_as_long_for_more_samples(tmp_path: Path) -> None:
     step = Step()
     for place, name in enumerate((GEMM, POINTWISE, GEMM, POINTWISE)):
@@ -606,11 +633,13 @@ def test_what_every_pass_adds_to_the_gradients_takes_as_long_for_more_samples(tm
     assert step_us(graph, TWICE) == 2 * 40 + 1 + 40
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_the_gradients_are_reduced_once_a_step_whatever_the_passes(tmp_path: Path) -> None:
     graph = labelled(device_bound(tmp_path), micro_batch=[0, 0, 1, 1], part=[None, None, None, "gradient_reduction"])
     assert step_us(graph, TWICE) == (2 * 40 + 40) + 1 + 40 + 1  # what the passes take together stays
 
 
+@pytest.mark.usefixtures("kernels_that_start_at_once")
 def test_what_only_the_last_pass_does_stays(tmp_path: Path) -> None:
     graph = labelled(device_bound(tmp_path), micro_batch=[0, 1, 1, 1])  # a GEMM, two pointwise kernels, a GEMM
     assert step_us(graph, TWICE) == 2 * 40 + 1 + 40 + 1 + 40

@@ -718,11 +718,14 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     is_sent = select_operations(graph, Selection(categories=COMMUNICATION_CATEGORIES))
     doublings = abs(math.log2(factor))
     time, host = _at(change.time, level) ** doublings, _at(change.host, level) ** doublings
+    # The start and the end of a kernel take as long for more samples.
+    once_ns, kernel_ns = replay_thresholds.LEAST_KERNEL_NS, np.maximum(1, work.duration_ns - work.wait_ns)
+    start = np.minimum(1.0, once_ns / kernel_ns)
+    samples = np.where(is_added, 1.0, factor * np.where(is_sent, 1.0, start / factor + time * (1 - start)))
     if factor < 1:
         passes, filling = number.max() + 1, _count_filling_passes(graph, number)
         ratio = (passes + factor * filling) / (passes + filling)
-        samples = np.where(is_added, 1 / factor, np.where(is_sent, 1.0, time))
-        changed = _scale_operations(graph, work, inside, ratio * samples, host * ratio / factor)
+        changed = _scale_operations(graph, work, inside, ratio / factor * samples, host * ratio / factor)
         return _lengthen_pipeline_waits(graph, work, changed, factor, level)
     is_surplus, fewer = _find_surplus_passes(graph, number, factor)
     left_out, stays = inside & is_surplus, inside & ~is_surplus
@@ -741,7 +744,6 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
     rank = np.repeat(graph.calls["rank"].to_numpy(), 2)
     host_pace = _find_mean_pace(work.host_segment_ns, rank, segments, kept_segments, fewer)
     # Twice the bytes take twice as long; what a kernel gains by more samples, a transfer does not.
-    samples = np.where(is_added, 1.0, factor * np.where(is_sent, 1.0, time))
     scaled = _scale_operations(graph, shorter, stays, once + (1 - once) * samples * pace, host)
     host_segment_ns = _scale_chosen(scaled.host_segment_ns, kept_segments, host_pace)
     # Ranks differ by the samples that they process: fewer passes do not make them wait less.
