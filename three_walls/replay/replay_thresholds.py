@@ -85,7 +85,7 @@ SHORTEST_SEGMENT_FRACTION = 0.002
 MOST_SITES = 8
 """Places that synchronize whose removal is replayed, those with most time first: each replay takes as long as one of
 the plan's some ninety."""
-MOST_COMPARED_STEPS = 12
+MOST_COMPARED_STEPS = 6
 """Kept steps whose unchanged replays are compared with the capture. Building the graph of a step takes longer than
 attributing it. Steps of a run repeat the same work, so their errors differ less than those of runs; the shortest and
 the longest are among the compared ones."""
