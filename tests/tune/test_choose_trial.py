@@ -185,7 +185,7 @@ def test_all_that_ran_is_combined_before_a_search_ends_if_it_promises_more_toget
 def test_what_is_kept_without_a_run_that_lacks_it_alone_is_named() -> None:
     space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "abc"))
     runs = [TriedChoice((0, 0, 0), 0.2), TriedChoice((1, 1, 1), 0.18), TriedChoice((0, 0, 0), 0.2)]
-    assert TrialSearch(space, runs, 3, WORTH).unclear == ("a=1", "b=1", "c=1")
+    assert TrialSearch(space, runs, 3, WORTH).not_shown_to_help == ("a=1", "b=1", "c=1")
     apart = [*runs, *(TriedChoice(choice, 0.19) for choice in ((0, 1, 1), (1, 0, 1), (1, 1, 0)))]
-    assert TrialSearch(space, apart, 6, WORTH).unclear == ()
-    assert TrialSearch(space, [], 3, WORTH).unclear == ()
+    assert TrialSearch(space, apart, 6, WORTH).not_shown_to_help == ()
+    assert TrialSearch(space, [], 3, WORTH).not_shown_to_help == ()

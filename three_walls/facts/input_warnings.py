@@ -248,7 +248,7 @@ def log_warnings(
     else:
         stepped = timeline.with_steps(matched_ranks.steps)
         differences = (
-            ("log-date", _find_other_moment(log, inputs)),
+            ("log-date", _find_other_times(log, inputs)),
             ("log-iterations", _find_other_iterations(log, stepped)),
             ("log-steps", _find_unseen_steps(joined_log, captured_lengths)),
         )
@@ -274,7 +274,7 @@ def log_warnings(
     return tuple(warnings)
 
 
-def _find_other_moment(log: TrainingLog, inputs: Inputs) -> str:
+def _find_other_times(log: TrainingLog, inputs: Inputs) -> str:
     """Both times, where the trace was recorded before or after the log's iterations; empty if it was not.
 
     A log of the same settings that was printed at other times may still be what the user means, so it stays in use.

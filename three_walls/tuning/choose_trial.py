@@ -110,7 +110,7 @@ class TrialSearch:
             kept, _ = self._likeliest(unclear, kept)
 
     @property
-    def unclear(self) -> tuple[str, ...]:
+    def not_shown_to_help(self) -> tuple[str, ...]:
         """What is kept though it is not clear that it helps: nothing ran that lacks it alone."""
         if self.model is None:
             return ()

@@ -110,8 +110,11 @@ def conclude(
     base = [run.step_ms for run in runs if not run.changed and run.step_ms]
     gain, deviation = gains.get(tuple(sorted(changed.items())), (None, None))
     base_ms = statistics.median(base) if base else None
-    if search.unclear and end:
-        notes = (*notes, f"not shown to help: {', '.join(search.unclear)}; nothing ran that lacks one of these alone")
+    if search.not_shown_to_help and end:
+        notes = (
+            *notes,
+            f"not shown to help: {', '.join(search.not_shown_to_help)}; nothing ran that lacks one of these alone",
+        )
     return Tuned(
         schema_version=SCHEMA_VERSION,
         tool_version=VERSION,
