@@ -45,6 +45,22 @@ def test_a_log_is_a_path_or_its_text_and_nothing_is_a_failure() -> None:
     assert [each.failure for each in tuned.runs if each.changed] == ["it gave no log"]
 
 
+@pytest.mark.parametrize(("batch_size", "is_kept"), [(8, True), (4, False)])
+def test_a_shorter_step_of_fewer_samples_is_no_gain(batch_size: int, is_kept: bool) -> None:
+    def log(overrides: Any) -> str:
+        step_ms, samples = (110, batch_size) if overrides else (200, 8)
+        return "".join(
+            f" iteration {n:8d}/ 500 | consumed samples: {n} | elapsed time per iteration (ms): {step_ms + n % 2}.0 | "
+            f"global batch size: {samples:5d} | number of skipped iterations: 0 | number of nan iterations: 0 |\n"
+            for n in range(1, 20)
+        )
+
+    tuned = three_walls.tune(log, space={"micro_batch_size": [1]})
+    assert bool(tuned.kept) is is_kept
+    (edited,) = (run for run in tuned.runs if run.changed)
+    assert ("its steps are of 4 samples, the base's of 8" in edited.failure) is not is_kept
+
+
 def test_steps_that_alternate_all_count_and_few_long_ones_do_not() -> None:
     # A run on an H200, with one micro-batch of 8 sequences of 8,192 tokens a step.
     alternating_ms = [529.5, 611.2, 542.4, 618.5, 534.3, 620.5, 529.4, 635.0, 527.1, 594.3, 534.1, 620.1, 530.9]

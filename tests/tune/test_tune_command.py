@@ -229,6 +229,14 @@ def test_an_edit_that_its_own_log_denies_is_not_measured(tmp_path: Path, size: i
     assert (denied in done.stdout + done.stderr) is not is_heard
 
 
+def test_a_run_whose_global_batch_follows_its_micro_batch_is_not_measured(tmp_path: Path) -> None:
+    told: dict[str, Any] = {"batch_sizes": {"--micro-batch-size": 4}, "effects": {"--micro-batch-size": -0.5}}
+    done = run(tmp_path, *LOGGED, told=told, space="micro_batch_size: [2]\n")
+    assert done.returncode == 0, done.stderr
+    assert results(tmp_path)["kept"] == {}
+    assert "its steps are of 4 samples, the base's of 8" in done.stderr
+
+
 def test_the_value_that_the_bases_log_prints_is_not_tried(tmp_path: Path) -> None:
     told: dict[str, Any] = {"arguments": {"micro_batch_size": 1, "tensor_model_parallel_size": 1}}
     done = run(tmp_path, *LOGGED, told=told, space="micro_batch_size: [1, 2]\n")

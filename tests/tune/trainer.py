@@ -1,7 +1,8 @@
 """A trainer that writes Megatron's iteration lines as a JSON file, named by $TRAINER, and its overrides tell it.
 
     {"effects": {"a=1": -0.1}, "together": {"a=1 b=1": 0.2}, "drift": 0.03, "noise": 0.01, "pause_s": 0.001,
-     "fails": {"c=1": "oom" | "crash" | "hang" | "stays"}, "iterations": 25, "arguments": {"micro_batch_size": 1}}
+     "fails": {"c=1": "oom" | "crash" | "hang" | "stays"}, "iterations": 25, "arguments": {"micro_batch_size": 1},
+     "batch_sizes": {"--micro-batch-size": 16}}
 
 Effects are logarithms of factors on the step. Arguments are printed as Megatron-LM prints those that it runs with. Of
 several ranks (SLURM_PROCID) the last one writes, as Megatron's does.
@@ -49,6 +50,7 @@ def main() -> None:
         print(*lines, sep="\n", flush=True)  # noqa: T201
     if told.get("saves"):
         print("saving checkpoint at iteration       0 to checkpoints in torch_dist format", flush=True)  # noqa: T201
+    batch_size = next((size for word, size in told.get("batch_sizes", {}).items() if word in words), 8)
     for iteration in range(1, told.get("iterations", 25) + 1):
         if iteration == 4 and fails == "oom":
             sys.exit(
@@ -65,7 +67,8 @@ def main() -> None:
             continue
         print(  # noqa: T201
             f" [2026-01-01 00:00:{iteration:02d}.000] iteration {iteration:8d}/     500 | consumed samples: 8 | "
-            f"elapsed time per iteration (ms): {step_ms:.2f} | learning rate: 1.0E-06 | global batch size:     8 | "
+            f"elapsed time per iteration (ms): {step_ms:.2f} | learning rate: 1.0E-06 | "
+            f"global batch size: {batch_size:5d} | "
             "lm loss: 1.0E+01 | number of skipped iterations:   0 | number of nan iterations:   0 |",
             flush=True,
         )

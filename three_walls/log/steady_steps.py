@@ -82,7 +82,7 @@ def classify_iterations(
     disturbed = {
         event.iteration + 1 for event in events if event.kind in DISTURBING_EVENTS and event.iteration is not None
     }
-    batch = _batch_size(iterations, profiled)
+    batch = usual_batch_size(iterations, profiled)
     roles: list[Role] = []
     for line, covered in zip(iterations, _covered_iterations(iterations), strict=True):
         roles.append(_role_without_plateau(line, covered, profiled, disturbed, batch))
@@ -234,7 +234,7 @@ def _covered_iterations(lines: Sequence[LogIteration]) -> Iterator[range]:
         yield range(max(1, line.iteration - count + 1), line.iteration + 1)
 
 
-def _batch_size(iterations: Sequence[LogIteration], profiled: ProfiledRange | None) -> int | None:
+def usual_batch_size(iterations: Sequence[LogIteration], profiled: ProfiledRange | None = None) -> int | None:
     """The batch size while the profiler ran; else the most frequent one, the largest of equally frequent ones."""
     sizes = [line.global_batch_size for line in iterations]
     if profiled:

@@ -28,6 +28,7 @@ from three_walls.log.steady_steps import (
     TOLERANCE_IN_DEVIATIONS,
     Role,
     classify_iterations,
+    usual_batch_size,
 )
 from three_walls.log.training_log import LogIteration, TrainingLog
 from three_walls.tuning import supervise_job
@@ -84,6 +85,8 @@ class Ended:
     longest_quiet_s: float
     is_cut_off: bool = False
     """Whether its supervisor was killed, which says nothing of the job."""
+    global_batch_size: int | None = None
+    """The samples of a step; None where its log does not say."""
 
     @property
     def step_s(self) -> float | None:
@@ -166,7 +169,8 @@ def run_job(
     is_well = not (job.returncode or ended_by_us or _count_steady(read, steps_ms))
     failure = "" if is_over or is_well else _explain(job.returncode, ended_by_us, read, logs)
     is_cut_off = job.returncode < 0
-    return Ended(steps_ms, failure or _count_steady(read, steps_ms), wall_s, longest_quiet_s, is_cut_off)
+    failure = failure or _count_steady(read, steps_ms)
+    return Ended(steps_ms, failure, wall_s, longest_quiet_s, is_cut_off, usual_batch_size(read.iterations))
 
 
 def _list_logs(log: Path) -> list[Path]:
@@ -301,4 +305,5 @@ def ended_of(result: object, wall_s: float) -> Ended:
     steps_ms = steady_steps(log.iterations, log)
     if failure := _find_exhausted(log):
         return Ended(steps_ms, failure, wall_s, 0.0)
-    return Ended(steps_ms, _count_steady(log, steps_ms), wall_s, 0.0)
+    batch_size = usual_batch_size(log.iterations)
+    return Ended(steps_ms, _count_steady(log, steps_ms), wall_s, 0.0, global_batch_size=batch_size)

@@ -251,7 +251,8 @@ class Tuning:
         self._say(f"run {number}: {name} ({why})")
         place = f"{number:03d}"
         if self._run_self is not None:
-            ended = self._call({key: value for each in variants for key, value in each.config.items()})
+            called = self._call({key: value for each in variants for key, value in each.config.items()})
+            ended = replace(called, failure=called.failure or self._find_other_batch(called))
         else:
             ended = self._launch(variants, place, [*changed], name)
         gains = [each.gain for each in variants]
@@ -273,6 +274,7 @@ class Tuning:
                 "steps_ms": list(ended.steps_ms),
                 "wall_s": ended.wall_s,
                 "quiet_s": ended.longest_quiet_s,
+                "global_batch_size": ended.global_batch_size,
             }
         )
         step = f"{ended.step_s * 1000:.1f} ms" if ended.step_s else f"failed: {ended.failure}"
@@ -303,7 +305,8 @@ class Tuning:
             if not ended.is_cut_off:
                 break
         if not ended.failure and variants:
-            ended = replace(ended, failure=_find_unheeded(variants, self._base_log, log))
+            failure = _find_unheeded(variants, self._base_log, log) or self._find_other_batch(ended)
+            ended = replace(ended, failure=failure)
         if rules:
             entries = ", ".join(map(_quoted, rules))
             write_texts({LABEL_NAME: f"label: {_quoted(name)}\nentries: [{entries}]\n"}, folder)
@@ -313,6 +316,13 @@ class Tuning:
         target.parent.mkdir(exist_ok=True)
         folder.rename(target)
         return ended
+
+    def _find_other_batch(self, ended: Ended) -> str:
+        """Why its step is not to be compared with the base's: it is of another number of samples; empty where it is not."""
+        base, mine = self._measured[0].get("global_batch_size") if self._measured else None, ended.global_batch_size
+        if base is None or mine is None or mine == base:
+            return ""
+        return f"its steps are of {mine} samples, the base's of {base}: state the global batch size"
 
     def _limits(self) -> Limits:
         """Those of the base until it ran, then what it took, with much to spare."""
