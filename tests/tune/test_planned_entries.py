@@ -14,7 +14,7 @@ from tests.bridge.test_entries import GROUPED, ROPE, entry
 from three_walls.advice.finding import REPLAYED, Gain, PlanStep
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.lib.errors import InputError
-from three_walls.tuning.make_space import list_given, list_planned, read_space
+from three_walls.tuning.make_space import core_name, list_given, list_planned, read_space
 from three_walls.tuning.trials import ExpectedGain
 
 VARIABLE = edit("NCCL_P2P_DISABLE", None, "env")
@@ -58,6 +58,24 @@ def test_an_unknown_framework_takes_variables_alone() -> None:
     (setting,), left_out = list_planned(report(*plan), None)
     assert setting.values[0].environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
     assert left_out == ("experts: the command is neither Megatron-Bridge's nor Megatron-LM's",)
+
+
+def test_a_caller_takes_every_entry_by_the_names_of_megatron_core() -> None:
+    grouped, unset = entry(1, "experts", edit("moe_grouped_gemm", False)), entry(2, "unset", VARIABLE)
+    settings, left_out = list_planned(report(grouped, unset, moe_grouped_gemm=True), None, is_called=True)
+    assert [setting.values[0].config for setting in settings] == [
+        {"moe_grouped_gemm": False}, {"env.NCCL_P2P_DISABLE": None},
+    ]  # fmt: skip
+    assert settings[0].values[0].words == ("moe_grouped_gemm=false",)
+    assert left_out == ()
+
+
+@pytest.mark.parametrize("name", ["moe_grouped_gemm", "model.moe_grouped_gemm", "--moe-grouped-gemm"])
+def test_an_entry_of_what_the_space_has_is_left_out(name: str) -> None:
+    plan = report(entry(1, "experts", GROUPED), entry(2, "rope", ROPE))
+    (setting,), left_out = list_planned(plan, BRIDGE, {core_name(name)})
+    assert setting.name == "rope"
+    assert left_out == ("experts: the space has moe_grouped_gemm",)
 
 
 def test_a_gain_on_what_earlier_entries_leave_is_a_share_of_that() -> None:

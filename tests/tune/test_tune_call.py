@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import three_walls
+from tests.paths import REPOSITORY
 from three_walls.lib.errors import UsageError
 from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.tuning.run_trial import ended_of
@@ -109,6 +110,16 @@ def test_a_large_gain_is_told_from_two_runs_and_how_far_it_may_be_off_is_a_share
     assert 0.003 < tuned.gain_deviation < 0.015
     (pair,) = tuned.pairs
     assert pair.noise_ms == pytest.approx(2 * tuned.gain_deviation * pair.base_ms, abs=0.01)
+
+
+def test_the_entries_of_a_captures_plan_are_called_by_name() -> None:
+    def step(overrides: Any) -> list[float]:
+        return [0.2 * (0.6 if overrides.get("moe_grouped_gemm") else 1.0) * (1 + 0.001 * (n % 3)) for n in range(12)]
+
+    trace = REPOSITORY / "sample_traces" / "te-one-by-one-experts"
+    tuned = three_walls.tune(step, space={"micro_batch_size": [2]}, trace=trace, most_runs=3)
+    assert tuned.settings["moe_grouped_gemm"] is True
+    assert "not tried: larger-micro-batch: the space has micro_batch_size" in tuned.notes
 
 
 def test_nothing_to_try_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +28,7 @@ from three_walls.megatron.settings.launchers import find_program
 from three_walls.megatron.settings.merge_settings import is_same
 from three_walls.megatron.settings.option_words import is_flag, read_command_line
 from three_walls.report.report import LiveReport
-from three_walls.tables.config_keys import config_keys
+from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
 from three_walls.tuning.trials import Choice, ExpectedGain, Space, Tunable, Variant
 
 _NAME = re.compile(r"[^\s=]+")
@@ -187,24 +187,40 @@ def _is_value(found: ConfigData, value: ConfigData) -> bool:
     return found in (str(value), write_value(value)) or (len(read) == 1 and is_same(read[0].value, value))
 
 
-def list_planned(report: LiveReport, framework: str | None) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:
-    """The entries of the plan of ``report`` as settings, and why some cannot be tried by adding to the command."""
+def core_name(name: str) -> str:
+    """Megatron Core's name of the setting that a space names, in whatever spelling; ``name`` where there is none."""
+    key = keys_by_flag().get(name) or keys_by_path().get(name.lstrip("+"))
+    return key.name if key else name
+
+
+def list_planned(
+    report: LiveReport, framework: str | None, given: Collection[str] = (), is_called: bool = False
+) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:
+    """The entries of the plan of ``report`` as settings, and why some are not tried: none by adding to the command.
+
+    ``given``: Megatron Core's names of what the user's space has, which no entry changes, too. ``is_called``: a caller
+    runs the job, and takes every setting by its name.
+    """
     findings = {finding.rule: finding for finding in report.findings}
     harmless = (_OTHERS.get(framework or "", "Megatron-"), *_REMARKS)
     settings, left_out = [], []
     for step in report.plan:
         spelled = spell(step.edits, report.config)
+        config = {edit.key if edit.kind == "config" else f"env.{edit.key}": edit.to for edit in step.edits}
+        named = {key: value for key, value in config.items() if not key.startswith("env.")}
         flags = tuple(word for line in spelled.megatron_lm for word in line.split(" "))
         words = spelled.bridge if framework == BRIDGE else flags
-        by_hand = [note for note in spelled.notes if not note.startswith(harmless)]
+        words = tuple(f"{key}={write_value(value)}" for key, value in named.items()) if is_called else words
+        by_hand = [note for note in spelled.notes if not (is_called or note.startswith(harmless))]
         if not step.edits:
             left_out.append(f"{step.rule}: it has no settings")
-        elif framework not in (BRIDGE, MEGATRON_LM) and any(edit.kind == "config" for edit in step.edits):
+        elif shared := [key for key in config if key in given]:
+            left_out.append(f"{step.rule}: the space has {', '.join(shared)}")
+        elif named and not is_called and framework not in (BRIDGE, MEGATRON_LM):
             left_out.append(f"{step.rule}: the command is neither Megatron-Bridge's nor Megatron-LM's")
         elif by_hand:
             left_out.append(f"{step.rule}: {'; '.join(by_hand)}")
         else:
-            config = {edit.key if edit.kind == "config" else f"env.{edit.key}": edit.to for edit in step.edits}
             gain = _expect(step, findings.get(step.rule), report)
             variant = Variant(step.finding.title, words, dict(spelled.env), gain, config, step.needs)
             settings.append(Tunable(step.rule, (variant,), kind=step.finding.lever))

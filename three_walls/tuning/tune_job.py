@@ -31,6 +31,7 @@ from three_walls.tuning import journal
 from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import (
     Given,
+    core_name,
     join_planned,
     list_given,
     list_planned,
@@ -318,7 +319,7 @@ class Tuning:
         return ended
 
     def _find_other_batch(self, ended: Ended) -> str:
-        """Why its step is not to be compared with the base's: it is of another number of samples; empty where it is not."""
+        """Why its step cannot be compared with the base's: it is of other samples; empty where no log says so."""
         base, mine = self._measured[0].get("global_batch_size") if self._measured else None, ended.global_batch_size
         if base is None or mine is None or mine == base:
             return ""
@@ -404,10 +405,9 @@ class Tuning:
         except ThreeWallsError as error:
             self._note(f"the capture of {whose} gives no plan: {error}")
             return
-        own = {setting.name for setting in self._given.settings}
-        planned, left_out = list_planned(report, self._framework)
-        others = tuple(setting for setting in planned if setting.name not in own)
-        self._planned = join_planned(self._planned, others, changed)
+        own = {core_name(setting.name) for setting in self._given.settings}
+        planned, left_out = list_planned(report, self._framework, own, is_called=self._request.command is None)
+        self._planned = join_planned(self._planned, planned, changed)
         self._report = report
         for reason in left_out:
             self._note(f"not tried: {reason}")
