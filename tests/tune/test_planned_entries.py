@@ -13,7 +13,7 @@ from tests.bridge.builders import config, edit
 from tests.bridge.test_entries import GROUPED, ROPE, entry
 from three_walls.advice.finding import REPLAYED, Gain, PlanStep
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
-from three_walls.lib.errors import InputError
+from three_walls.lib.errors import InputError, UsageError
 from three_walls.tuning.make_space import core_name, list_given, list_planned, read_space
 from three_walls.tuning.trials import ExpectedGain
 
@@ -133,9 +133,32 @@ def test_the_value_that_the_command_gives_last_is_the_bases_in_any_spelling() ->
     assert labels(own, None, "env", "X=1", "python", "train.py", "a=2.0", "--b=0.1") == ["a=1", "--b=0.0001", "env.X=2"]
 
 
+def test_a_list_is_a_word_each_of_a_flag_and_the_bases_where_the_command_has_its_words() -> None:
+    def words(*command: str) -> list[tuple[str, ...]]:
+        modules = {"--recompute-modules": [("moe_act", "layernorm"), ("core_attn",)]}
+        (setting,) = list_given(modules, MEGATRON_LM, ["pretrain_gpt.py", *command]).settings
+        return [value.words for value in setting.values]
+
+    both = [("--recompute-modules", "moe_act", "layernorm"), ("--recompute-modules", "core_attn")]
+    assert words() == words("--recompute-modules", "mlp") == both
+    assert words("--recompute-modules", "core_attn", "--bf16") == both[:1]
+    assert words("--recompute-modules", "moe_act", "layernorm", "{overrides}") == both[1:]
+
+
+def test_a_variable_is_text_as_yaml_has_it() -> None:
+    (setting,) = list_given({"env.X": [True, 1, 0.5, "on"]}, None, ["train.py"]).settings
+    assert [value.environment["X"] for value in setting.values] == ["true", "1", "0.5", "on"]
+    for value in (None, (1, 2)):
+        with pytest.raises(UsageError, match=r"env\.X"):
+            list_given({"env.X": [value]}, None, ["train.py"])
+
+
 @pytest.mark.parametrize(
     "text",
-    ["a: {b: 1}", "a: []", "a: [.nan]", "a: [2026-01-01]", "a: [[[1]]]", "a b: [1]", "env.: [1]", "env.A B: [1]"],
+    [
+        *("a: [1]\na: [2]", "micro_batch_size: [1]\n--micro-batch-size: [2]", "a: {b: 1}", "a: []", "a: [.nan]"),
+        *("a: [2026-01-01]", "a: [[[1]]]", "a b: [1]", "env.: [1]", "env.A B: [1]"),
+    ],
 )
 def test_a_space_that_cannot_be_tried_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "space.yaml").write_text(f"{text}\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,25 @@ def test_the_entries_of_a_captures_plan_are_called_by_name() -> None:
     tuned = three_walls.tune(step, space={"micro_batch_size": [2]}, trace=trace, most_runs=3)
     assert tuned.settings["moe_grouped_gemm"] is True
     assert "not tried: larger-micro-batch: the space has micro_batch_size" in tuned.notes
+
+
+@pytest.mark.parametrize("values", [["fast"], "fast", ("fast", "fast"), {"fast"}])
+def test_a_value_alone_needs_no_list(values: Any) -> None:
+    tuned = three_walls.tune(lambda _: [0.2] * 12, space={"mode": values})
+    assert [run.name for run in tuned.runs] == ["base", "mode=fast"]
+
+
+def test_a_value_that_json_has_not_is_called_as_it_is_and_written_as_text(tmp_path: Path) -> None:
+    class Kind(Enum):
+        FAST = 1
+
+    tuned = three_walls.tune(
+        lambda overrides: [(0.1 if overrides.get("kind") is Kind.FAST else 0.2) * (1 + n % 2 / 100) for n in range(12)],
+        space={"kind": [Kind.FAST]},
+        out=tmp_path,
+    )
+    assert tuned.settings == {"kind": Kind.FAST}
+    assert json.loads((tmp_path / "tune.json").read_text())["settings"] == {"kind": "Kind.FAST"}
 
 
 def test_nothing_to_try_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -30,8 +31,11 @@ from three_walls.megatron.settings.option_words import is_flag, read_command_lin
 from three_walls.report.report import LiveReport
 from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
 from three_walls.tuning.trials import Choice, ExpectedGain, Space, Tunable, Variant
+from three_walls.tuning.tuned_command import TEMPLATE
 
 _NAME = re.compile(r"[^\s=]+")
+_ALONE = (str, bytes, Mapping)
+"""A value of these types is one, not several."""
 _FEW_RUNS = 6
 """Fewer find nothing."""
 _MOST_RUNS = 60
@@ -44,14 +48,19 @@ _REMARKS = (RELEASE_UNKNOWN, f"Megatron-Bridge: {CHECK_SECTION}")
 
 
 def read_space(path: Path) -> dict[str, list[ConfigData]]:
-    """The settings and values of a YAML file. Raises InputError for one that holds something else."""
+    """The settings and values of a YAML file. Raises InputError for one that holds something else, or one twice."""
+    text = read_text_file(path, "a YAML file of settings, each with the values to try")
     try:
-        given = yaml.safe_load(read_text_file(path, "a YAML file of settings, each with the values to try"))
+        given, written = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise InputError(f"{path}: expected YAML ({' '.join(str(error).split())})") from error
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{path}: expected settings with lists of values, as `micro_batch_size: [1, 2]`")
     frozen = freeze_space(given)
+    assert written
+    counts = Counter(core_name(key.value) for key, _ in written.value)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise InputError(f"{path}: expected each setting once, found {twice[0]} again, in this or another spelling")
     for name, values in frozen.items():
         if not _NAME.fullmatch(name) or (name.startswith("env.") and not is_variable(name.removeprefix("env."))):
             raise InputError(f"{path}: expected the name of a setting, a flag, or env.NAME, found {name!r}")
@@ -64,8 +73,11 @@ def read_space(path: Path) -> dict[str, list[ConfigData]]:
 
 
 def freeze_space(given: Mapping[Any, Any]) -> dict[str, list[ConfigData]]:
-    """Settings with their values as YAML or JSON has them, each value once."""
-    lists = {str(name): values if isinstance(values, list) else [values] for name, values in given.items()}
+    """Settings with their values as YAML, JSON or a caller has them, each value once; one alone needs no list."""
+    lists: dict[str, list[Any]] = {
+        str(name): [values] if isinstance(values, _ALONE) or not isinstance(values, Collection) else [*values]
+        for name, values in given.items()
+    }
     frozen = {name: [tuple(each) if isinstance(each, list) else each for each in lists[name]] for name in lists}
     return {name: list({repr(each): each for each in values}.values()) for name, values in frozen.items()}
 
@@ -138,8 +150,10 @@ def _place(values: Sequence[ConfigData], is_other: Sequence[bool]) -> tuple[int,
 def _make_variant(name: str, value: ConfigData, framework: str | None) -> Variant:
     label = f"{name}={write_value(value)}"
     if name.startswith("env."):
-        variable = name.removeprefix("env.")
-        return Variant(label, environment={variable: str(value)}, config={name: str(value)})
+        if value is None or isinstance(value, tuple):
+            raise UsageError(f"{name}: expected text or a number for a variable, found {write_value(value)}")
+        text = value if isinstance(value, str) else write_value(value)
+        return Variant(label, environment={name.removeprefix("env."): text}, config={name: text})
     spelling = config_keys().keys[name].megatron_lm if name in config_keys().keys else None
     if framework == MEGATRON_LM and spelling and (value is None or isinstance(value, bool)):
         flag = spelling.flag if value else spelling.negated_flag if value is False else None
@@ -147,7 +161,8 @@ def _make_variant(name: str, value: ConfigData, framework: str | None) -> Varian
     if framework is not None and name in config_keys().keys and (words := setting_words({name: value}, framework)):
         return Variant(label, words, config={name: value})
     if name.startswith("-"):
-        words = () if value is False or value is None else (name,) if value is True else (name, str(value))
+        values = value if isinstance(value, tuple) else () if value is True else (value,)
+        words = () if value is False or value is None else (name, *map(str, values))
         return Variant(label, words, config={name: value})
     return Variant(label, (label,), config={name: value})
 
@@ -164,13 +179,18 @@ def _read_stated(
     for name in given.keys() - stated.keys():
         is_variable = name.startswith("env.")
         key = name.removeprefix("env.") if is_variable else _name_word(name, given[name], framework)
-        for word, following in itertools.zip_longest(
-            command if is_variable else arguments, arguments[1:], fillvalue=""
-        ):
+        is_list = any(isinstance(value, tuple) for value in given[name])
+        words = command if is_variable else arguments
+        for place, word in enumerate(words, start=1):
             named, equals, text = word.partition("=")
             if named.lstrip("+") == key and (equals or not is_variable):
-                stated[name] = text if equals else following if following and not is_flag(following) else True
+                values = tuple(itertools.takewhile(_is_plain_word, words[place:]))
+                stated[name] = text if equals else values if is_list else next(iter(values), True)
     return stated
+
+
+def _is_plain_word(word: str) -> bool:
+    return not is_flag(word) and word != TEMPLATE
 
 
 def _name_word(name: str, values: Sequence[ConfigData], framework: str | None) -> str:
@@ -181,6 +201,8 @@ def _name_word(name: str, values: Sequence[ConfigData], framework: str | None) -
 
 def _is_value(found: ConfigData, value: ConfigData) -> bool:
     """Whether what a command or a log says is ``value``. What a command says may be text."""
+    if isinstance(found, tuple) and isinstance(value, tuple):
+        return tuple(map(str, found)) == tuple(map(str, value))
     if not isinstance(found, str):
         return is_same(found, value)
     read = read_override(f"x={found}")

@@ -32,6 +32,7 @@ from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import (
     Given,
     core_name,
+    freeze_space,
     join_planned,
     list_given,
     list_planned,
@@ -544,7 +545,7 @@ def tune(
         directory = Path(out) if out is not None else Path(temporary)
         request = TuneRequest(
             directory,
-            given=space or {},
+            given=freeze_space(space or {}),
             only_given=trace is None,
             allowed=tuple(allowed),
             budget_s=budget_s,

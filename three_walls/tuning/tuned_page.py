@@ -171,7 +171,7 @@ def _list_pairs(runs: Sequence[TunedRun], lines: Sequence[Mapping[str, Any]], ba
 
 def render_tuned(tuned: Tuned) -> dict[str, str]:
     """File name to content: page, JSON, and the overrides to paste."""
-    document = json.dumps(asdict(tuned), indent=2, allow_nan=False, ensure_ascii=False)
+    document = json.dumps(asdict(tuned), indent=2, allow_nan=False, ensure_ascii=False, default=str)
     lines = paste_lines(tuned)
     return {
         "tune.json": escape_in_json(document) + "\n",
