@@ -55,6 +55,7 @@ def test_a_report_follows_the_schema_which_knows_every_field(name: str) -> None:
         ('{"schema_version": "3.0"}', "expected a report.json of schema 3.0, found facts: is missing"),
         ('{"schema_version": "3.0", "facts": {}}', "expected a report.json of schema 3.0, found tool_version: "),
         ("[]", "expected a report.json, found no schema_version in it"),
+        ('{"schema_version": "1.0", "kept": {}, "runs": [], "pairs": []}', "found the results of a tuning"),
         ("not json", "expected a report.json, found none (it is no JSON text)"),
         ("[" * 100_000, "expected a report.json, found none (it is no JSON text)"),
         (None, "expected a report.json, found none (No such file or directory)"),

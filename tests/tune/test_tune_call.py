@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import statistics
 from enum import Enum
 from pathlib import Path
@@ -15,6 +16,7 @@ import three_walls
 from tests.paths import REPOSITORY
 from three_walls.lib.errors import UsageError
 from three_walls.megatron.settings.option_words import read_user_settings
+from three_walls.runs.read_runs import GivenRun, read_run
 from three_walls.tuning.run_trial import ended_of
 
 
@@ -141,6 +143,16 @@ def test_a_value_that_json_has_not_is_called_as_it_is_and_written_as_text(tmp_pa
     )
     assert tuned.settings == {"kind": Kind.FAST}
     assert json.loads((tmp_path / "tune.json").read_text())["settings"] == {"kind": "Kind.FAST"}
+
+
+def test_a_tuning_is_no_run_to_compare_but_its_runs_are(tmp_path: Path) -> None:
+    three_walls.tune(lambda _: [0.2] * 12, space={"a": [1]}, out=tmp_path)
+    run = tmp_path / "runs" / "000"
+    run.mkdir(parents=True)
+    shutil.copy(REPOSITORY / "sample_traces" / "te-host-bound" / "train.log", run)
+    with pytest.raises(UsageError, match=r"compare two of the runs in .*runs"):
+        read_run(GivenRun(tmp_path))
+    assert read_run(GivenRun(run)).unprofiled_step_ns
 
 
 def test_nothing_to_try_is_refused() -> None:

@@ -151,6 +151,8 @@ def parse_report(text: str, path: str | Path) -> Report:
     version = document.get("schema_version") if isinstance(document, dict) else None
     if not isinstance(version, str):
         raise UsageError(f"{path}: expected a report.json, found no schema_version in it")
+    if document.keys() >= {"kept", "pairs", "runs"}:
+        raise UsageError(f"{path}: expected a report.json, found the results of a tuning, which lie beside its runs/")
     if version.partition(".")[0] != _MAJOR:
         raise UsageError(
             f"{path}: report.json of schema {_quote(version)}: this release reads {_MAJOR}.x; analyze the trace again"

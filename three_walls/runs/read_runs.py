@@ -43,6 +43,8 @@ from three_walls.trace.run_request import RunRequest, Workers
 from three_walls.trace.trace_files import holds_traces, plain_name
 
 LABEL_NAME = "tried.yaml"
+TUNED_NAME = "tune.json"
+"""Of the results of a tuning, whose runs lie in a folder beside it."""
 _OPTION = re.compile(r",(log|config|set|kernel-names|name)=")
 _FORM = "PATH[,log=FILE][,config=FILE][,set=KEY=VALUE][,kernel-names=FILE][,name=TEXT]"
 _NO_TRACE = "only training logs were given"
@@ -86,6 +88,8 @@ def read_run(given: GivenRun, progress: Progress = lambda _: None) -> Run:
     has_options = bool(given.logs or given.config or given.settings or given.kernel_names)
     if is_directory(path):
         report_file = _find_report(path)
+        if report_file is None and (path / TUNED_NAME).is_file():
+            raise UsageError(f"{path}: expected a run, found a tuning: compare two of the runs in {path / 'runs'}")
         path = report_file or path
         given = given if report_file else _complete(given)
     if path.suffix == ".json":

@@ -17,6 +17,7 @@ from three_walls.lib.version import VERSION
 from three_walls.report.charts import AFTER_COLOUR, MILLISECONDS, NOW_COLOUR, BarRow, Bars, Piece
 from three_walls.report.html_report import render_page
 from three_walls.report.section import ROW, Chart, Column, Copyable, Hero, Items, Metric, Section, Table, Terminal, Text
+from three_walls.runs.read_runs import TUNED_NAME
 from three_walls.tuning.choose_trial import TrialSearch
 
 SCHEMA_VERSION = "1.0"
@@ -174,9 +175,9 @@ def render_tuned(tuned: Tuned) -> dict[str, str]:
     document = json.dumps(asdict(tuned), indent=2, allow_nan=False, ensure_ascii=False, default=str)
     lines = paste_lines(tuned)
     return {
-        "tune.json": escape_in_json(document) + "\n",
+        TUNED_NAME: escape_in_json(document) + "\n",
         "overrides.txt": "".join(f"{line}\n" for line in lines),
-        "tune.html": render_page(make_tuned_sections(tuned), tuned, "tune.json"),
+        "tune.html": render_page(make_tuned_sections(tuned), tuned, TUNED_NAME),
     }
 
 
