@@ -11,6 +11,7 @@ import pytest
 
 from tests.paths import REPOSITORY
 from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
+from three_walls.tuning.tuned_command import VARIABLE, TunedCommand
 
 LINE = (
     " [2026-01-01 00:00:00.000] iteration {0:8d}/   500 | consumed samples: 8 | elapsed time per iteration (ms): 200.0 "
@@ -138,3 +139,25 @@ def test_a_path_may_be_text_as_os_path_gives_it_and_no_step_takes_no_time(tmp_pa
     assert ended_of([], 1.0).failure == "it gave no log"
     assert ended_of([0.2] * 9 + [0.0], 1.0).failure == "it gave a step of 0 s"
     assert ended_of([-1.0] * 9, 1.0).failure == "it gave a step of -1 s"
+
+
+@pytest.mark.parametrize(
+    ("word", "scripts"),
+    [
+        ("model.recompute_modules=[core_attn,mlp]", ("printf %s ${0}", 'eval "printf %s ${0}"')),
+        ('my.name="it\'s a b"', ('eval "printf %s ${0}"',)),
+    ],
+)
+def test_a_script_takes_overrides_from_the_variable(tmp_path: Path, word: str, scripts: tuple[str, ...]) -> None:
+    command = TunedCommand(("run.sh",), None, 25)
+    for script in scripts:
+        line = script.replace("{0}", VARIABLE)
+        done = subprocess.run(
+            ["sh", "-c", line],
+            env=command.variables([word], {}),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ from three_walls.trace.report_export import find_nsys
 TEMPLATE = "{overrides}"
 VARIABLE = "THREE_WALLS_OVERRIDES"
 """Holds the overrides in the environment of the command, quoted for a shell: for launch scripts that pass none on."""
+_BARE = re.compile(r"[\w@%+=:,./\[\]-]+", re.ASCII)
+"""A word that is not quoted there, so that lists, too, reach a script that does not evaluate the variable."""
 _NEVER = "1000000000"
 _SHORT = {
     BRIDGE: ("train.exit_interval={0}", "logger.log_interval=1", "checkpoint.save=null"),
@@ -61,7 +64,8 @@ class TunedCommand:
     def variables(self, overrides: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
         """The variables to set for it."""
         added = (*self.shorten(self.iterations), *overrides)
-        return {VARIABLE: " ".join(map(quote_word, added)), **self.environment, **environment}
+        line = " ".join(word if _BARE.fullmatch(word) else quote_word(word) for word in added)
+        return {VARIABLE: line, **self.environment, **environment}
 
     def profiled(self, overrides: Sequence[str], out: Path, ranks: tuple[int, ...], steps: str) -> tuple[str, ...]:
         """The command of a run that ``three-walls attach`` profiles on each rank."""
