@@ -141,6 +141,31 @@ def test_a_path_may_be_text_as_os_path_gives_it_and_no_step_takes_no_time(tmp_pa
     assert ended_of([-1.0] * 9, 1.0).failure == "it gave a step of -1 s"
 
 
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (OOM, "out of memory"),
+        ("AssertionError: hidden size", "AssertionError: hidden size"),
+        (TORCHRUN.format(code=-11), "a rank ended with exit code 139 (SIGSEGV)"),
+        ("Exception ignored in: <function _exit>", ""),
+        ("", ""),
+    ],
+)
+def test_a_run_that_breaks_off_behind_a_pipe_has_failed_though_its_exit_code_is_0(
+    tmp_path: Path, said: str, reason: str
+) -> None:
+    assert run(tmp_path, said, iterations=ITERATIONS - 1, code=0).failure == reason
+    assert run(tmp_path, said, iterations=ITERATIONS, code=0).failure == ""
+
+
+def test_an_error_before_the_last_iteration_is_none_of_a_run_that_ended_well(tmp_path: Path) -> None:
+    lines = [LINE.format(number, 0) for number in range(1, ITERATIONS - 1)]
+    assert run(tmp_path, "ImportError: no apex", *lines, iterations=1, code=0).failure == ""
+
+
 @pytest.mark.parametrize(
     ("word", "scripts"),
     [

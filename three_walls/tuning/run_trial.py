@@ -51,11 +51,11 @@ _KILLED = 128 + signal.SIGKILL
 _MIDDLE_ERROR = 1.08
 """Standard error of the mean of the middle half over that of the mean of all, of normal values."""
 _ERROR_LINE = re.compile(
-    r"(?:\[?[\w./ :-]*\]:? ?)?((?:[\w.]+\.)?\w*(?<!ChildFailed)(?:Error|Exception)\b.*)|"
+    r"(?:\[?[\w./ :-]*\]:? ?)?((?!Exception ignored)(?:[\w.]+\.)?\w*(?<!ChildFailed)(?:Error|Exception)\b.*)|"
     r".*(Watchdog caught collective operation timeout.*)"
 )
 _RANK_ENDED = re.compile(r"\bexitcode +: (-?\d+) \(pid")
-"""In what torchrun prints at the end, of the rank that failed first last."""
+"""In what torchrun prints at the end."""
 _MOST_REASON_CHARACTERS = 300
 
 
@@ -168,6 +168,8 @@ def run_job(
     is_over = is_complete or ended_by_us == _DONE
     is_well = not (job.returncode or ended_by_us or _count_steady(read, steps_ms))
     failure = "" if is_over or is_well else _explain(job.returncode, ended_by_us, read, logs)
+    if is_well and printed < limits.iterations:
+        failure = _find_hidden(read, logs)
     is_cut_off = job.returncode < 0
     failure = failure or _count_steady(read, steps_ms)
     return Ended(steps_ms, failure, wall_s, longest_quiet_s, is_cut_off, usual_batch_size(read.iterations))
@@ -221,12 +223,28 @@ def _explain(code: int, ended_by_us: str, log: TrainingLog, logs: Sequence[Path]
         return f"{ended_by_us}; its log says {error}" if error else ended_by_us
     if error or not code:
         return error
-    ended = [int(match[1]) for path in logs for line in _read_end(path) if (match := _RANK_ENDED.search(line))]
-    who, code = ("a rank", ended[-1]) if ended else ("it", code)
+    if ended := _list_rank_codes(logs):
+        return _describe_code("a rank", ended[-1])
+    return f"{_describe_code('it', code)}{'' if log.iterations else _find_last_line(logs[0])}"
+
+
+def _find_hidden(log: TrainingLog, logs: Sequence[Path]) -> str:
+    """Why a run broke off whose exit code says nothing, as behind a pipe; empty where it had no more iterations."""
+    errors = (_find_error(path, is_last=True) for path in logs if path.name == log.iterations[-1].file_name)
+    codes = _list_rank_codes(logs)
+    return _find_exhausted(log) or next(errors, "") or (_describe_code("a rank", codes[-1]) if codes else "")
+
+
+def _list_rank_codes(logs: Sequence[Path]) -> list[int]:
+    """The exit codes that torchrun prints, of the rank that failed first last."""
+    return [int(match[1]) for path in logs for line in _read_end(path) if (match := _RANK_ENDED.search(line))]
+
+
+def _describe_code(who: str, code: int) -> str:
     code = code if code >= 0 else 128 - code
     name = f" ({signal.Signals(code - 128).name})" if code - 128 in {*signal.Signals} else ""
     why = ", as by a host whose memory is full" if code == _KILLED else ""
-    return f"{who} ended with exit code {code}{name}{why}{'' if log.iterations or ended else _find_last_line(logs[0])}"
+    return f"{who} ended with exit code {code}{name}{why}"
 
 
 def _find_exhausted(log: TrainingLog) -> str:
@@ -250,11 +268,12 @@ def _count_steady(log: TrainingLog, steps_ms: Sequence[float]) -> str:
     return f"its log has {len(steps_ms)} steady iterations, fewer than {LEAST_STEADY}: {why}"
 
 
-def _find_error(path: Path) -> str:
-    """The first line of the log's end that names an error: after the last iteration, if any does."""
+def _find_error(path: Path, is_last: bool = False) -> str:
+    """The first line of the log's end that names an error: after the last iteration, if any does; or only there."""
     lines = _read_end(path)
     last = max((place for place, line in enumerate(lines) if _PROGRESS.search(line.encode())), default=0)
-    texts = (strip_prefixes(line, log_grammar()).text for line in (*lines[last:], *lines[:last]))
+    before = [] if is_last else lines[:last]
+    texts = (strip_prefixes(line, log_grammar()).text for line in (*lines[last:], *before))
     found = next((match[1] or match[2] for text in texts if (match := _ERROR_LINE.match(text))), "")
     return show_control_characters(found, kept="")[:_MOST_REASON_CHARACTERS]
 
