@@ -155,6 +155,15 @@ def test_a_tuning_is_no_run_to_compare_but_its_runs_are(tmp_path: Path) -> None:
     assert read_run(GivenRun(run)).unprofiled_step_ns
 
 
+def test_the_chart_shortens_names_which_the_table_has(tmp_path: Path) -> None:
+    space = {f"model.a_setting_with_a_long_name_number_{number}": ["a_long_value"] for number in range(4)}
+    three_walls.tune(lambda _: [0.2 + n % 2 / 1000 for n in range(12)], space=space, out=tmp_path)
+    page = (tmp_path / "tune.html").read_text()
+    names = [run["name"] for run in json.loads((tmp_path / "tune.json").read_text())["runs"] if len(run["changed"]) > 1]
+    assert names
+    assert all(name in page and f". {name}" not in page for name in names)
+
+
 def test_nothing_to_try_is_refused() -> None:
     with pytest.raises(UsageError):
         three_walls.tune(lambda _: [1.0])

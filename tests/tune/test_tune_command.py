@@ -330,6 +330,17 @@ def test_what_another_version_wrote_is_refused_in_one_line(tmp_path: Path) -> No
         written.write_text(own)
 
 
+def test_a_variable_without_a_value_is_refused(tmp_path: Path) -> None:
+    assert "--env: expected NAME=VALUE, found TOKEN" in run(tmp_path, "--env", "TOKEN", "--", "./x").stderr
+    assert run(tmp_path, "--dry-run", "--env", "EMPTY=", "--space", "space.yaml", "--", "./x").returncode == 0
+
+
+def test_what_was_asked_for_is_the_users_alone_to_read(tmp_path: Path) -> None:
+    assert run(tmp_path, "--env", "TOKEN=x", "--space", "space.yaml", "--", "./missing.sh").returncode == 8
+    assert (tmp_path / "tuned" / "asked.json").stat().st_mode & 0o77 == 0
+    assert not any("TOKEN" in (tmp_path / "tuned" / name).read_text() for name in ("tune.html", "tune.json"))
+
+
 def test_overrides_take_the_place_of_the_template_and_variables_reach_the_job(tmp_path: Path) -> None:
     shell = f'test "$MINE" = 1 && {sys.executable} {TRAINER} {{overrides}} || exit 3'
     done = run(tmp_path, "--env", "MINE=1", "--space", "space.yaml", "--runs", "3", "--", "bash", "-c", shell)

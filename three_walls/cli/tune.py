@@ -168,13 +168,13 @@ def tune_command(
     if job.rank:
         assert request.command
         out.mkdir(parents=True, exist_ok=True)
-        saved.write_text(json.dumps(asked, default=str), encoding="utf-8")
+        _save(asked, saved)
         follow(out, request.command, job.rank)
         return
     with journal.locked(out) as lock:
         if not resume:  # one that began just before this
             _refuse_another(out)
-        saved.write_text(json.dumps(asked, default=str), encoding="utf-8")
+        _save(asked, saved)
         tuning = Tuning(request, say, lock, others=0 if launches_all else (job.world or 1) - 1)
         try:
             tuned = tuning.run()
@@ -190,6 +190,12 @@ def tune_command(
 def _refuse_another(out: Path) -> None:
     if (out / "journal.jsonl").exists():
         raise UsageError(f"{out}: holds a tuning; go on with it by --resume, or give another --out")
+
+
+def _save(asked: dict[str, Any], file: Path) -> None:
+    """For the user alone: a command or ``--env`` may hold a token."""
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(asked, default=str), encoding="utf-8")
 
 
 def _read_asked(saved: Path, names: Collection[str]) -> dict[str, Any]:
@@ -211,7 +217,7 @@ def _make_request(out: Path, asked: dict[str, Any]) -> TuneRequest:
     if not words:
         raise UsageError("tune: expected the command that launches the job behind --, found none")
     variables = dict(text.partition("=")[::2] for text in asked["variables"])
-    if bad := [name for name in variables if not is_variable(name)]:
+    if bad := [text for text in asked["variables"] if "=" not in text or not is_variable(text.partition("=")[0])]:
         raise UsageError(f"--env: expected NAME=VALUE, found {bad[0]}")
     if "given" not in asked:  # the file may be another one on --resume
         asked["given"] = read_space(Path(asked["space_file"])) if asked["space_file"] else {}

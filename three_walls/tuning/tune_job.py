@@ -63,7 +63,6 @@ _ANOTHER_STEP = 0.05
 """A step that is so much shorter may be held back by another wall, so that its plan is another one."""
 _CLEARLY = 2.0
 """Deviations by which a measured gain lies outside its predicted range."""
-NO_NSYS = "nsys is not on PATH: tuned by logs alone, without a plan; give --space to say what to try"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +169,7 @@ class Tuning:
                 f"by {_ANOTHER_STEP:.0%}, for the entries of its plan: {_MOST_CAPTURES - 1} times at most"
             )
         elif not self._request.only_given:
-            yield NO_NSYS
+            yield self._no_nsys
         for setting in search.space.settings:
             for each in setting.values:
                 variables = {**command.environment, **each.environment}
@@ -201,6 +200,11 @@ class Tuning:
         found = {name: each.value for name, each in _read_settings(self._base_log).items()}
         found |= {f"env.{name}": text for name, text in (command.environment if command else {}).items()}
         return list_given(self._request.given, self._framework, command.words if command else None, found)
+
+    @property
+    def _no_nsys(self) -> str:
+        advice = "" if self._request.given else "; give --space to say what to try"
+        return f"nsys is not on PATH: tuned by logs alone, without a plan{advice}"
 
     def _list_doubts(self) -> Iterator[str]:
         """What a user should know before runs are spent."""
@@ -420,7 +424,7 @@ class Tuning:
         command = self._request.command
         assert command
         if find_nsys() is None:
-            self._note(NO_NSYS)
+            self._note(self._no_nsys)
             return
         out = self._request.out.absolute() / "profiles"
         out.mkdir(exist_ok=True)

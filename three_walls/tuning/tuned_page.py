@@ -12,7 +12,7 @@ from typing import Any
 from three_walls.capture.capture_guide import BRIDGE
 from three_walls.lib.measurement import NS_PER_MS
 from three_walls.lib.shell import quote_assignment, quote_word
-from three_walls.lib.text import UNKNOWN, escape_in_json, format_ms, format_share
+from three_walls.lib.text import UNKNOWN, escape_in_json, format_ms, format_share, shorten
 from three_walls.lib.version import VERSION
 from three_walls.report.charts import AFTER_COLOUR, MILLISECONDS, NOW_COLOUR, BarRow, Bars, Piece
 from three_walls.report.html_report import render_page
@@ -23,6 +23,8 @@ from three_walls.tuning.choose_trial import TrialSearch
 SCHEMA_VERSION = "1.0"
 """Version of tune.json: the minor grows when fields are added, the major when one goes, or is another one."""
 _DEVIATIONS = 2.0
+_LONGEST_LABEL = 60
+"""Of a bar, in characters: the table below it has the whole name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class TunedRun:
     """What was added to the command, a word each."""
     environment: Mapping[str, str]
     step_ms: float | None
-    """Median of the steady steps; null where it failed."""
+    """Mean of the middle half of its usual steps; null where it failed."""
     failure: str
     """Why it failed; empty where it did not."""
     gain: float | None
@@ -250,7 +252,7 @@ def _draw(tuned: Tuned) -> tuple[Chart, ...]:
     ran = [(run, run.step_ms * NS_PER_MS) for run in tuned.runs if run.step_ms]
     rows = tuple(
         BarRow(
-            f"{run.run}. {run.name}",
+            shorten(f"{run.run}. {run.name}", _LONGEST_LABEL),
             (Piece(0, ns, AFTER_COLOUR if run.kept else NOW_COLOUR, run.name, format_ms(ns)),),
             format_ms(ns),
         )
