@@ -139,6 +139,19 @@ def test_a_pair_that_failed_leaves_its_values_a_chance() -> None:
     assert pair < 0.1 < suspect < other
 
 
+def test_a_value_that_failed_beside_the_bases_may_need_another_there() -> None:
+    job = SimulatedJob(1, counts=(1, 1, 1))
+    trials = [
+        TriedChoice((0, 0, 0), 1.0),
+        TriedChoice((1, 0, 0), None, failure="AssertionError: an option of the overlap needs the overlap"),
+        *(TriedChoice(choice, 0.99) for choice in ((0, 1, 0), (0, 0, 1), (0, 1, 1))),
+    ]
+    again, beside, beside_both = search_of(job, trials).chances([(1, 0, 0), (1, 1, 0), (1, 1, 1)])
+    assert 2 * again < beside < beside_both < 0.5
+    trials.append(TriedChoice((1, 1, 1), None, failure="AssertionError: an option of the overlap needs the overlap"))
+    assert search_of(job, trials).chances([(1, 1, 0)])[0] < beside / 2  # it is no value of theirs that it needs
+
+
 def test_a_value_that_is_out_of_memory_may_fit_beside_one_that_needs_less() -> None:
     job = SimulatedJob(1, counts=(1, 1, 1, 1))
     ran, out_of = [(0, 0, 0, 0), (1, 1, 0, 0)], [(1, 0, 0, 0), (1, 0, 0, 1)]

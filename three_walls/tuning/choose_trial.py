@@ -38,6 +38,9 @@ _FEW_FAIL = 20
 """One in so many values that never ran is taken to fail, and more the more configurations failed."""
 _SUSPECTS = (1.0, 0.4, 0.15)
 """How likely one value alone, a pair or three together made a run fail, relative to each other."""
+_NEEDS_ANOTHER = 0.15
+"""The same of a value beside one of the base's: the value may need another one there, as an option of an overlap the
+overlap."""
 _CERTAIN = 0.97
 """How likely a configuration fails again, or one with all that made another fail."""
 _MOST_LOST = 3
@@ -135,8 +138,7 @@ class TrialSearch:
 
     @cached_property
     def _blames(self) -> list[Blame]:
-        harmless = [_edits_of(choice) for choice in self.measured]
-        return [Blame(_edits_of(choice), harmless) for choice in sorted(self._failed - self._too_large)]
+        return [Blame(choice, self.measured) for choice in sorted(self._failed - self._too_large)]
 
     @cached_property
     def _memory(self) -> MemoryModel:
@@ -211,20 +213,29 @@ class TrialSearch:
 
 
 class Blame:
-    """What may have made a run fail: the values, pairs and threes in it that no run had that did not fail."""
+    """What may have made a run fail: the values, pairs and threes in it, and values beside the base's, that no run had
+    that did not fail."""
 
-    def __init__(self, failed: Edits, harmless: Sequence[Edits]) -> None:
-        self._weights = {
-            frozenset(part): weight
+    def __init__(self, failed: Choice, harmless: Sequence[Choice]) -> None:
+        edits = sorted(_edits_of(failed))
+        self._unchanged = {place for place, number in enumerate(failed) if number == BASE}
+        beside = itertools.product(edits, ((place, BASE) for place in self._unchanged))
+        suspects = [
+            (part, weight)
             for size, weight in enumerate(_SUSPECTS, start=1)
-            for part in itertools.combinations(sorted(failed), size)
-            if not any(ran.issuperset(part) for ran in harmless)
+            for part in itertools.combinations(edits, size)
+        ]
+        suspects += [(part, _NEEDS_ANOTHER) for part in beside]
+        ran = [set(enumerate(choice)) for choice in harmless]
+        self._weights = {
+            frozenset(part): weight for part, weight in suspects if not any(each.issuperset(part) for each in ran)
         }
         self._sum = sum(self._weights.values())
 
     def __call__(self, edits: Edits) -> float:
-        """The part of the blame that lies on ``edits``."""
-        return sum(weight for part, weight in self._weights.items() if part <= edits) / (self._sum or 1.0)
+        """The part of the blame that lies on ``edits``, and on the base's values beside them."""
+        mine = edits | {(place, BASE) for place in self._unchanged.difference(place for place, _ in edits)}
+        return sum(weight for part, weight in self._weights.items() if part <= mine) / (self._sum or 1.0)
 
 
 def _edits_of(choice: Choice) -> Edits:
