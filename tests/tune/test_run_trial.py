@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,18 +27,27 @@ Root Cause (first observed failure):
 ============================================================"""
 
 
-class NoOthers:
-    """A job of one rank."""
+class Others:
+    """A job of one rank, or one whose other ranks fail after a third of a second."""
+
+    def __init__(self, failure: str = "") -> None:
+        self._failure, self._fails_s = failure, time.monotonic() + 0.3
 
     def failure(self) -> str:
-        return ""
+        return self._failure if time.monotonic() > self._fails_s else ""
 
     def end(self) -> None:
         return
 
 
 def run(
-    folder: Path, *said: str, iterations: int = 4, code: int = 1, stays: bool = False, is_nan: bool = False
+    folder: Path,
+    *said: str,
+    iterations: int = 4,
+    code: int = 1,
+    stays: bool = False,
+    is_nan: bool = False,
+    others: str = "",
 ) -> Ended:
     """A job that prints ``iterations``, then what is ``said``, and ends with ``code`` or ``stays``."""
     lines = [LINE.format(number, int(is_nan)) for number in range(1, iterations + 1)]
@@ -46,7 +56,7 @@ def run(
     limits = Limits(quiet_s=0.5, run_s=60, iterations=ITERATIONS, overran="it is deaf")
     lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
     try:
-        return run_job(["sh", "-c", script], {}, folder / "train.log", limits, lock, NoOthers())
+        return run_job(["sh", "-c", script], {}, folder / "train.log", limits, lock, Others(others))
     finally:
         os.close(lock)
 
@@ -99,7 +109,15 @@ def test_a_run_with_all_its_iterations_counts_also_if_its_end_fails_or_hangs(tmp
     assert run(tmp_path, iterations=ITERATIONS - 1, code=134).failure == "it ended with exit code 134 (SIGABRT)"
     for without_memory in ("CUDA out of memory. Tried to allocate 2.00 GiB", "CUDA error: out of memory"):
         assert run(tmp_path, without_memory, iterations=ITERATIONS, code=1).failure.startswith("out of memory")
+        hangs = run(tmp_path, without_memory, iterations=ITERATIONS, stays=True)
+        assert hangs.failure.startswith("out of memory")
     assert run(tmp_path, iterations=2 * ITERATIONS, stays=True).failure == "it is deaf"
+
+
+def test_another_rank_that_fails_once_all_iterations_are_printed_does_not_count(tmp_path: Path) -> None:
+    failed = "rank 1 ended with exit code 1"
+    assert run(tmp_path, iterations=ITERATIONS, stays=True, others=failed).step_s == 0.2
+    assert run(tmp_path, iterations=ITERATIONS - 1, stays=True, others=failed).failure == failed
 
 
 def test_too_few_steady_iterations_are_said_with_their_reason(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ grows as long as that rank lives. Every other rank runs the same with its own co
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -96,7 +97,7 @@ class OtherRanks:
 
     def _beat(self) -> None:
         while not self._done.wait(_BEAT_S):
-            with self._lock:
+            with self._lock, contextlib.suppress(OSError):  # a file system that hosts share fails now and then
                 _write(self._folder / _TOLD, {**self._told, "beat": time.time_ns()})
 
 

@@ -164,8 +164,8 @@ def run_job(
     read = read_logs(logs)
     steps_ms = steady_steps(read.iterations, read)
     printed = len({line.iteration for line in read.iterations})
-    is_complete = printed >= limits.iterations and not (ended_by_us or _find_exhausted(read))
-    is_over = is_complete or ended_by_us == _DONE
+    has_all = ended_by_us == _DONE or (printed >= limits.iterations and not ended_by_us)
+    is_over = has_all and not _find_exhausted(read)
     is_well = not (job.returncode or ended_by_us or _count_steady(read, steps_ms))
     failure = "" if is_over or is_well else _explain(job.returncode, ended_by_us, read, logs)
     if is_well and printed < limits.iterations:
@@ -200,7 +200,7 @@ def _watch(job: subprocess.Popen[bytes], log: Path, limits: Limits, others: Othe
         if now_s - started_s > limits.run_s:
             return f"it took longer than {limits.run_s:.0f} s", longest_s
         if failure := others.failure():
-            return failure, longest_s
+            return _DONE if len(seen) >= limits.iterations else failure, longest_s
         time.sleep(min(_MOST_POLL_S, _POLL_S * len(logs)))
     return "", longest_s
 
