@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import statistics
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from three_walls.lib.errors import UsageError
 from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.runs.read_runs import GivenRun, read_run
 from three_walls.tuning.run_trial import ended_of
+from tools import accuracy
 
 
 def test_overrides_go_by_the_names_of_the_space(tmp_path: Path) -> None:
@@ -183,13 +185,18 @@ def test_the_page_says_why_it_ended_and_what_may_not_help(tmp_path: Path) -> Non
     assert note in page
 
 
-def test_pairs_state_their_edits_as_measured_pairs_do() -> None:
+def test_pairs_are_read_as_measured_pairs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def step(overrides: Any) -> list[float]:
         return [0.2 * (1 - 0.1 * len(overrides)) * (1 + 0.001 * (n % 3)) for n in range(12)]
 
     space = {"recompute_granularity": [None], "moe_permute_fusion": [True], "env.NCCL_P2P_DISABLE": [0]}
     words = {word for pair in three_walls.tune(step, space=space).pairs for word in pair.set}
     assert words == {"recompute_granularity=null", "moe_permute_fusion=true", "env_vars.NCCL_P2P_DISABLE=0"}
+    rows = [asdict(pair) for pair in three_walls.tune(step, space=space).pairs]
+    written = tmp_path / "measured_pairs.yaml"
+    written.write_text(json.dumps({"groups": [], "edits": rows}))
+    monkeypatch.setattr(accuracy, "PAIRS", written)
+    assert {word for edit in accuracy.read_edits() for word in edit.settings} == words
     read = read_user_settings(sorted(words))
     assert {name: each.value for name, each in read.values.items()} == {
         "recompute_granularity": None, "moe_permute_fusion": True,

@@ -20,7 +20,7 @@ from three_walls.report.section import ROW, Chart, Column, Copyable, Hero, Items
 from three_walls.runs.read_runs import TUNED_NAME
 from three_walls.tuning.choose_trial import TrialSearch
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 """Version of tune.json: the minor grows when fields are added, the major when one goes, or is another one."""
 _DEVIATIONS = 2.0
 _LONGEST_LABEL = 60
@@ -68,6 +68,8 @@ class TunedPair:
     edited_ms: float
     noise_ms: float
     runs: int
+    same_run: bool = False
+    """Whether the base's step is of the very run that was traced: a profiled run is another one."""
 
 
 @dataclass(frozen=True, slots=True)
