@@ -200,6 +200,16 @@ def test_an_interrupt_while_the_program_is_still_loading_is_one_line(tmp_path: P
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "three-walls: error: interrupted\n")
 
 
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", "\\xb1"), ("utf-8", "\u00b1")])
+def test_an_output_that_has_not_every_character_shows_its_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoding: str, shown: str
+) -> None:
+    logs = sorted(REPOSITORY.glob("sample_traces/te-host-bound-runs/*-base/train.log"))[:2]
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    done = three_walls("compare", *map(str, logs), cwd=tmp_path)
+    assert (done.returncode, shown in done.stdout) == (0, True), done.stderr
+
+
 class PanicException(BaseException):
     """As polars raises where its Rust code panics."""
 

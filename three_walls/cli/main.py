@@ -133,7 +133,8 @@ def main() -> None:
     """Run the command line. Every error becomes one line on stderr and an exit code of its own."""
     if type(sys.stdout) is io.TextIOWrapper:  # not where the shell closed it, nor what stands in for it in a test
         raw = io.BufferedWriter(_Output(sys.stdout.fileno(), "w", closefd=False))
-        sys.stdout = io.TextIOWrapper(raw, sys.stdout.encoding, sys.stdout.errors, line_buffering=raw.raw.isatty())
+        errors = "backslashreplace" if sys.stdout.errors == "strict" else sys.stdout.errors  # of ± in ASCII
+        sys.stdout = io.TextIOWrapper(raw, sys.stdout.encoding, errors, line_buffering=raw.raw.isatty())
     try:
         cli(standalone_mode=False)
         if sys.stdout is not None:  # it is where the shell closed it
