@@ -330,6 +330,16 @@ def test_what_another_version_wrote_is_refused_in_one_line(tmp_path: Path) -> No
         written.write_text(own)
 
 
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_run_that_is_killed_and_whose_script_hides_it_has_ended_early(tmp_path: Path, killed: bool) -> None:
+    told: dict[str, Any] = {"effects": {"a=1": -0.3}, "fails": {"a=1": "killed"} if killed else {}}
+    script = f"{sys.executable} {TRAINER} {{overrides}}; true"
+    done = run(tmp_path, "--space", "space.yaml", "--", "bash", "-c", script, told=told, space="a: [1]\n")
+    assert done.returncode == 0, done.stderr
+    early = "it ended after 14 iterations, the base after 25, and its log says no error"
+    assert [run["failure"] for run in results(tmp_path)["runs"]] == ["", early if killed else ""]
+
+
 def test_a_variable_without_a_value_is_refused(tmp_path: Path) -> None:
     assert "--env: expected NAME=VALUE, found TOKEN" in run(tmp_path, "--env", "TOKEN", "--", "./x").stderr
     assert run(tmp_path, "--dry-run", "--env", "EMPTY=", "--space", "space.yaml", "--", "./x").returncode == 0

@@ -1,8 +1,8 @@
 """A trainer that writes Megatron's iteration lines as a JSON file, named by $TRAINER, and its overrides tell it.
 
     {"effects": {"a=1": -0.1}, "together": {"a=1 b=1": 0.2}, "drift": 0.03, "noise": 0.01, "pause_s": 0.001,
-     "fails": {"c=1": "oom" | "crash" | "hang" | "stays"}, "iterations": 25, "arguments": {"micro_batch_size": 1},
-     "batch_sizes": {"--micro-batch-size": 16}}
+     "fails": {"c=1": "oom" | "crash" | "hang" | "stays" | "killed"}, "iterations": 25,
+     "arguments": {"micro_batch_size": 1}, "batch_sizes": {"--micro-batch-size": 16}}
 
 Effects are logarithms of factors on the step. Arguments are printed as Megatron-LM prints those that it runs with. Of
 several ranks (SLURM_PROCID) the last one writes, as Megatron's does.
@@ -52,6 +52,8 @@ def main() -> None:
         print("saving checkpoint at iteration       0 to checkpoints in torch_dist format", flush=True)  # noqa: T201
     batch_size = next((size for word, size in told.get("batch_sizes", {}).items() if word in words), 8)
     for iteration in range(1, told.get("iterations", 25) + 1):
+        if iteration == 15 and fails == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         if iteration == 4 and fails == "oom":
             sys.exit(
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity "

@@ -87,6 +87,8 @@ class Ended:
     """Whether its supervisor was killed, which says nothing of the job."""
     global_batch_size: int | None = None
     """The samples of a step; None where its log does not say."""
+    iterations: int | None = None
+    """How many it printed; None where a caller runs the job."""
 
     @property
     def step_s(self) -> float | None:
@@ -172,7 +174,8 @@ def run_job(
         failure = _find_hidden(read, logs)
     is_cut_off = job.returncode < 0
     failure = failure or _count_steady(read, steps_ms)
-    return Ended(steps_ms, failure, wall_s, longest_quiet_s, is_cut_off, usual_batch_size(read.iterations))
+    batch_size = usual_batch_size(read.iterations)
+    return Ended(steps_ms, failure, wall_s, longest_quiet_s, is_cut_off, batch_size, printed)
 
 
 def _list_logs(log: Path) -> list[Path]:

@@ -55,6 +55,8 @@ _QUIET_FACTOR = 4.0
 """A run may be silent so many times as long as the base was, since edits compile and start up longer."""
 _LEAST_QUIET_S = 30.0
 _RUN_FACTOR = 4.0
+_NEARLY_ALL = 0.9
+"""Of the base's iterations: lines of several processes may be torn."""
 _LOG_NAME = "train.log"
 PROFILED_STEPS = "4"
 _MOST_CAPTURES = 3
@@ -281,6 +283,7 @@ class Tuning:
                 "wall_s": ended.wall_s,
                 "quiet_s": ended.longest_quiet_s,
                 "global_batch_size": ended.global_batch_size,
+                "iterations": ended.iterations,
             }
         )
         step = f"{ended.step_s * 1000:.1f} ms" if ended.step_s else f"failed: {ended.failure}"
@@ -312,7 +315,7 @@ class Tuning:
                 break
         if not ended.failure and variants:
             failure = _find_unheeded(variants, self._base_log, log) or self._find_other_batch(ended)
-            ended = replace(ended, failure=failure)
+            ended = replace(ended, failure=failure or self._find_early_end(ended, command.iterations))
         if rules:
             entries = ", ".join(map(_quoted, rules))
             write_texts({LABEL_NAME: f"label: {_quoted(name)}\nentries: [{entries}]\n"}, folder)
@@ -329,6 +332,13 @@ class Tuning:
         if base is None or mine is None or mine == base:
             return ""
         return f"its steps are of {mine} samples, the base's of {base}: state the global batch size"
+
+    def _find_early_end(self, ended: Ended, asked: int) -> str:
+        """Why it failed though no exit code says so: it broke off; empty where it ran as far as the base."""
+        base = self._measured[0].get("iterations") if self._measured else None
+        if not base or ended.iterations is None or ended.iterations >= _NEARLY_ALL * min(base, asked):
+            return ""
+        return f"it ended after {ended.iterations} iterations, the base after {base}, and its log says no error"
 
     def _limits(self) -> Limits:
         """Those of the base until it ran, then what it took, with much to spare."""
