@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,16 @@ from three_walls.capture.capture_guide import BRIDGE
 from three_walls.tuning import choose_trial
 from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import list_given, make_space
-from three_walls.tuning.trials import OUT_OF_MEMORY, Choice, ExpectedGain, Space, TriedChoice, Tunable, Variant
+from three_walls.tuning.trials import (
+    OUT_OF_MEMORY,
+    Choice,
+    ExpectedGain,
+    MemoryUse,
+    Space,
+    TriedChoice,
+    Tunable,
+    Variant,
+)
 
 WORTH = 0.01
 MOST_OFF = 0.02
@@ -159,6 +169,34 @@ def test_a_value_that_is_out_of_memory_may_fit_beside_one_that_needs_less() -> N
     trials += [TriedChoice(choice, None, failure="out of memory in forward") for choice in out_of]
     relieved, alike, unknown = search_of(job, trials).chances([(1, 1, 1, 0), (1, 0, 1, 0), (0, 0, 1, 0)])
     assert alike < 0.5 < relieved < unknown
+
+
+GIB = 1 << 30
+NEEDED_GIB = 10, 2, (1, 3, 7)
+"""Kept between steps; activations of a sequence with every layer recomputed; their growth with 8, 4 and 0 of them."""
+
+
+def need(choice: Choice) -> MemoryUse:
+    kept, each, recompute = NEEDED_GIB
+    return MemoryUse(kept * GIB, (kept + each * 2 ** choice[0] * recompute[choice[1]]) * GIB)
+
+
+def test_what_a_micro_batch_needs_follows_from_what_the_base_prints() -> None:
+    base = ["train.micro_batch_size=1", "model.recompute_num_layers=8"]
+    listed = list_given({"micro_batch_size": [1, 2, 4, 8], "recompute_num_layers": [8, 4, 0]}, BRIDGE, base)
+    space = make_space(listed.settings, listed.sweep)
+    trials = [
+        TriedChoice((0, 0), 1.0, memory=need((0, 0))),  # 12 GiB
+        TriedChoice((0, 2), 1.0, memory=need((0, 2))),  # 24 GiB
+        TriedChoice((3, 2), None, failure=OUT_OF_MEMORY, limit_bytes=30 * GIB),
+    ]
+    search = TrialSearch(space, trials, 8, WORTH)
+    small, large, between, too_large = search.chances([(2, 0), (3, 0), (1, 1), (1, 2)])  # 18, 26, 22 and 38 GiB
+    assert min(small, between) > 0.7
+    assert 0.6 < large < 0.9
+    assert too_large < 0.2
+    untold = [replace(trial, memory=None, limit_bytes=None) for trial in trials]
+    assert TrialSearch(space, untold, 8, WORTH).chances([(1, 2)]) > 0.3
 
 
 def test_pairs_are_tried_before_a_search_ends_though_few_runs_showed_no_interaction(

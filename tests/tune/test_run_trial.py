@@ -120,6 +120,29 @@ def test_another_rank_that_fails_once_all_iterations_are_printed_does_not_count(
     assert run(tmp_path, iterations=ITERATIONS - 1, stays=True, others=failed).failure == failed
 
 
+def test_memory_is_read_from_what_ranks_print_after_their_second_step_and_the_limit_from_a_refusal(
+    tmp_path: Path,
+) -> None:
+    first = (
+        "[Rank 0] (after 1 iterations) memory (MB) | allocated: 4096.00 | max allocated: 6144.00 | reserved: 7000.00 | "
+        "max reserved: 7000.00"
+    )
+    second = first.replace("after 1", "after 2").replace("6144", "8192")
+    other = second.replace("Rank 0", "Rank 1").replace("8192", "9216")
+    assert run(tmp_path, first, second, iterations=ITERATIONS, code=0).memory == (4 << 30, 8 << 30)
+    assert run(tmp_path, second, other, iterations=ITERATIONS, code=0).memory == (4 << 30, 9 << 30)
+    assert run(tmp_path, first, iterations=ITERATIONS, code=0).memory is None  # the optimizer keeps nothing yet
+    all_kept = second.replace("8192", "4100")
+    assert run(tmp_path, all_kept, iterations=ITERATIONS, code=0).memory is None
+    refused = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.00 GiB is "
+        "free. Of the allocated memory 20.00 GiB is allocated by PyTorch, and 3.00 GiB is reserved by PyTorch but "
+        "unallocated."
+    )
+    assert run(tmp_path, refused).limit_bytes == 23 << 30
+    assert run(tmp_path, refused.partition(" Of the")[0]).limit_bytes is None
+
+
 def test_too_few_steady_iterations_are_said_with_their_reason(tmp_path: Path) -> None:
     lost = run(tmp_path, iterations=ITERATIONS, code=0, is_nan=True).failure
     assert lost.endswith("of 12 that it prints 12 skip the update or have a loss that is NaN")

@@ -21,6 +21,13 @@ from three_walls.runs.read_runs import GivenRun, read_run
 from three_walls.tuning.run_trial import ended_of
 from tools import accuracy
 
+LOG = "".join(
+    f" [2026-01-01 00:00:{number:02d}] iteration {number:8d}/     500 | consumed samples: 8 | elapsed time per "
+    "iteration (ms): 200.00 | learning rate: 1.0E-06 | global batch size:     8 | lm loss: 1.0E+01 | number of skipped "
+    "iterations:   0 | number of nan iterations:   0 |\n"
+    for number in range(1, 13)
+)
+
 
 def test_overrides_go_by_the_names_of_the_space(tmp_path: Path) -> None:
     def step(overrides: Any) -> list[float]:
@@ -183,6 +190,18 @@ def test_the_page_says_why_it_ended_and_what_may_not_help(tmp_path: Path) -> Non
     (note,) = tuned.notes
     assert note.startswith("not shown to help: ")
     assert note in page
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_the_page_has_the_peaks_that_runs_print(tmp_path: Path, iterations: int) -> None:
+    line = (
+        "[Rank 0] (after {} iterations) memory (MB) | allocated: 4096.00 | max allocated: 8192.00 | reserved: 9000.00 "
+        "| max reserved: 9000.00\n"
+    )
+    tuned = three_walls.tune(lambda _: LOG + line.format(iterations), space={"a": [1]}, out=tmp_path, most_runs=2)
+    is_known = iterations > 1  # before, the optimizer may have kept nothing yet
+    assert [run.peak_bytes for run in tuned.runs] == [8 << 30 if is_known else None] * 2
+    assert ("8.0 GiB" in (tmp_path / "tune.html").read_text()) is is_known
 
 
 def test_pairs_are_read_as_measured_pairs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

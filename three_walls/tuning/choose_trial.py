@@ -142,7 +142,9 @@ class TrialSearch:
 
     @cached_property
     def _memory(self) -> MemoryModel:
-        return MemoryModel(self.space, self.measured, sorted(self._too_large))
+        uses = {trial.choice: trial.memory for trial in self.trials if trial.step_s and trial.memory}
+        limits = [trial.limit_bytes for trial in self.trials if trial.limit_bytes]
+        return MemoryModel(self.space, self.measured, sorted(self._too_large), uses, max(limits, default=None))
 
     def _likeliest(self, choices: Sequence[Choice], reference: Choice | None = None) -> tuple[Choice, float]:
         """The fastest of ``choices`` by the model, and how much faster than ``reference`` it is."""

@@ -36,6 +36,7 @@ from three_walls.tuning.tuned_command import TEMPLATE
 _NAME = re.compile(r"[^\s=]+")
 _ALONE = (str, bytes, Mapping)
 """A value of these types is one, not several."""
+_GROWS = re.compile(r"(^|[.-])micro[_-]batch[_-]size$")
 _FEW_RUNS = 6
 """Fewer find nothing."""
 _MOST_RUNS = 60
@@ -122,7 +123,8 @@ def list_given(
         bases = [name in known and _is_value(known[name], value) for value in values]
         is_other = [not (off or base) for off, base in zip(is_off, bases, strict=True)]
         others = itertools.compress(variants, is_other)
-        settings.append(Tunable(name, tuple(others), kind=name, order=_place(values, is_other)))
+        tried = tuple(replace(each, activations=_grow(each, known.get(name))) for each in others)
+        settings.append(Tunable(name, tried, kind=name, order=_place(values, is_other)))
         is_known = command is None or len(values) == 1 or name in known
         unknown += [] if is_known else [name]
         left_out += [
@@ -145,6 +147,16 @@ def _place(values: Sequence[ConfigData], is_other: Sequence[bool]) -> tuple[int,
     places = [sorted(numbers).index(number) for number in numbers]
     base = -1 if all(is_other) else places[is_other.index(False)]
     return tuple(place - base for place in itertools.compress(places, is_other))
+
+
+def _grow(variant: Variant, base: ConfigData) -> float | None:
+    """By how many times ``variant`` has the activations of a job with micro-batches of ``base``."""
+    sizes = [value for name, value in variant.config.items() if _GROWS.search(name)]
+    try:
+        growth = float(str(sizes[0])) / float(str(base))
+    except (IndexError, ValueError, ZeroDivisionError):
+        return None
+    return growth if growth > 0 else None
 
 
 def _make_variant(name: str, value: ConfigData, framework: str | None) -> Variant:
@@ -245,6 +257,7 @@ def list_planned(
         else:
             gain = _expect(step, findings.get(step.rule), report)
             variant = Variant(step.finding.title, words, dict(spelled.env), gain, config, step.needs)
+            variant = replace(variant, activations=_grow(variant, report.config.get("micro_batch_size")))
             settings.append(Tunable(step.rule, (variant,), kind=step.finding.lever))
     kept = {setting.name for setting in settings}
     possible = tuple(each for each in settings if kept.issuperset(each.values[0].needs))
@@ -280,6 +293,7 @@ def join_planned(
             environment={**first.environment, **value.environment},
             config=config,
             gain=gain,
+            activations=value.activations and first.activations and value.activations * first.activations,
         )
         if config not in [each.config for each in known.values]:
             joined[setting.name] = replace(known, values=(*known.values, further))

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from three_walls.log.steady_steps import (
 )
 from three_walls.log.training_log import LogIteration, TrainingLog
 from three_walls.tuning import supervise_job
-from three_walls.tuning.trials import OUT_OF_MEMORY
+from three_walls.tuning.trials import OUT_OF_MEMORY, MemoryUse
 
 GRACE_S = 10.0
 """What the ranks have to end after SIGTERM, before they are killed."""
@@ -57,6 +57,8 @@ _ERROR_LINE = re.compile(
 _RANK_ENDED = re.compile(r"\bexitcode +: (-?\d+) \(pid")
 """In what torchrun prints at the end."""
 _MOST_REASON_CHARACTERS = 300
+_LEAST_ACTIVATIONS = 0.02
+"""Of the peak: where less comes and goes in a step, what is allocated between steps tells nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,9 @@ class Ended:
     """The samples of a step; None where its log does not say."""
     iterations: int | None = None
     """How many it printed; None where a caller runs the job."""
+    memory: MemoryUse | None = None
+    limit_bytes: int | None = None
+    """As :class:`TriedChoice` has them."""
 
     @property
     def step_s(self) -> float | None:
@@ -175,7 +180,8 @@ def run_job(
     is_cut_off = job.returncode < 0
     failure = failure or _count_steady(read, steps_ms)
     batch_size = usual_batch_size(read.iterations)
-    return Ended(steps_ms, failure, wall_s, longest_quiet_s, is_cut_off, batch_size, printed)
+    ended = Ended(steps_ms, failure, wall_s, longest_quiet_s, is_cut_off, batch_size, printed)
+    return replace(ended, memory=read_memory(read), limit_bytes=_find_limit(read))
 
 
 def _list_logs(log: Path) -> list[Path]:
@@ -258,6 +264,26 @@ def _find_exhausted(log: TrainingLog) -> str:
     return f"{OUT_OF_MEMORY}: {said}" if said else ""
 
 
+def read_memory(log: TrainingLog) -> MemoryUse | None:
+    """Of the rank that printed the largest peak; None where the peak may lack what the optimizer keeps, or all is kept.
+
+    An optimizer allocates its state at the end of the first step, after that step's peak.
+    """
+    uses = [
+        MemoryUse(each.allocated_bytes, each.max_allocated_bytes)
+        for each in log.memory
+        if each.allocated_bytes and each.max_allocated_bytes and each.after_iterations_count != 1
+    ]
+    most = max(uses, key=lambda use: use.peak_bytes, default=None)
+    return most if most and most.peak_bytes - most.kept_bytes > _LEAST_ACTIVATIONS * most.peak_bytes else None
+
+
+def _find_limit(log: TrainingLog) -> int | None:
+    """What PyTorch held when it was refused more."""
+    held = [each.allocated_bytes + (each.reserved_unallocated_bytes or 0) for each in log.ooms if each.allocated_bytes]
+    return max(held, default=None)
+
+
 def _count_steady(log: TrainingLog, steps_ms: Sequence[float]) -> str:
     """Why too few iterations tell the step; empty where enough do."""
     if len(steps_ms) >= LEAST_STEADY:
@@ -325,7 +351,7 @@ def ended_of(result: object, wall_s: float) -> Ended:
     else:
         return Ended((), "it gave no log", wall_s, 0.0)
     steps_ms = steady_steps(log.iterations, log)
-    if failure := _find_exhausted(log):
-        return Ended(steps_ms, failure, wall_s, 0.0)
+    failure = _find_exhausted(log) or _count_steady(log, steps_ms)
     batch_size = usual_batch_size(log.iterations)
-    return Ended(steps_ms, _count_steady(log, steps_ms), wall_s, 0.0, global_batch_size=batch_size)
+    ended = Ended(steps_ms, failure, wall_s, 0.0, global_batch_size=batch_size)
+    return replace(ended, memory=read_memory(log), limit_bytes=_find_limit(log))

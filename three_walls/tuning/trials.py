@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from three_walls.lib.plain_data import ConfigData
 
@@ -38,6 +39,8 @@ class Variant:
     """The same by Megatron Core name or the user's own, ``env.NAME`` for a variable."""
     needs: tuple[str, ...] = ()
     """Names of the settings that have to be changed with it."""
+    activations: float | None = None
+    """By how many times it has the base's; None where that is not known before it ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,14 @@ class Space:
         return all(changed.issuperset(value.needs) for value in self.values_of(choice))
 
 
+class MemoryUse(NamedTuple):
+    """What a rank had allocated."""
+
+    kept_bytes: int
+    """Between two steps: weights, gradients, and what the optimizer keeps."""
+    peak_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class TriedChoice:
     """A run of a configuration."""
@@ -93,3 +104,7 @@ class TriedChoice:
     """Standard error of that, as a share of it."""
     failure: str = ""
     """Why it failed."""
+    memory: MemoryUse | None = None
+    """Of the rank that allocated most; None where no rank says so."""
+    limit_bytes: int | None = None
+    """Of one that was out of memory: how much the device let PyTorch have."""

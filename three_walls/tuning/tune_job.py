@@ -42,7 +42,7 @@ from three_walls.tuning.make_space import (
 )
 from three_walls.tuning.other_ranks import OtherRanks
 from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
-from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice, Tunable, Variant
+from three_walls.tuning.trials import BASE, Choice, MemoryUse, Space, TriedChoice, Tunable, Variant
 from three_walls.tuning.tuned_command import TEMPLATE, VARIABLE, TunedCommand, as_line
 from three_walls.tuning.tuned_page import Tuned, conclude, render_tuned
 
@@ -280,6 +280,8 @@ class Tuning:
                 "error": ended.error,
                 "failure": ended.failure,
                 "steps_ms": list(ended.steps_ms),
+                "memory": ended.memory,
+                "limit_bytes": ended.limit_bytes,
                 "wall_s": ended.wall_s,
                 "quiet_s": ended.longest_quiet_s,
                 "global_batch_size": ended.global_batch_size,
@@ -485,7 +487,8 @@ def _as_trial(line: Mapping[str, Any], space: Space) -> TriedChoice | None:
     if None in changed.values():
         return None
     choice = tuple(changed.get(setting.name) or BASE for setting in space.settings)
-    return TriedChoice(choice, line["step_s"], line["error"], line["failure"])
+    memory = MemoryUse(*line["memory"]) if line.get("memory") else None  # which journals of old did not have
+    return TriedChoice(choice, line["step_s"], line["error"], line["failure"], memory, line.get("limit_bytes"))
 
 
 def _find_unheeded(variants: Sequence[Variant], base: Path, log: Path) -> str:

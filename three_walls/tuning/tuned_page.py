@@ -12,7 +12,7 @@ from typing import Any
 from three_walls.capture.capture_guide import BRIDGE
 from three_walls.lib.measurement import NS_PER_MS
 from three_walls.lib.shell import quote_assignment, quote_word
-from three_walls.lib.text import UNKNOWN, escape_in_json, format_ms, format_share, shorten
+from three_walls.lib.text import UNKNOWN, escape_in_json, format_gib, format_ms, format_share, shorten
 from three_walls.lib.version import VERSION
 from three_walls.report.charts import AFTER_COLOUR, MILLISECONDS, NOW_COLOUR, BarRow, Bars, Piece
 from three_walls.report.html_report import render_page
@@ -54,6 +54,8 @@ class TunedRun:
     kept: bool
     """Whether its configuration is the one to keep."""
     wall_s: float
+    peak_bytes: int | None
+    """The largest peak of allocated memory that a rank printed after its second step or later; null where none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,7 @@ def _as_run(
         predicted=(predicted[0]["low"], predicted[0]["likely"], predicted[0]["high"]) if predicted else None,
         kept=not line["failure"] and line["changed"] == kept,
         wall_s=line["wall_s"],
+        peak_bytes=line["memory"][1] if line.get("memory") else None,
     )
 
 
@@ -229,6 +232,7 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
         Column("Step", "step_ms", _format_step, is_right=True),
         Column("Predicted", "predicted", _describe_prediction, is_right=True),
         Column("Measured", ROW, lambda run: _describe_gain(run.gain, run.gain_deviation), is_right=True),
+        *_list_memory(tuned.runs),
         Column("", ROW, lambda run: Text("kept", "badge") if run.kept else Text(run.failure, "badge warn")),
         Column("Why", "why", role="muted", width="third", in_terminal=False),
     )
@@ -247,6 +251,13 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
         *((notes,) if tuned.notes else ()),
         Section("runs", "What was tried", (*_draw(tuned), table), lead=lead, link="Runs", terminal=Terminal.ALWAYS),
     )
+
+
+def _list_memory(runs: Sequence[TunedRun]) -> tuple[Column, ...]:
+    """A column of peaks, where any run printed one."""
+    if not any(run.peak_bytes for run in runs):
+        return ()
+    return (Column("Memory", "peak_bytes", lambda peak: format_gib(peak) if peak else "", is_right=True),)
 
 
 def _draw(tuned: Tuned) -> tuple[Chart, ...]:
