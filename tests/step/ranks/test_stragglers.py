@@ -180,3 +180,16 @@ def test_only_waiting_makes_a_late_stage_where_both_ends_were_captured(
     (exchange,) = [wait for wait in report.waits if (wait.communication_class, wait.rank) == ("pipeline_p2p", 1)]
     assert exchange.resolved
     assert exchange.wait_ns == (40 * MS if stage_is_late else 0)
+
+
+@pytest.mark.parametrize(("late_steps", "is_late"), [([2], False), ([1, 2], True)])
+def test_a_rank_that_is_late_in_one_of_two_kept_steps_is_no_straggler(
+    tmp_path: Path, late_steps: list[int], is_late: bool
+) -> None:
+    run = simulate([USUAL, USUAL], steps=0)
+    for step in range(4):
+        run.behaviours = [USUAL, Behaviour(starved_ns=MS) if step in late_steps else USUAL]
+        run.run_step()
+    report = analyze(run.write(tmp_path))
+    assert {each.rank for each in report.stragglers} == ({1} if is_late else set())
+    assert report.stragglers == () or report.stragglers[0].late_ns == run.truth.late[(1, 2)]
