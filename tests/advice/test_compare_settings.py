@@ -388,6 +388,14 @@ def test_modules_without_selective_recompute_change_nothing() -> None:
     assert found.notes[0].startswith("recompute_modules=[moe_act,layernorm] changes nothing: ")
 
 
+@pytest.mark.parametrize("is_latent", [True, False])
+def test_up_projections_are_recomputed_where_attention_is_latent(is_latent: bool) -> None:
+    run = configured(recompute_granularity=None, recompute_modules=None, multi_latent_attention=is_latent)
+    found = shipped(run, recompute_granularity="selective", recompute_modules=("mla_up_proj",))
+    assert bool(found.transformations) is is_latent
+    assert is_latent or any("no multi-latent attention" in note for note in found.notes)
+
+
 def block(layers: ConfigData, of: int = 4) -> dict[str, ConfigData]:
     return {**RECOMPUTES, "recompute_method": "block", "recompute_num_layers": layers, "num_layers": of}
 
