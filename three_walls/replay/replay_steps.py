@@ -51,6 +51,11 @@ _LARGE_ERROR = (
     "the unchanged replay is {error:.1%} off the captured step (more than {limit:.1%}): the capture lacks dependencies "
     "(capture every rank, with -t cuda,nvtx and without dropped events)"
 )
+_CLOCKS_CONTRADICT = (
+    "the unchanged replay is {error:.1%} off the captured step (more than {limit:.1%}), and calls that ranks leave "
+    "together end up to {apart} apart by their clocks: a clock jumped, or the captures are not of one run (capture all "
+    "ranks again, at once)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +212,7 @@ def free_host_step_ns(joined_log: JoinedLog, captured_replay: CapturedReplay) ->
 def run_replay(
     step: StepView,
     timeline: Timeline,
+    ranks_in_full: MatchedRanks,
     attribution: Attribution,
     captured_replay: Measurement[CapturedReplay],
     log_steps: Measurement[LogSteps],
@@ -222,7 +228,9 @@ def run_replay(
     graph, pauses = _price_pauses(captured.graph, added_ns, other_ns, loader)
     cost = fit_profiler_cost(graph, added_ns, tail_ns + pauses.ns, log_steps.value, loader)
     limit = replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION
-    reason = _LARGE_ERROR.format(error=error, limit=limit) if error > limit else ""
+    apart_ns = ranks_in_full.clock.error_ns
+    why = _CLOCKS_CONTRADICT if apart_ns > limit * step.step_ns else _LARGE_ERROR
+    reason = why.format(error=error, limit=limit, apart=in_ms(apart_ns)) if error > limit else ""
     predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place, loader, pauses)
     of_rank = take_rank(timeline.operations, step.rank_index)
     synchronizations = known(measure_synchronizations(graph, place, of_rank, predictor))

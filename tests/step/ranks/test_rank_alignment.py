@@ -133,3 +133,14 @@ def test_processes_of_one_report_are_on_one_clock_however_uneven_their_ends() ->
     clock = align_clocks(both, matched_ends(0, 0.0, [5 * MS, -5 * MS] * 10))
     assert clock.alignment is not None
     assert (clock.alignment.method, clock.error_ns) == (SESSION_CLOCKS, 5 * MS)
+
+
+@pytest.mark.parametrize("jump_ns", [0, 60 * MS])
+def test_where_a_replay_is_off_a_clock_that_jumped_is_named(tmp_path: Path, jump_ns: int) -> None:
+    run = simulate([Behaviour(), Behaviour()], steps=0, layers=6)
+    for step in range(5):
+        run.behaviours = [Behaviour(), Behaviour(capture_delay_ns=-jump_ns if step > 2 else 0)]
+        run.run_step()
+    replayed = analyze(run.write(tmp_path)).replay
+    assert replayed
+    assert ("a clock jumped" in replayed.predictor.missing_reason) is bool(jump_ns)
