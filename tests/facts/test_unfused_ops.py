@@ -218,11 +218,31 @@ def test_where_shapes_were_recorded_the_order_does_not_count() -> None:
     assert "no kernel of this operation" in str(found["rope_kernels_ns"])
 
 
-def test_latent_attention_has_no_such_fused_kernel() -> None:
-    kernels, ranges = turned_in_order()
-    step = step_view(kernels, slices(), run_view(toy(multi_latent_attention=True)), STEP)
+LATENT = [
+    *["split_with_sizes"] * 2,
+    *["slice", "cat", "mul", "neg", "cat", "mul", "add", "cat"] * 2,
+    "cat",
+    "expand",
+    "cat",
+]
+"""Turns queries, then keys, of latent attention: channels are split off, sorted, turned, and joined again."""
+
+
+@pytest.mark.parametrize("sizes", ["", ", sizes = [[16, 1, 8]]"])
+@pytest.mark.parametrize("rope_type", ["yarn", "rope"])
+def test_the_rotary_embedding_of_latent_attention_goes_by_the_order_and_is_fused_with_yarn(
+    rope_type: str, sizes: str
+) -> None:
+    ranges = [(f"aten::{name}, seq = {at}, op_id = 1{sizes}", 10 * at, 10 * at + 8) for at, name in enumerate(LATENT)]
+    ranges.append((f"FusedAttnFunc, seq = 40, op_id = 1{sizes}", 400, 408))
+    launched = [at for at, name in enumerate(LATENT) if name not in ("slice", "expand", "split_with_sizes")]
+    kernels = operations(
+        *(("elementwise", 10 * at + 5, 500 + 10 * at, 510 + 10 * at) for at in launched), ("attention", 405, 950, 960)
+    ).with_columns(phase=pl.when(pl.col("category") == "attention").then(pl.lit("forward")))
+    step = step_view(kernels, slices(), run_view(toy(multi_latent_attention=True, rope_type=rope_type)), STEP)
     operators = nest(*((text, start, end, 1) for text, start, end in ranges))
-    assert measure_step(step, operators)["rope_kernels_ns"][0] is None
+    measured = measure_step(step, operators)["rope_kernels_ns"][0]
+    assert measured == (len(launched) * 10 if rope_type == "yarn" else None)
 
 
 def test_the_cast_after_the_backward_pass_of_the_loss_is_part_of_it() -> None:

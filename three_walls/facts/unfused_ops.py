@@ -11,7 +11,7 @@ from three_walls.facts.recoverable import ProfilersPart
 from three_walls.facts.step_facts import HOST_LAUNCHES
 from three_walls.layers.labels import LabelledOperations
 from three_walls.layers.operator_sequences import FusedPart, is_operator
-from three_walls.layers.unfused_work import FOUND_IN_ORDER, UnfusedOperations, UnfusedWork
+from three_walls.layers.unfused_work import FOUND_IN_ORDER, MINIMUM_SHAPED_FRACTION, UnfusedOperations, UnfusedWork
 from three_walls.lib.declare import artifact, duration, fact
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
@@ -88,7 +88,7 @@ def _measure_time(op: str, work: UnfusedWork, step: StepView) -> Measurement[Unf
     reason = None
     if not (work.operations["operator"] == op).any():
         reason = f"no kernel of this operation ({op.replace('_', ' ')}) was found in the step"
-    if op in _FOUND_BY_SHAPE and work.sequences is not None:
+    if op in _FOUND_BY_SHAPE and work.sequences is not None and work.shapes_known_fraction < MINIMUM_SHAPED_FRACTION:
         if op in work.sequences.ambiguous:
             reason = f"{few_shapes}, and the order of the operators is ambiguous: {work.sequences.ambiguous[op]}"
         elif op not in FOUND_IN_ORDER:

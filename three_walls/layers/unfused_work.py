@@ -62,7 +62,7 @@ class UnfusedWork:
     shapes_known_fraction: float
     """Of the pointwise work: launched inside of a range with shapes."""
     sequences: Sequences | None
-    """None where shapes identify the work."""
+    """None where shapes identify all of the work."""
 
 
 @artifact
@@ -112,7 +112,8 @@ def _rotated_dimensions(config: RunConfig) -> tuple[frozenset[int], frozenset[in
 def classify_unfused(operations: Operations, operators: Operators, config: RunConfig) -> UnfusedWork:
     """Which work ``operations`` of one rank are, by ``operators`` of its process around their launches.
 
-    Where the shapes of too little of the pointwise work were recorded, the order of the operators decides.
+    Where the shapes of too little of the pointwise work were recorded, the order of the operators decides; of latent
+    attention it does always, since its tensors have many shapes.
     """
     launches = operations.select(pl.col("category").cast(pl.String), "launch_thread", "launch_start_ns")
     inside = [operators.innermost(thread, at_ns) for _, thread, at_ns in launches.iter_rows()]
@@ -123,6 +124,10 @@ def classify_unfused(operations: Operations, operators: Operators, config: RunCo
     if shapes_known < MINIMUM_SHAPED_FRACTION:
         rules = {op: rule for op, rule in rules.items() if op not in FOUND_IN_ORDER}
         sequences = _find_sequences(operations, inside, operators, config)
+    elif config.get("multi_latent_attention") is True:
+        found = _find_sequences(operations, inside, operators, config)
+        ropes = {index: part for index, part in found.parts.items() if part.work == ROPE}
+        sequences = Sequences(ropes, {})
     parts = sequences.parts if sequences else {}
     works: dict[str, tuple[str, ...]] = {}
     ops: list[str | None] = []
@@ -153,11 +158,11 @@ def classify_unfused(operations: Operations, operators: Operators, config: RunCo
 def _find_sequences(
     operations: Operations, inside: Sequence[int | None], operators: Operators, config: RunConfig
 ) -> Sequences:
-    """The sequences of ``operators``, without the rotary embedding of latent attention, which no such kernel fuses."""
+    """The sequences of ``operators``, without the rotary embedding of latent attention that no kernel fuses."""
     phases = operations["phase"].cast(pl.String) if "phase" in operations.columns else [None] * operations.height
     attention = {index for index, phase in zip(inside, phases, strict=True) if index is not None and phase == FORWARD}
     sequences = find_sequences(operators, attention)
-    if config.get("multi_latent_attention") is not True:
+    if config.get("multi_latent_attention") is not True or config.get("rope_type") == "yarn":
         return sequences
     parts = {index: part for index, part in sequences.parts.items() if part.work != ROPE}
     return Sequences(parts, sequences.ambiguous)
