@@ -282,11 +282,12 @@ def pair_runs(runs: Sequence[Mapping[str, Any]], folder: Path) -> list[Pair]:
     ran = [run for run in runs if run["median_ms"] is not None]
     by_edit: dict[str, list[tuple[float, list[float], float]]] = {}
     for number, run in enumerate(ran):
-        before = [other["median_ms"] for other in ran[:number] if other["edit"] is None][-1:]
-        after = [other["median_ms"] for other in ran[number + 1 :] if other["edit"] is None][:1]
+        before = [other for other in ran[:number] if other["edit"] is None][-1:]
+        after = [other for other in ran[number + 1 :] if other["edit"] is None][:1]
         if run["edit"] is not None and before + after:
-            low, high = run["quartiles_ms"]
-            by_edit.setdefault(run["edit"], []).append((run["median_ms"], before + after, (high - low) / 2))
+            spread = max((high - low) / 2 for low, high in (each["quartiles_ms"] for each in (*before, run, *after)))
+            beside = [each["median_ms"] for each in (*before, *after)]
+            by_edit.setdefault(run["edit"], []).append((run["median_ms"], beside, spread))
     found = []
     for name, several in by_edit.items():
         base_ms = mean(mean(beside) for _, beside, _ in several)
