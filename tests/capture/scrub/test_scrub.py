@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from trace_builder import GEMM, TraceBuilder
+from trace_builder import GEMM, PROCESS, TraceBuilder, merge
 
 from tests.capture.scrub.conftest import SECRETS, plant
 from tests.paths import MEASURED_BASES, SAMPLES, is_open
@@ -151,6 +151,29 @@ def test_steps_that_a_capture_does_not_hold_whole_are_refused(tmp_path: Path, st
 def test_a_capture_that_shows_no_steps_cannot_be_cut_to_some(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected a capture that shows its steps"):
         scrub(SAMPLES / "foreign-inference.sqlite.xz", tmp_path / "out.sqlite", steps=(1, 2))
+
+
+def with_guest(path: Path, device: int) -> Path:
+    """Four steps on device 0, of 1,000 ns each, and kernels of another process on ``device`` at the end of each."""
+    training = TraceBuilder().steps(4)
+    guest = TraceBuilder(process=PROCESS + (1 << 24), device=device, strings=training.strings)
+    for end in (1000, 2000, 3000, 4000):
+        training.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", end - 300, end - 250)
+        guest.kernel(GEMM, end - 50, end)
+    return merge(path, training, guest)
+
+
+def test_steps_of_a_gpu_that_another_process_uses_are_cut_with_its_kernels(tmp_path: Path) -> None:
+    source, target = with_guest(tmp_path / "shared.sqlite", device=0), tmp_path / "out.sqlite"
+    scrub(source, target, steps=(2, 3))
+    whole, alone = analyze(source), analyze(target)
+    assert [step.budget for step in alone.ranks[0].steps if step.kept] == [whole.ranks[0].steps[2].budget]
+    assert "other-process-on-gpu" in {warning.code for warning in alone.warnings}
+
+
+def test_a_process_without_steps_on_a_gpu_of_its_own_may_be_a_rank(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="expected a capture that shows its steps"):
+        scrub(with_guest(tmp_path / "apart.sqlite", device=1), tmp_path / "out.sqlite", steps=(2, 3))
 
 
 def test_ranks_of_one_run_scrubbed_together_still_share_their_host(tmp_path: Path) -> None:

@@ -70,8 +70,12 @@ class UnknownStepsError(Exception):
     """Some rank's steps are not found in one pass."""
 
 
-def find_step_times(path: Path, step_range: str | None, own_names: KernelPack | None = None) -> CaptureSteps:
+def find_step_times(
+    path: Path, step_range: str | None, own_names: KernelPack | None = None, *, has_guests: bool = False
+) -> CaptureSteps:
     """The steps of all ranks in the capture at ``path``. ``step_range``: of the user, for the ranges that are steps.
+
+    ``has_guests``: whether a process without steps on the GPU of one with steps is no rank.
 
     Raises UnknownStepsError where one pass does not show the steps of every rank, and InputError if the file cannot be
     read.
@@ -80,6 +84,7 @@ def find_step_times(path: Path, step_range: str | None, own_names: KernelPack | 
         ranges = read_ranges(export, WantedRanges((TRAINING_STEP_TEXT,), step_range, numbered=TRAINING_STEP_TEXT))
         signs = _StepSigns(export, own_names, of_names=ranges.is_empty())
         ranks: list[RankSteps] = []
+        unknown: set[int] = set()
         for (process, device), (begin, end, kernels) in sorted(signs.kernels.items()):
             steps = list_marked_steps(ranges.filter(pl.col("process") == process), step_range, begin)
             is_marked = steps is not None
@@ -87,8 +92,11 @@ def find_step_times(path: Path, step_range: str | None, own_names: KernelPack | 
                 is_own = (pl.col("process") == process) & (pl.col("device") == device)
                 steps = list_optimizer_steps(signs.rows.filter(is_own))
             if steps is None or steps.is_empty():
-                raise UnknownStepsError
+                unknown.add(device)
+                continue
             ranks.append(RankSteps((process, device), steps, is_marked, kernels, (begin, end)))
+        if unknown - {rank.device[1] for rank in ranks if has_guests}:
+            raise UnknownStepsError
         return CaptureSteps(ranks, read_host(export), read_session_start(export))
 
 
