@@ -153,6 +153,17 @@ def test_a_capture_that_shows_no_steps_cannot_be_cut_to_some(tmp_path: Path) -> 
         scrub(SAMPLES / "foreign-inference.sqlite.xz", tmp_path / "out.sqlite", steps=(1, 2))
 
 
+def test_calls_stay_with_the_kernels_that_they_launched_and_run_when_the_first_step_begins(tmp_path: Path) -> None:
+    """Steps take 1,000 ns. The update of step 1, launched at 998 with correlation 4, ends where step 2 begins."""
+    builder, target = TraceBuilder().steps(4), tmp_path / "out.sqlite"
+    builder.api("cudaEventQuery_v3020", 990, 991)
+    builder.api("cudaLaunchKernel_v7000", 992, 993, correlation=4, thread=builder.thread + (1 << 24))
+    scrub(builder.write(tmp_path / "whole.sqlite"), target, steps=(2, 3))
+    with closing(sqlite3.connect(target)) as database:
+        calls = database.execute("SELECT start, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME ORDER BY start")
+        assert calls.fetchall() == [(998, 4), (1996, 5), (1998, 6), (2996, 7), (2998, 8)]
+
+
 def with_guest(path: Path, device: int) -> Path:
     """Four steps on device 0, of 1,000 ns each, and kernels of another process on ``device`` at the end of each."""
     training = TraceBuilder().steps(4)

@@ -9,7 +9,7 @@ import polars as pl
 from three_walls.lib.errors import UsageError
 from three_walls.step.ranks.steps_to_read import UnknownStepsError, find_step_times
 from three_walls.trace.nsys_export import NsysExport
-from three_walls.trace.read_tables import API, EVENTS, KERNELS, MEMORY_USAGE
+from three_walls.trace.read_tables import API, EVENTS, KERNELS, MEMORY_USAGE, THREADS_PER_PROCESS
 from three_walls.trace.spans import Span
 
 MARGIN_FRACTION = 0.03
@@ -55,7 +55,8 @@ def _find_first_launch(export: NsysExport, begin_ns: int, margin_ns: int) -> int
 def condition_of(export: NsysExport, table: str, span: Span) -> str:
     """Of which rows of ``original.table`` the copy consists: of those open at some time of ``span``, or without a time.
 
-    Allocations count whenever they were made, and recorded events with their calls.
+    Allocations count whenever they were made, recorded events with their calls, and calls with the kernels that they
+    launched: those in the queue when the first step begins hold its launches up.
     """
     begin_ns, until_ns = span
     columns = export.columns[table]
@@ -67,4 +68,10 @@ def condition_of(export: NsysExport, table: str, span: Span) -> str:
     end = "end" if "end" in columns else start
     if start is None:
         return "1"
-    return f'coalesce("{start}" <= {until_ns:d}, 1) AND coalesce("{end}" >= {begin_ns:d}, 1)'
+    is_open = f'coalesce("{start}" <= {until_ns:d}, 1) AND coalesce("{end}" >= {begin_ns:d}, 1)'
+    has_launches = export.has(API, "correlationId", "globalTid") and export.has(KERNELS, "correlationId", "globalPid")
+    if table != API or not has_launches:
+        return is_open
+    kernels = f'SELECT correlationId, globalPid FROM original."{KERNELS}" WHERE {condition_of(export, KERNELS, span)}'
+    process = f"globalTid / {THREADS_PER_PROCESS} * {THREADS_PER_PROCESS}"
+    return f"({is_open}) OR (correlationId, {process}) IN ({kernels})"
