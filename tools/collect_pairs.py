@@ -147,11 +147,21 @@ def list_runs(report: LiveReport) -> list[Span]:
 def find_difference(whole: LiveReport, shorter: LiveReport) -> str:
     """What the report of some steps judges otherwise than that of all of them; empty where nothing."""
     was, now = (f"{report.verdict.wall} {report.verdict.sub_wall}" for report in (whole, shorter))
+    was_late, now_late = map(_describe_late, (whole, shorter))
     was_ns, now_ns = (report.facts.number("predicted_unprofiled_step_ns") or 0 for report in (whole, shorter))
     if was != now:
         return f"the wall is {now}, not {was}"
+    if was_late != now_late:
+        return f"{now_late}, not: {was_late}"
     is_near = abs(now_ns - was_ns) <= MOST_STEP_DIFFERENCE_FRACTION * was_ns
     return "" if is_near else f"the unprofiled step takes {now_ns / 1e6:.1f} ms, not {was_ns / 1e6:.1f}"
+
+
+def _describe_late(report: LiveReport) -> str:
+    culprit = report.verdict.culprit
+    found = [f"rank {culprit.rank} holds the run up"] if culprit else []
+    found += [f"rank {one.rank} is late: {one.cause}" for one in report.stragglers]
+    return "; ".join(found) or "no rank is late"
 
 
 def _analyze(path: Path, beside: Path | None = None) -> LiveReport:

@@ -22,6 +22,7 @@ from tools.collect_pairs import (
     Edit,
     ask,
     cli,
+    find_difference,
     list_runs,
     measure_bytes,
     pair_runs,
@@ -150,6 +151,30 @@ def test_a_base_stays_where_some_of_its_steps_tell_otherwise(tmp_path: Path, mon
     monkeypatch.setattr(collect_pairs, "find_difference", lambda *_: "the wall is another")
     assert reduce_base(base) == "muon: as it was: with steps 1-2 alone the wall is another"
     assert measure_bytes(base) == before
+
+
+def told(culprit: int | None, cause: str, step_ms: int) -> Any:
+    """A report of a run whose rank 1 is late by ``cause``, and whose rank ``culprit`` holds the others up."""
+    verdict = SimpleNamespace(wall="compute_host", sub_wall="host", culprit=culprit and SimpleNamespace(rank=culprit))
+    facts = SimpleNamespace(number=lambda _: step_ms * 1_000_000)
+    return SimpleNamespace(verdict=verdict, stragglers=[SimpleNamespace(rank=1, cause=cause)], facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("shorter", "difference"),
+    [
+        (told(1, "unknown", 1004), ""),
+        (told(1, "unknown", 1006), "the unprofiled step takes 1006.0 ms, not 1000.0"),
+        (
+            told(None, "slow_compute", 1000),
+            "rank 1 is late: slow_compute, not: rank 1 holds the run up; rank 1 is late: unknown",
+        ),
+    ],
+)
+def test_steps_tell_otherwise_where_the_step_takes_half_a_percent_more_or_another_rank_is_late(
+    shorter: Any, difference: str
+) -> None:
+    assert find_difference(told(1, "unknown", 1000), shorter) == difference
 
 
 def test_a_log_keeps_the_lines_of_iterations_and_of_memory_in_turn() -> None:
