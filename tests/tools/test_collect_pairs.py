@@ -99,30 +99,17 @@ LARGE_BASES = frozenset(
         "fused-host",
         "graphs-by-scope",
         "late-host",
-        "long-sequence",
-        "mid-size",
         "natural-routing",
-        "one-gpu-fp8",
         "one-gpu-host",
-        "one-gpu-one-layer",
-        "one-gpu-selective",
-        "one-gpu-wide",
-        "overlap-nvlink",
-        "overlap-slowlink",
-        "qwen-recompute",
         "qwen-slowlink",
-        "shared-expert",
-        "shared-gpu",
-        "small-dense",
         "tensor-pair",
-        "two-stages",
         "two-stages-small",
-        "uneven-experts",
-        "unfused-attention",
         "unfused-recompute",
     ]
 )
-"""Captured before bases were cut, or no less with one step, as the last, which is 7% too large."""
+"""Of all but two a single step takes more. These hold two: of ``late-host`` one alone has another gain of a host on
+time, 3.0 or 1.9% of the step in place of 4.8%, and of ``natural-routing`` the usual one does not show why rank 1 is
+late."""
 
 
 def test_a_base_takes_at_most_one_and_a_half_megabytes() -> None:
