@@ -125,6 +125,7 @@ def test_a_large_gain_is_told_from_two_runs_and_how_far_it_may_be_off_is_a_share
     assert pair.noise_ms == pytest.approx(2 * tuned.gain_deviation * pair.base_ms, abs=0.01)
 
 
+@pytest.mark.exhaustive  # it analyzes a capture
 def test_the_entries_of_a_captures_plan_are_called_by_name() -> None:
     def step(overrides: Any) -> list[float]:
         return [0.2 * (0.6 if overrides.get("moe_grouped_gemm") else 1.0) * (1 + 0.001 * (n % 3)) for n in range(12)]
