@@ -199,6 +199,14 @@ def test_what_a_micro_batch_needs_follows_from_what_the_base_prints() -> None:
     assert TrialSearch(space, untold, 8, WORTH).chances([(1, 2)]) > 0.3
 
 
+def test_a_micro_batch_that_is_listed_in_two_spellings_has_its_activations_twice() -> None:
+    listed = list_given({"micro_batch_size": [1, 2, 2.0]}, BRIDGE, ["train.micro_batch_size=1"])
+    space = make_space(listed.settings, listed.sweep)
+    search = TrialSearch(space, [TriedChoice((0,), 1.0, memory=need((0, 0)))], 8, WORTH)
+    two, same = search.chances([(1,), (2,)])
+    assert two == pytest.approx(same)
+
+
 def test_pairs_are_tried_before_a_search_ends_though_few_runs_showed_no_interaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

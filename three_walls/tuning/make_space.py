@@ -36,7 +36,6 @@ from three_walls.tuning.tuned_command import TEMPLATE
 _NAME = re.compile(r"[^\s=]+")
 _ALONE = (str, bytes, Mapping)
 """A value of these types is one, not several."""
-_GROWS = re.compile(r"(^|[.-])micro[_-]batch[_-]size$")
 _FEW_RUNS = 6
 """Fewer find nothing."""
 _MOST_RUNS = 60
@@ -123,7 +122,7 @@ def list_given(
         bases = [name in known and _is_value(known[name], value) for value in values]
         is_other = [not (off or base) for off, base in zip(is_off, bases, strict=True)]
         others = itertools.compress(variants, is_other)
-        tried = tuple(replace(each, activations=_grow(each, known.get(name))) for each in others)
+        tried = tuple(replace(each, activations=_count_activations(each, known.get(name))) for each in others)
         settings.append(Tunable(name, tried, kind=name, order=_place(values, is_other)))
         is_known = command is None or len(values) == 1 or name in known
         unknown += [] if is_known else [name]
@@ -149,9 +148,9 @@ def _place(values: Sequence[ConfigData], is_other: Sequence[bool]) -> tuple[int,
     return tuple(place - base for place in itertools.compress(places, is_other))
 
 
-def _grow(variant: Variant, base: ConfigData) -> float | None:
+def _count_activations(variant: Variant, base: ConfigData) -> float | None:
     """By how many times ``variant`` has the activations of a job with micro-batches of ``base``."""
-    sizes = [value for name, value in variant.config.items() if _GROWS.search(name)]
+    sizes = [value for name, value in variant.config.items() if core_name(name) == "micro_batch_size"]
     try:
         growth = float(str(sizes[0])) / float(str(base))
     except (IndexError, ValueError, ZeroDivisionError):
@@ -257,7 +256,7 @@ def list_planned(
         else:
             gain = _expect(step, findings.get(step.rule), report)
             variant = Variant(step.finding.title, words, dict(spelled.env), gain, config, step.needs)
-            variant = replace(variant, activations=_grow(variant, report.config.get("micro_batch_size")))
+            variant = replace(variant, activations=_count_activations(variant, report.config.get("micro_batch_size")))
             settings.append(Tunable(step.rule, (variant,), kind=step.finding.lever))
     kept = {setting.name for setting in settings}
     possible = tuple(each for each in settings if kept.issuperset(each.values[0].needs))

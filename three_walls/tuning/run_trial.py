@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -92,8 +92,8 @@ class Ended:
     iterations: int | None = None
     """How many it printed; None where a caller runs the job."""
     memory: MemoryUse | None = None
+    """As :class:`TriedChoice` has it, and the limit."""
     limit_bytes: int | None = None
-    """As :class:`TriedChoice` has them."""
 
     @property
     def step_s(self) -> float | None:
@@ -179,9 +179,8 @@ def run_job(
         failure = _find_hidden(read, logs)
     is_cut_off = job.returncode < 0
     failure = failure or _count_steady(read, steps_ms)
-    batch_size = usual_batch_size(read.iterations)
-    ended = Ended(steps_ms, failure, wall_s, longest_quiet_s, is_cut_off, batch_size, printed)
-    return replace(ended, memory=read_memory(read), limit_bytes=_find_limit(read))
+    batch_size, memory, limit_bytes = usual_batch_size(read.iterations), _read_memory(read), _find_limit(read)
+    return Ended(steps_ms, failure, wall_s, longest_quiet_s, is_cut_off, batch_size, printed, memory, limit_bytes)
 
 
 def _list_logs(log: Path) -> list[Path]:
@@ -264,7 +263,7 @@ def _find_exhausted(log: TrainingLog) -> str:
     return f"{OUT_OF_MEMORY}: {said}" if said else ""
 
 
-def read_memory(log: TrainingLog) -> MemoryUse | None:
+def _read_memory(log: TrainingLog) -> MemoryUse | None:
     """Of the rank that printed the largest peak; None where the peak may lack what the optimizer keeps, or all is kept.
 
     An optimizer allocates its state at the end of the first step, after that step's peak.
@@ -352,6 +351,12 @@ def ended_of(result: object, wall_s: float) -> Ended:
         return Ended((), "it gave no log", wall_s, 0.0)
     steps_ms = steady_steps(log.iterations, log)
     failure = _find_exhausted(log) or _count_steady(log, steps_ms)
-    batch_size = usual_batch_size(log.iterations)
-    ended = Ended(steps_ms, failure, wall_s, 0.0, global_batch_size=batch_size)
-    return replace(ended, memory=read_memory(log), limit_bytes=_find_limit(log))
+    return Ended(
+        steps_ms,
+        failure,
+        wall_s,
+        0.0,
+        global_batch_size=usual_batch_size(log.iterations),
+        memory=_read_memory(log),
+        limit_bytes=_find_limit(log),
+    )

@@ -25,7 +25,7 @@ def find_span(path: Path, export: NsysExport, steps: Span) -> Span:
     """
     wanted = range(*steps)
     try:
-        ranks = [rank.steps for rank in find_step_times(path, None, has_guests=True).ranks]
+        ranks = [rank.steps for rank in find_step_times(path, None, with_shared_gpus=True).ranks]
     except UnknownStepsError:
         raise UsageError(f"{path}: expected a capture that shows its steps, to choose among them") from None
     whole = set.intersection(*(set(rank.filter("kept")["step"]) for rank in ranks)) if ranks else set()

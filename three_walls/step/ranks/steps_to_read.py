@@ -71,11 +71,11 @@ class UnknownStepsError(Exception):
 
 
 def find_step_times(
-    path: Path, step_range: str | None, own_names: KernelPack | None = None, *, has_guests: bool = False
+    path: Path, step_range: str | None, own_names: KernelPack | None = None, *, with_shared_gpus: bool = False
 ) -> CaptureSteps:
     """The steps of all ranks in the capture at ``path``. ``step_range``: of the user, for the ranges that are steps.
 
-    ``has_guests``: whether a process without steps on the GPU of one with steps is no rank.
+    ``with_shared_gpus``: whether a process without steps may share the GPU of one with steps, and is no rank.
 
     Raises UnknownStepsError where one pass does not show the steps of every rank, and InputError if the file cannot be
     read.
@@ -95,7 +95,7 @@ def find_step_times(
                 unknown.add(device)
                 continue
             ranks.append(RankSteps((process, device), steps, is_marked, kernels, (begin, end)))
-        if unknown - {rank.device[1] for rank in ranks if has_guests}:
+        if unknown - {rank.device[1] for rank in ranks if with_shared_gpus}:
             raise UnknownStepsError
         return CaptureSteps(ranks, read_host(export), read_session_start(export))
 
