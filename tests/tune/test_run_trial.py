@@ -53,7 +53,7 @@ def run(
     lines = [LINE.format(number, int(is_nan)) for number in range(1, iterations + 1)]
     (folder / "said").write_text("\n".join([*lines, *said]) + "\n")
     script = f"cat {folder / 'said'}; {'sleep 60' if stays else f'exit {code}'}"
-    limits = Limits(quiet_s=0.5, run_s=60, iterations=ITERATIONS, overran="it is deaf")
+    limits = Limits(quiet_s=0.5 if stays else 30, run_s=60, iterations=ITERATIONS, overran="it is deaf")
     lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
     try:
         return run_job(["sh", "-c", script], {}, folder / "train.log", limits, lock, Others(others))
