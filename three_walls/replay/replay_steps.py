@@ -47,14 +47,13 @@ _LATE_LAUNCHES = (
 _ENVELOPES = (
     "{share:.1%} of the step is inside CUDA graphs that were recorded as a whole (capture with --cuda-graph-trace=node)"
 )
-_LARGE_ERROR = (
-    "the unchanged replay is {error:.1%} off the captured step (more than {limit:.1%}): the capture lacks dependencies "
-    "(capture every rank, with -t cuda,nvtx and without dropped events)"
+_LARGE_ERROR = "the unchanged replay is {error:.1%} off the captured step (more than {limit:.1%}){why}"
+_LACKS_DEPENDENCIES = (
+    ": the capture lacks dependencies (capture every rank, with -t cuda,nvtx and without dropped events)"
 )
 _CLOCKS_CONTRADICT = (
-    "the unchanged replay is {error:.1%} off the captured step (more than {limit:.1%}), and calls that ranks leave "
-    "together end up to {apart} apart by their clocks: a clock jumped, or the captures are not of one run (capture all "
-    "ranks again, at once)"
+    ", and calls that ranks leave together end up to {apart} apart by their clocks: a clock jumped, or the captures "
+    "are not of one run (capture all ranks again, at once)"
 )
 
 
@@ -229,8 +228,9 @@ def run_replay(
     cost = fit_profiler_cost(graph, added_ns, tail_ns + pauses.ns, log_steps.value, loader)
     limit = replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION
     apart_ns = ranks_in_full.clock.error_ns
-    why = _CLOCKS_CONTRADICT if apart_ns > limit * step.step_ns else _LARGE_ERROR
-    reason = why.format(error=error, limit=limit, apart=in_ms(apart_ns)) if error > limit else ""
+    is_apart = apart_ns > limit * step.step_ns
+    why = _CLOCKS_CONTRADICT.format(apart=in_ms(apart_ns)) if is_apart else _LACKS_DEPENDENCIES
+    reason = _LARGE_ERROR.format(error=error, limit=limit, why=why) if error > limit else ""
     predictor = StepReplay(graph, added_ns, tail_ns, error, cost, reason, log_step_ns, place, loader, pauses)
     of_rank = take_rank(timeline.operations, step.rank_index)
     synchronizations = known(measure_synchronizations(graph, place, of_rank, predictor))
