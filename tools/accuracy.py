@@ -380,6 +380,18 @@ class Score:
         )
 
 
+def take_bases_as_edits(compared: Iterable[Comparison]) -> list[Comparison]:
+    """Every run of a base between two of its session, as an edit that changes nothing: what measuring alone is off."""
+    sessions = {(each.edit.base, each.edit.base_runs_ms): each for each in compared}
+    found = []
+    for (_, runs_ms), each in sessions.items():
+        printed = prediction_intervals().widen(Levels(0.0, 0.0, 0.0), each.gain.limits, each.effects)
+        for before_ms, run_ms, after_ms in zip(runs_ms, runs_ms[1:], runs_ms[2:], strict=False):
+            gain = replace(each.gain, replayed=Levels(0.0, 0.0, 0.0), measured=1 - 2 * run_ms / (before_ms + after_ms))
+            found.append(replace(each, gain=gain, printed=printed))
+    return found
+
+
 def list_groups(compared: Sequence[Comparison]) -> Iterator[tuple[str, list[Comparison]]]:
     """Groups of edits that are scored, each with a title."""
     yield "all", list(compared)
@@ -498,6 +510,11 @@ def describe_scores(scored: Sequence[Comparison]) -> Iterator[str]:
     for title, group in list_groups(scored):
         if group:
             yield f"| {' | '.join((title, *Score.of(group).describe()))} |"
+    unchanged = take_bases_as_edits(scored)
+    for regime in Regime:
+        if group := [each for each in unchanged if each.gain.limits.regime is regime]:
+            inside, _, width, _, error, _ = Score.of(group).describe()
+            yield f"| unchanged bases, taken as edits, {regime.value} runs | {inside} | | {width} | | {error} | |"
     yield ""
     yield from describe_baselines(scored)
 

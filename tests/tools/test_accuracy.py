@@ -26,6 +26,7 @@ from tools.accuracy import (
     leave_bases_out,
     list_untold,
     read_edits,
+    take_bases_as_edits,
 )
 
 
@@ -91,6 +92,21 @@ def test_a_table_lists_the_scores_of_all_edits_and_of_groups() -> None:
     assert [line.split(" | ")[0] for line in lines if line.startswith("| ")][1:] == [
         "| all", "| bases that held still (3% of noise at most)", "| device-bound runs", "| 2 GPUs", "| fused-rope",
     ]  # fmt: skip
+    edits = [replace(each, edit=replace(each.edit, base_runs_ms=(95, 105, 95))) for each in edits]
+    [row] = [line for line in describe_scores(edits) if "unchanged" in line]
+    assert row.startswith("| unchanged bases, taken as edits, device-bound runs | ")
+    assert row.endswith(" | 10.5 points | |")  # 1 - 105 / 95
+
+
+def test_an_unchanged_base_is_an_edit_between_the_runs_beside_it() -> None:
+    edits = [_compared("a", 0.1, 0.1, name=name) for name in ("rope", "loss")]
+    [alone] = take_bases_as_edits(
+        replace(edit, edit=replace(edit.edit, base_runs_ms=(100, 110, 120))) for edit in edits
+    )
+    assert (alone.likely, alone.measured) == (0.0, 0.0)  # drift alone is none of it
+    [jumps] = take_bases_as_edits([replace(edits[0], edit=replace(edits[0].edit, base_runs_ms=(90, 110, 110)))])
+    assert jumps.measured == pytest.approx(-0.1)
+    assert take_bases_as_edits([replace(edits[0], edit=replace(edits[0].edit, base_runs_ms=(90, 110)))]) == []
 
 
 def test_the_readme_states_what_the_edits_give() -> None:
