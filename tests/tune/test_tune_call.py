@@ -205,6 +205,19 @@ def test_the_page_has_the_peaks_that_runs_print(tmp_path: Path, iterations: int)
     assert ("8.0 GiB" in (tmp_path / "tune.html").read_text()) is is_known
 
 
+@pytest.mark.parametrize(("loss", "is_told"), [(7.5, True), (9.95, False), (None, False)])
+def test_a_loss_that_the_kept_edit_changes_is_told(tmp_path: Path, loss: float | None, is_told: bool) -> None:
+    def run(overrides: Any) -> str:
+        if loss is None:
+            return LOG.replace("lm loss: 1.0E+01 | ", "").replace("200.00", "100.00" if overrides else "200.00")
+        return LOG.replace("200.00", "100.00").replace("1.0E+01", f"{loss:.6E}") if overrides else LOG
+
+    tuned = three_walls.tune(run, space={"a": [1]}, out=tmp_path, most_runs=3)
+    assert [run.loss for run in tuned.runs][:2] == ([10.0, loss] if loss else [None, None])
+    assert [note for note in tuned.notes if "has a loss of 7.5 over" in note] == list(tuned.notes)[: int(is_told)]
+    assert (">Loss<" in (tmp_path / "tune.html").read_text()) is bool(loss)
+
+
 def test_pairs_are_read_as_measured_pairs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def step(overrides: Any) -> list[float]:
         return [0.2 * (1 - 0.1 * len(overrides)) * (1 + 0.001 * (n % 3)) for n in range(12)]

@@ -237,6 +237,7 @@ def as_iteration(values: Mapping[str, Value], run: int, file_name: str) -> LogIt
         elapsed_ns=_int(values["elapsed"]),
         tflops_per_gpu=_float(values, "tflops"),
         global_batch_size=_optional_int(values, "global_batch_size"),
+        loss=_float(values, "loss"),
         loss_scale=_float(values, "loss_scale"),
         skipped_count=_int(values["skipped"]),
         nan_count=_int(values["nan"]),

@@ -25,6 +25,8 @@ class LogIteration:
     tflops_per_gpu: float | None = None
     """As printed: the model's floating-point operations over time, in 10^12/s per GPU."""
     global_batch_size: int | None = None
+    loss: float | None = None
+    """Of the language model, without the losses of its router."""
     loss_scale: float | None = None
     skipped_count: int = 0
     nan_count: int = 0

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -94,6 +94,8 @@ class Ended:
     memory: MemoryUse | None = None
     """As :class:`TriedChoice` has it, and the limit."""
     limit_bytes: int | None = None
+    loss: float | None = None
+    """The mean over the second half of the iterations; None where they print none."""
 
     @property
     def step_s(self) -> float | None:
@@ -179,8 +181,27 @@ def run_job(
         failure = _find_hidden(read, logs)
     is_cut_off = job.returncode < 0
     failure = failure or _count_steady(read, steps_ms)
-    batch_size, memory, limit_bytes = usual_batch_size(read.iterations), _read_memory(read), _find_limit(read)
-    return Ended(steps_ms, failure, wall_s, longest_quiet_s, is_cut_off, batch_size, printed, memory, limit_bytes)
+    ended = _read_ended(read, steps_ms, failure, wall_s, limits.iterations)
+    return replace(ended, longest_quiet_s=longest_quiet_s, is_cut_off=is_cut_off, iterations=printed)
+
+
+def _read_ended(log: TrainingLog, steps_ms: tuple[float, ...], failure: str, wall_s: float, most: int | None) -> Ended:
+    """``most``: of the iterations of a job that goes on."""
+    return Ended(
+        steps_ms,
+        failure,
+        wall_s,
+        longest_quiet_s=0.0,
+        global_batch_size=usual_batch_size(log.iterations),
+        memory=_read_memory(log),
+        limit_bytes=_find_limit(log),
+        loss=_read_loss(log.iterations[:most]),
+    )
+
+
+def _read_loss(iterations: Sequence[LogIteration]) -> float | None:
+    losses = [line.loss for line in iterations[len(iterations) // 2 :] if line.loss is not None]
+    return statistics.fmean(losses) if losses and all(map(math.isfinite, losses)) else None
 
 
 def _list_logs(log: Path) -> list[Path]:
@@ -351,12 +372,4 @@ def ended_of(result: object, wall_s: float) -> Ended:
         return Ended((), "it gave no log", wall_s, 0.0)
     steps_ms = steady_steps(log.iterations, log)
     failure = _find_exhausted(log) or _count_steady(log, steps_ms)
-    return Ended(
-        steps_ms,
-        failure,
-        wall_s,
-        0.0,
-        global_batch_size=usual_batch_size(log.iterations),
-        memory=_read_memory(log),
-        limit_bytes=_find_limit(log),
-    )
+    return _read_ended(log, steps_ms, failure, wall_s, None)

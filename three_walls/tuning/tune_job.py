@@ -282,6 +282,7 @@ class Tuning:
                 "steps_ms": list(ended.steps_ms),
                 "memory": ended.memory,
                 "limit_bytes": ended.limit_bytes,
+                "loss": ended.loss,
                 "wall_s": ended.wall_s,
                 "quiet_s": ended.longest_quiet_s,
                 "global_batch_size": ended.global_batch_size,

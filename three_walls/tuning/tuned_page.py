@@ -20,9 +20,11 @@ from three_walls.report.section import ROW, Chart, Column, Copyable, Hero, Items
 from three_walls.runs.read_runs import TUNED_NAME
 from three_walls.tuning.choose_trial import TrialSearch
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 """Version of tune.json: the minor grows when fields are added, the major when one goes, or is another one."""
 _DEVIATIONS = 2.0
+_SAME_LOSS = 0.01
+"""On H200s runs of one base differed by up to 0.2%, and fusions, overlap and recompute changed it by up to 0.1%."""
 _LONGEST_LABEL = 60
 """Of a bar, in characters: the table below it has the whole name."""
 
@@ -56,6 +58,8 @@ class TunedRun:
     wall_s: float
     peak_bytes: int | None
     """The largest peak of allocated memory that a rank printed after its second step or later; null where none did."""
+    loss: float | None
+    """The mean loss over the second half of its iterations; null where it printed none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,8 @@ def conclude(
             *notes,
             f"not shown to help: {', '.join(search.not_shown_to_help)}; nothing ran that lacks one of these alone",
         )
+    if note := _compare_losses(runs):
+        notes = (*notes, note)
     return Tuned(
         schema_version=SCHEMA_VERSION,
         tool_version=VERSION,
@@ -137,6 +143,22 @@ def conclude(
         notes=notes,
         runs=runs,
         pairs=tuple(_list_pairs(runs, lines, base_ms)),
+    )
+
+
+def _compare_losses(runs: Sequence[TunedRun]) -> str:
+    """How far the loss of what is kept is from the base's; empty where runs of one of them differ by as much."""
+    kept = [run.loss for run in runs if run.kept and run.changed and run.loss]
+    base = [run.loss for run in runs if not run.changed and run.loss]
+    if not kept or not base:
+        return ""
+    apart = max(min(kept) - max(base), min(base) - max(kept))
+    if apart <= max(_SAME_LOSS * max(base), max(kept) - min(kept), max(base) - min(base)):
+        return ""
+    mean, usual = statistics.fmean(kept), statistics.fmean(base)
+    return (
+        f"what is kept has a loss of {mean:.4g} over the second half of its iterations, and the base {usual:.4g}: see "
+        "whether it learns as well before it trains for long"
     )
 
 
@@ -160,6 +182,7 @@ def _as_run(
         kept=not line["failure"] and line["changed"] == kept,
         wall_s=line["wall_s"],
         peak_bytes=line["memory"][1] if line.get("memory") else None,
+        loss=line.get("loss"),
     )
 
 
@@ -233,6 +256,7 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
         Column("Predicted", "predicted", _describe_prediction, is_right=True),
         Column("Measured", ROW, lambda run: _describe_gain(run.gain, run.gain_deviation), is_right=True),
         *_list_memory(tuned.runs),
+        *_list_losses(tuned.runs),
         Column("", ROW, lambda run: Text("kept", "badge") if run.kept else Text(run.failure, "badge warn")),
         Column("Why", "why", role="muted", width="third", in_terminal=False),
     )
@@ -258,6 +282,13 @@ def _list_memory(runs: Sequence[TunedRun]) -> tuple[Column, ...]:
     if not any(run.peak_bytes for run in runs):
         return ()
     return (Column("Memory", "peak_bytes", lambda peak: format_gib(peak) if peak else "", is_right=True),)
+
+
+def _list_losses(runs: Sequence[TunedRun]) -> tuple[Column, ...]:
+    """A column of losses, where any run printed one."""
+    if not any(run.loss for run in runs):
+        return ()
+    return (Column("Loss", "loss", lambda loss: f"{loss:.4g}" if loss else "", is_right=True, in_terminal=False),)
 
 
 def _draw(tuned: Tuned) -> tuple[Chart, ...]:
