@@ -248,3 +248,14 @@ def test_what_is_kept_without_a_run_that_lacks_it_alone_is_named() -> None:
     apart = [*runs, *(TriedChoice(choice, 0.19) for choice in ((0, 1, 1), (1, 0, 1), (1, 1, 0)))]
     assert TrialSearch(space, apart, 6, WORTH).not_shown_to_help == ()
     assert TrialSearch(space, [], 3, WORTH).not_shown_to_help == ()
+
+
+def test_edits_that_all_runs_had_together_are_told_apart_however_much_they_gain() -> None:
+    space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "ab"))
+    runs = [TriedChoice((0, 0), 1.0), TriedChoice((1, 1), 0.4), TriedChoice((0, 0), 1.0), TriedChoice((1, 1), 0.4)]
+    together = TrialSearch(space, runs, 4, WORTH)
+    assert together.kept == (1, 1)
+    assert together.not_shown_to_help == ("a=1", "b=1")
+    choice, why = TrialSearch(space, runs, 6, WORTH).next()
+    assert choice in ((0, 1), (1, 0)), why
+    assert TrialSearch(space, [*runs, TriedChoice((1, 0), 0.95)], 6, WORTH).not_shown_to_help == ()

@@ -133,7 +133,9 @@ def test_memory_is_read_from_what_ranks_print_after_their_second_step_and_the_li
     assert run(tmp_path, second, other, iterations=ITERATIONS, code=0).memory == (4 << 30, 9 << 30)
     assert run(tmp_path, first, iterations=ITERATIONS, code=0).memory is None  # the optimizer keeps nothing yet
     all_kept = second.replace("8192", "4100")
-    assert run(tmp_path, all_kept, iterations=ITERATIONS, code=0).memory is None
+    kept = run(tmp_path, all_kept, iterations=ITERATIONS, code=0).memory
+    assert kept == (4 << 30, 4100 << 20)
+    assert kept and not kept.shows_activations
     refused = (
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.00 GiB is "
         "free. Of the allocated memory 20.00 GiB is allocated by PyTorch, and 3.00 GiB is reserved by PyTorch but "

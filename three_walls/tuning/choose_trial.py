@@ -119,8 +119,20 @@ class TrialSearch:
             return ()
         kept = self.space.describe(self.kept)
         without = [each for each in self._without_one(self.kept) if each not in self.measured]
-        doubted = [self.space.describe(each) for each in without if self.model.clarity(each, self.kept) < _KEPT]
+        doubted = [
+            self.space.describe(each)
+            for each in without
+            if self.model.clarity(each, self.kept) < _KEPT or self._is_confounded(self.kept, each)
+        ]
         return tuple(label for fewer in doubted for name, label in kept.items() if name not in fewer)
+
+    def _is_confounded(self, choice: Choice, fewer: Choice) -> bool:
+        """Whether no run tells what ``choice`` has beside ``fewer`` from its other edits: all had them together."""
+        edits = sorted(self._ran)
+        [own] = _edits_of(choice) - _edits_of(fewer)
+        ran = np.array([[1.0, *(edit in _edits_of(each) for edit in edits)] for each in self.measured])
+        others = np.delete(ran, 1 + edits.index(own), axis=1)
+        return bool(np.linalg.matrix_rank(ran) == np.linalg.matrix_rank(others))
 
     def chances(self, choices: Sequence[Choice]) -> Array:
         """How likely a run of each of ``choices`` does not fail."""
@@ -142,7 +154,8 @@ class TrialSearch:
 
     @cached_property
     def _memory(self) -> MemoryModel:
-        uses = {trial.choice: trial.memory for trial in self.trials if trial.step_s and trial.memory}
+        ran = [(trial.choice, trial.memory) for trial in self.trials if trial.step_s and trial.memory]
+        uses = {choice: memory for choice, memory in ran if memory.shows_activations}
         limits = [trial.limit_bytes for trial in self.trials if trial.limit_bytes]
         return MemoryModel(self.space, self.measured, sorted(self._too_large), uses, max(limits, default=None))
 
@@ -165,7 +178,7 @@ class TrialSearch:
             clear = _CLEAR[min(times, len(_CLEAR) - 1)]
             if (
                 choice not in self._failed
-                and gain < clear * spread
+                and (gain < clear * spread or self._is_confounded(self.best, choice))
                 and not is_small
                 and self.chances([choice])[0] > 0.5
             ):

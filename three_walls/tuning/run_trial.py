@@ -57,8 +57,6 @@ _ERROR_LINE = re.compile(
 _RANK_ENDED = re.compile(r"\bexitcode +: (-?\d+) \(pid")
 """In what torchrun prints at the end."""
 _MOST_REASON_CHARACTERS = 300
-_LEAST_ACTIVATIONS = 0.02
-"""Of the peak: where less comes and goes in a step, what is allocated between steps tells nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +283,7 @@ def _find_exhausted(log: TrainingLog) -> str:
 
 
 def _read_memory(log: TrainingLog) -> MemoryUse | None:
-    """Of the rank that printed the largest peak; None where the peak may lack what the optimizer keeps, or all is kept.
+    """Of the rank that printed the largest peak; None where the peak may lack what the optimizer keeps.
 
     An optimizer allocates its state at the end of the first step, after that step's peak.
     """
@@ -294,8 +292,7 @@ def _read_memory(log: TrainingLog) -> MemoryUse | None:
         for each in log.memory
         if each.allocated_bytes and each.max_allocated_bytes and each.after_iterations_count != 1
     ]
-    most = max(uses, key=lambda use: use.peak_bytes, default=None)
-    return most if most and most.peak_bytes - most.kept_bytes > _LEAST_ACTIVATIONS * most.peak_bytes else None
+    return max(uses, key=lambda use: use.peak_bytes, default=None)
 
 
 def _find_limit(log: TrainingLog) -> int | None:

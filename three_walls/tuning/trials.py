@@ -85,12 +85,20 @@ class Space:
         return all(changed.issuperset(value.needs) for value in self.values_of(choice))
 
 
+_LEAST_ACTIVATIONS = 0.02
+
+
 class MemoryUse(NamedTuple):
     """What a rank had allocated."""
 
     kept_bytes: int
     """Between two steps: weights, gradients, and what the optimizer keeps."""
     peak_bytes: int
+
+    @property
+    def shows_activations(self) -> bool:
+        """Where less of the peak comes and goes in a step, what is allocated between steps tells nothing of it."""
+        return self.peak_bytes - self.kept_bytes > _LEAST_ACTIVATIONS * self.peak_bytes
 
 
 @dataclass(frozen=True, slots=True)
