@@ -94,7 +94,7 @@ def test_the_slack_of_an_operation_is_what_it_may_end_later() -> None:
     last = builder.operation(call, duration=5, stream=2)
     builder.wait(last, short)
     builder.wait(last, long)
-    assert path_of(builder.build()).slack_ns.tolist() == [90, 0, 0]
+    assert path_of(builder.build()).find_slack().tolist() == [90, 0, 0]
 
 
 def test_the_path_of_several_ranks_leads_through_the_one_that_is_late() -> None:
@@ -123,7 +123,7 @@ def test_segments_partition_the_step_of_every_rank(graph: StepGraph, data: st.Da
 @settings(max_examples=80, deadline=None)
 def test_an_operation_may_end_later_by_its_slack_and_no_more(graph: StepGraph, data: st.DataObject) -> None:
     longest_ns = replay(graph).longest_ns
-    slack_ns = path_of(graph).slack_ns
+    slack_ns = path_of(graph).find_slack()
     operation = data.draw(st.integers(0, len(slack_ns) - 1))
 
     def longest_after(added: int) -> int:
@@ -148,7 +148,7 @@ def test_shorter_host_segments_off_the_path_change_nothing(graph: StepGraph) -> 
         duration_ns = graph.duration_ns.copy()
         duration_ns[operation] = 0
         assert replay(graph, replace(graph.work, duration_ns=duration_ns)).longest_ns == longest_ns
-    assert np.all(path.slack_ns[sorted(on_path)] >= 0)
+    assert np.all(path.find_slack()[sorted(on_path)] >= 0)
 
 
 def test_the_report_holds_the_path_in_few_segments_that_sum_to_the_step() -> None:

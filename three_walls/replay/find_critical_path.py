@@ -11,7 +11,7 @@ first in the order of ``Kind`` and of the edges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -68,8 +68,9 @@ class CriticalNodes:
     step_ns: int
     segments: Segments
     """SEGMENTS, in order; each begins where the one before it ends."""
-    slack_ns: Int64Array
-    """Per operation of the graph how much later it may end without any rank's step ending later than the longest."""
+    find_slack: Callable[[], Int64Array]
+    """Finds the slack, which takes a second search of the graph: per operation how much later it may end without any
+    rank's step ending later than the longest."""
 
     def sum_by(self, column: str) -> dict[str, int]:
         """Time on the path by ``category`` or ``module``, the largest first; sums to the step."""
@@ -95,7 +96,7 @@ def find_critical_path(graph: StepGraph, work: Work, times: Times, rank: int | N
     segments = _label(graph, _find_segments(graph, work, times, lengths_ns, place)).match_to_schema(SEGMENTS)
     start_ns, step_ns = int(graph.rank_start_ns[place]), int(times.step_ns[place])
     _check_partition(segments, start_ns, step_ns)
-    return CriticalNodes(place, start_ns, step_ns, segments, _find_slack(graph, work, times, lengths_ns))
+    return CriticalNodes(place, start_ns, step_ns, segments, lambda: _find_slack(graph, work, times, lengths_ns))
 
 
 def _find_segments(graph: StepGraph, work: Work, times: Times, lengths_ns: Int64Array, place: int) -> pl.DataFrame:
@@ -213,25 +214,7 @@ def _point_of_sync_node(graph: StepGraph) -> Int64Array:
 
 def _label(graph: StepGraph, segments: pl.DataFrame) -> pl.DataFrame:
     """``segments`` (with ``operation`` and ``point``, NONE where there is none) with all columns of SEGMENTS."""
-    operations = graph.operations.with_row_index("operation").select(
-        pl.col("operation").cast(pl.Int64),
-        operation_rank=pl.col("rank"),
-        operation_category=pl.col("category").cast(pl.String),
-        operation_module=_column(graph.operations, "module"),
-        operation_name=_column(graph.operations, "name"),
-    )
-    calls = (
-        graph.calls.with_row_index("call")
-        .with_columns(pl.col("call").cast(pl.Int64), launched=_launched_by(graph))
-        .with_columns(launches=pl.col("launched").backward_fill().over("rank", "thread"))
-        .join(
-            operations.select(launches="operation", host_module="operation_module"),
-            on="launches",
-            how="left",
-            maintain_order="left",
-        )
-        .select("call", "thread", call_rank="rank", call_name=pl.col("name").cast(pl.String), host_module="host_module")
-    )
+    operations, calls = graph.once("labels of the path", lambda: _list_labels(graph))
     is_operation, is_host = pl.col("what") == OPERATION, pl.col("what") == HOST
     return (
         segments.with_columns(pl.col("operation", "point").replace(NONE, None))
@@ -252,6 +235,30 @@ def _label(graph: StepGraph, segments: pl.DataFrame) -> pl.DataFrame:
         .select(*SEGMENTS)
         .cast(dict(SEGMENTS))  # type: ignore[arg-type]  # a schema is a mapping of names to types
     )
+
+
+def _list_labels(graph: StepGraph) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """What segments take from the operations of ``graph``, and from its calls."""
+    operations = graph.operations.with_row_index("operation").select(
+        pl.col("operation").cast(pl.Int64),
+        operation_rank=pl.col("rank"),
+        operation_category=pl.col("category").cast(pl.String),
+        operation_module=_column(graph.operations, "module"),
+        operation_name=_column(graph.operations, "name"),
+    )
+    calls = (
+        graph.calls.with_row_index("call")
+        .with_columns(pl.col("call").cast(pl.Int64), launched=_launched_by(graph))
+        .with_columns(launches=pl.col("launched").backward_fill().over("rank", "thread"))
+        .join(
+            operations.select(launches="operation", host_module="operation_module"),
+            on="launches",
+            how="left",
+            maintain_order="left",
+        )
+        .select("call", "thread", call_rank="rank", call_name=pl.col("name").cast(pl.String), host_module="host_module")
+    )
+    return operations, calls
 
 
 def _column(operations: Operations, name: str) -> pl.Expr:
@@ -300,11 +307,12 @@ def summarize_critical_path(graph: StepGraph, path: CriticalNodes, rank_numbers:
     ``rank_numbers``: rank index to the number of the rank in the run.
     """
     numbers = [rank_numbers.get(index, index) for index in graph.ranks]
+    slack_ns = path.find_slack()
     return CriticalPath(
         rank=numbers[path.rank],
         step_ns=path.step_ns,
-        by_category=_summarize_by(graph, path, "category"),
-        by_module=_summarize_by(graph, path, "module"),
+        by_category=_summarize_by(graph, path, slack_ns, "category"),
+        by_module=_summarize_by(graph, path, slack_ns, "module"),
         segments=tuple(
             CriticalPathSegment(
                 rank=numbers[row["rank"]],
@@ -321,7 +329,9 @@ def summarize_critical_path(graph: StepGraph, path: CriticalNodes, rank_numbers:
     )
 
 
-def _summarize_by(graph: StepGraph, path: CriticalNodes, column: str) -> tuple[CriticalPathRow, ...]:
+def _summarize_by(
+    graph: StepGraph, path: CriticalNodes, slack_ns: Int64Array, column: str
+) -> tuple[CriticalPathRow, ...]:
     """One row per ``category`` or ``module``: time on the path, and the slack of operations that are not on it."""
     on_path = path.segments.filter(pl.col("what") == OPERATION)["operation"].unique()
     of_rank = (
@@ -329,7 +339,7 @@ def _summarize_by(graph: StepGraph, path: CriticalNodes, column: str) -> tuple[C
         .select(
             pl.col("operation").cast(pl.Int64),
             name=_column(graph.operations, column).fill_null(UNKNOWN_MODULE),
-            slack_ns=pl.Series(path.slack_ns),
+            slack_ns=pl.Series(slack_ns),
         )
         .with_columns(is_on_path=pl.col("operation").is_in(on_path.implode()))
     )
