@@ -116,15 +116,20 @@ class StepReplay:
         Without a log the range holds what a faster or slower host and link of another run change, and how steps differ
         that the device or the data loader decides, as many times as logs of other runs ask for.
         """
-        likely = self._step_after((), Level.LIKELY, self.cost.likely)
+        likely = self._now_ns
         if self.log_step_ns is not None:
-            return Prediction(self.log_step_ns, self.log_step_ns, self.log_step_ns)
+            return Prediction(likely, likely, likely)
         faster, slower = (self._step_after(_drift(sign), Level.LIKELY, self.cost.likely) for sign in (-1, 1))
         drift = replay_thresholds.LOADER_DRIFT_FRACTION if self.loader else replay_thresholds.STEP_DRIFT_FRACTION
         error_ns = round((self.error_fraction + drift) * likely)
         ratio = prediction_intervals().step_ratio
         below_ns, above_ns = max(0, likely - faster) + error_ns, max(0, slower - likely) + error_ns
         return Prediction(max(0, likely - round(ratio * below_ns)), likely, likely + round(ratio * above_ns))
+
+    @property
+    def _now_ns(self) -> int:
+        """The likely step as it is."""
+        return self._step_after((), Level.LIKELY, self.cost.likely) if self.log_step_ns is None else self.log_step_ns
 
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:
         """The step with all ``transformations`` applied in their order, from the likely step as it is.
@@ -133,7 +138,7 @@ class StepReplay:
         replay's error widens it in proportion to what changes.
         """
         changes = tuple(transformations)
-        now_ns = self.step_ns.likely_ns
+        now_ns = self._now_ns
         gains = {
             (level, cost): self._gain(changes, level, cost)
             for level, cost in (
@@ -184,7 +189,7 @@ class StepReplay:
     def predict_likely_ns(self, transformations: Sequence[Transformation]) -> int:
         """The likely step alone, from one replay."""
         gain_ns = self._gain(tuple(transformations), Level.LIKELY, self.cost.likely)
-        return max(0, self.step_ns.likely_ns - gain_ns)
+        return max(0, self._now_ns - gain_ns)
 
     def _gain(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> int:
         before, after = self._step_after((), Level.LIKELY, cost), self._step_after(changes, level, cost)

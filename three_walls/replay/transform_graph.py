@@ -727,7 +727,7 @@ def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, le
         ratio = (passes + factor * filling) / (passes + filling)
         changed = _scale_operations(graph, work, inside, ratio / factor * samples, host * ratio / factor)
         return _lengthen_pipeline_waits(graph, work, changed, factor, level)
-    is_surplus, fewer = _find_surplus_passes(graph, number, factor)
+    is_surplus, fewer = graph.once(("surplus passes", factor), lambda: _find_surplus_passes(graph, number, factor))
     left_out, stays = inside & is_surplus, inside & ~is_surplus
     once = np.where(inside, graph.once("share done once", lambda: _find_share_done_once(graph, number)), 0.0)
     shorter = _scale_operations(graph, work, left_out & (once == 0), 0.0, 0.0)
@@ -816,7 +816,7 @@ def _find_share_done_once(graph: StepGraph, number: Int64Array) -> Float64Array:
 def knows_passes(graph: StepGraph) -> bool:
     """Whether it is known of any launch which micro-batch it belongs to."""
     operations = graph.operations
-    return "micro_batch" in operations.columns and operations["micro_batch"].max() is not None
+    return "micro_batch" in operations.columns and bool((_column_of(graph, "micro_batch") != NONE).any())
 
 
 def _count_filling_passes(graph: StepGraph, micro_batch: Int64Array) -> int:
