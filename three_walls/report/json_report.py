@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,11 @@ def _write(value: Any, line: str) -> str:
 
     ``line``: a line break with the indentation of the line on which the value begins.
     """
-    if isinstance(value, str | int | float | None):
+    if isinstance(value, str):
+        return encode_basestring(value)
+    if value.__class__ is int or (value.__class__ is float and math.isfinite(value)):
+        return repr(value)  # as an encoder writes it, which takes ten times as long
+    if value is None or isinstance(value, int | float):
         return _encode(value)
     if isinstance(value, FactSheet):  # facts are in the order of their definitions
         return _write_object([(name, _define(fact)) for name, fact in value.facts.items()], line)
@@ -82,7 +87,7 @@ def _write(value: Any, line: str) -> str:
 
 def _write_object(members: Iterable[tuple[str, Any]], line: str) -> str:
     inner = line + "  "
-    written = f",{inner}".join([f"{_encode(name)}: {_write(value, inner)}" for name, value in members])
+    written = f",{inner}".join([f"{encode_basestring(name)}: {_write(value, inner)}" for name, value in members])
     return f"{{{inner}{written}{line}}}" if written else "{}"
 
 
