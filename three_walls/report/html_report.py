@@ -77,6 +77,7 @@ def _make_environment() -> Environment:
         finalize=_show,
         trim_blocks=True,
         lstrip_blocks=True,
+        optimized=False,  # there are few constants, and looking for them takes an eighth of reading the templates
     )
     environment.filters |= {
         "css_percent": format_css_percent,
