@@ -22,13 +22,10 @@ from three_walls.tables.config_values import show
 
 CONSTRAINTS_FILE = TABLES_DIR / "bridge-constraints.yaml"
 
-_parse = cache(parse_expression)
-"""A plan judges every constraint dozens of times."""
-
 
 def _check_expression(text: str, info: ValidationInfo) -> str:
     known = (info.context or {})["names"]
-    for name in list_names(_parse(text)):
+    for name in list_names(parse_expression(text)):
         setting = ".".join(name.removeprefix(BEFORE).split(".")[:2])  # what an object in a setting holds is not listed
         if not name.startswith(ENVIRONMENT) and setting not in known:
             raise ValueError(f"unknown name {name}{suggest(name, known)}")
@@ -61,10 +58,10 @@ class Constraint:
         applies = Truth.HOLDS
         try:
             if self.when is not None:
-                applies = Truth.of(evaluate(_parse(self.when), settings.find))
+                applies = Truth.of(evaluate(parse_expression(self.when), settings.find))
             if applies is Truth.FAILS:
                 return Truth.HOLDS, ""
-            needs = _parse(self.needs)
+            needs = parse_expression(self.needs)
             holds = Truth.of(evaluate(needs, settings.find))
         except FAILURES as error:
             if applies is Truth.UNKNOWN:
@@ -147,4 +144,4 @@ def failure_mode_of(name: str) -> FailureMode:
 def compared_names() -> frozenset[str]:
     """Every name that some constraint compares."""
     texts = [text for row in constraint_table().constraints.values() for text in (row.when, row.needs) if text]
-    return frozenset(name for text in texts for name in list_names(_parse(text)))
+    return frozenset(name for text in texts for name in list_names(parse_expression(text)))
