@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 from three_walls.lib.declare import duration, fact, flag
@@ -20,8 +22,8 @@ CHECKPOINT_BYTES = 256 << 20
 """Copied to the host in one step and not in the others: from here on a step is taken to save a checkpoint. Norms,
 losses and token counts are some kilobytes; the shard of a rank is gigabytes."""
 
-_FOREACH = r"(Pointwise|Ternary|Binary|Unary)Op\w{0,40}Functor"
-_FOREACH_UPDATE = r"(Pointwise|Ternary)Op\w{0,40}Functor"
+_FOREACH = re.compile(r"(Pointwise|Ternary|Binary|Unary)Op\w{0,40}Functor")
+_FOREACH_UPDATE = re.compile(r"(Pointwise|Ternary)Op\w{0,40}Functor")
 """``addcdiv`` and ``lerp``, which only the update of an optimizer calls."""
 _GRID = ("name_id", "grid_x", "grid_y", "grid_z")
 
@@ -31,14 +33,11 @@ def foreach_optimizer_ns(step: StepView) -> int:
     """Time per step of the optimizer's foreach kernels of PyTorch, where these update the weights; 0 where a fused
     optimizer does."""
     optimizer = step.kernels.filter(pl.col("category") == "optimizer").select(DURATION.alias("ns"), "name_id")
-    names = {number: step.trace.names.get(number, "") for number in optimizer["name_id"].drop_nulls().unique()}
-    texts = pl.DataFrame(
-        {"name_id": list(names), "text": list(names.values())},
-        schema={"name_id": optimizer.schema["name_id"], "text": pl.String},
-    )
-    foreach = optimizer.join(texts, on="name_id").filter(pl.col("text").str.contains(_FOREACH))
-    updates = foreach["text"].str.contains(_FOREACH_UPDATE).any()
-    return int(foreach["ns"].sum()) if updates else 0
+    texts = {number: step.trace.names.get(number, "") for number in optimizer["name_id"].drop_nulls().unique()}
+    foreach = [number for number, text in texts.items() if _FOREACH.search(text)]
+    if not any(_FOREACH_UPDATE.search(texts[number]) for number in foreach):
+        return 0
+    return int(optimizer.filter(pl.col("name_id").is_in(foreach))["ns"].sum())
 
 
 @duration("GPU idle time of the update per step", share="idle time of the update")
