@@ -63,8 +63,8 @@ def write_all(folder: Path) -> None:
 
 def _place_of(path: Path) -> Path | None:
     """Where the document at ``path`` is kept; None for a file that does not ship with the program."""
-    is_own = RULES_DIR in path.parents or TABLES_DIR in path.parents
-    return PARSED_DIR / f"{'.'.join(path.relative_to(ROOT).parts)}.json" if is_own else None
+    is_own = str(path).startswith((f"{RULES_DIR}/", f"{TABLES_DIR}/"))
+    return PARSED_DIR / f"{str(path).removeprefix(f'{ROOT}/').replace('/', '.')}.json" if is_own else None
 
 
 def _add_digest(path: Path, text: str) -> str:
