@@ -90,3 +90,13 @@ def test_of_windows_without_length_nothing_is_cut() -> None:
 def test_touching_intervals_become_one() -> None:
     rows = [(0, "first", 0, 10), (0, "first", 10, 20), (0, "first", 25, 30)]
     assert merge_overlapping(frame(rows), ["rank_index"]).rows() == [(0, 0, 20), (0, 25, 30)]
+
+
+@pytest.mark.parametrize("other", [1, 5_000, 1 << 60], ids=["next", "far", "beyond any line"])
+def test_groups_stay_apart_however_far_their_numbers_lie_and_what_has_none_overlaps_nothing(other: int) -> None:
+    rows = [(0, "first", 0, 10), (other, "first", 5, 20), (None, "first", 0, 30)]
+    left = frame(rows)  # type: ignore[arg-type]
+    right = frame([(other, "second", 8, 12), (None, "second", 0, 30)])  # type: ignore[list-item]
+    assert intersect(left, right, ["rank_index"]).rows() == [(other, "first", 8, 12)]
+    assert merge_overlapping(left, ["rank_index"]).rows() == [(None, 0, 30), (0, 0, 10), (other, 5, 20)]
+    assert merge_overlapping(left.drop_nulls(), ["rank_index"]).rows() == [(0, 0, 10), (other, 5, 20)]

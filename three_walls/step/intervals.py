@@ -22,6 +22,8 @@ DURATION = pl.col("end_ns") - pl.col("start_ns")
 """Length of an interval, in ns."""
 
 _LONGEST_LINE = 2**62
+_FEW_NUMBERS = 1024
+"""So many values in a row are numbered without looking for those that there are, which takes most of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +99,16 @@ def intersect(left: Intervals, disjoint: Intervals, by: Sequence[str], carry: Se
     ``disjoint`` must be free of overlaps within each group (steps, or the result of merge_overlapping).
     Columns: all of ``left`` with start_ns and end_ns clipped, plus the ``carry`` columns of ``disjoint``.
     """
-    right, pieces = disjoint.drop_nulls(list(by)), left.drop_nulls(list(by))
+    right, pieces = (_drop_nulls(frame, by) for frame in (disjoint, left))
     line, (bounds, placed) = _place([right, pieces], by)
     right_rows, rows = bounds.in_order(), np.flatnonzero(placed.end > placed.start)
     bounds, placed = bounds.take(right_rows), placed.take(rows)
     row, place = _find_overlaps(placed, bounds)
-    clipped = pieces[rows[row]].with_columns(
+    return pieces[rows[row]].with_columns(
+        *(right[name].gather(right_rows[place]) for name in carry),
         start_ns=_as_column(line.read(np.maximum(placed.start[row], bounds.start[place]))),
         end_ns=_as_column(line.read(np.minimum(placed.end[row], bounds.end[place]))),
     )
-    return clipped.with_columns(right[name].gather(right_rows[place]) for name in carry).select(*left.columns, *carry)
 
 
 def find_next(intervals: Intervals, points: Intervals, by: Sequence[str], first: Sequence[str]) -> pl.Series:
@@ -200,12 +202,11 @@ def _place(frames: Sequence[pl.DataFrame], by: Sequence[str]) -> tuple[_Line, li
     group = [np.zeros(frame.height, dtype=np.int64) for frame in frames]
     groups_count = 1
     for name in by:
-        values = pl.concat([frame[name].unique() for frame in frames]).unique().sort(nulls_last=False)
-        if len(values) < 2:
+        count, numbers = _number_values([frame[name] for frame in frames])
+        if count < 2:
             continue
-        numbers = [_find_numbers(frame[name], values) for frame in frames]
-        group = [before * len(values) + number for before, number in zip(group, numbers, strict=True)]
-        groups_count *= len(values)
+        group = [before * count + number for before, number in zip(group, numbers, strict=True)]
+        groups_count *= count
         if groups_count > 2**31:  # far more than there are: number those that exist
             exist = np.unique(np.concatenate(group))
             group, groups_count = [np.searchsorted(exist, number) for number in group], len(exist)
@@ -232,6 +233,23 @@ def _read_times(intervals: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
         either = start.fill_null(end).fill_null(0)
         start, end = either, end.fill_null(either).zip_with(start.is_not_null(), either)
     return start.to_numpy(), end.to_numpy()
+
+
+def _number_values(columns: Sequence[pl.Series]) -> tuple[int, list[Int64Array]]:
+    """Numbers of the values of ``columns``, from 0 in their order, and how many there may be."""
+    if all(column.dtype == pl.Int64 and not column.null_count() for column in columns):
+        arrays = [column.to_numpy() for column in columns]
+        filled = [array for array in arrays if len(array)]
+        first = min((int(array.min()) for array in filled), default=0)
+        count = max((int(array.max()) for array in filled), default=first) - first + 1
+        if count <= _FEW_NUMBERS:  # as of ranks and steps
+            return count, [array - first for array in arrays]
+    values = pl.concat([column.unique() for column in columns]).unique().sort(nulls_last=False)
+    return len(values), [_find_numbers(column, values) for column in columns]
+
+
+def _drop_nulls(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    return frame.drop_nulls(list(by)) if any(frame[name].null_count() for name in by) else frame
 
 
 def _find_numbers(column: pl.Series, values: pl.Series) -> Int64Array:
