@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from lockstep import MS, Behaviour, simulate
 
-from three_walls import analyze
+from tests.measured import measure
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ SLOW = Behaviour(slow=1.3)
 
 def test_the_latest_rank_gives_the_facts(tmp_path: Path) -> None:
     run = simulate([USUAL, USUAL, SLOW, USUAL])
-    facts = analyze(run.write(tmp_path)).facts
+    facts = measure(run.write(tmp_path)).facts
     late_ns = run.truth.late[(2, 2)]
     assert facts.number("straggler_late_ns") == facts.number("straggler_late_recoverable_ns") == late_ns
     assert facts.number("straggler_late_fraction") == pytest.approx(late_ns / (facts.number("step_ns") or 0))
@@ -26,26 +26,26 @@ def test_the_latest_rank_gives_the_facts(tmp_path: Path) -> None:
 
 
 def test_ranks_that_keep_up_are_late_by_nothing(tmp_path: Path) -> None:
-    facts = analyze(simulate([USUAL, USUAL, USUAL]).write(tmp_path)).facts
+    facts = measure(simulate([USUAL, USUAL, USUAL]).write(tmp_path)).facts
     assert facts.number("straggler_late_ns") == 0
     assert facts.get("straggler_cause").missing_reason == "no rank was late"
 
 
 def test_one_rank_alone_says_nothing_of_lateness(tmp_path: Path) -> None:
     trace, *_ = simulate([USUAL, SLOW]).write(tmp_path)
-    facts = analyze(trace).facts
+    facts = measure(trace).facts
     for name in ("straggler_late_ns", "straggler_cause", "capture_start_skew_ns", "capture_start_skewed_steps_count"):
         assert facts.get(name).missing_reason == "one rank alone was captured (give the traces of several ranks)"
 
 
 def test_profilers_that_start_apart_are_measured(tmp_path: Path) -> None:
     run = simulate([USUAL, replace(USUAL, capture_delay_ns=900 * MS), USUAL])
-    facts = analyze(run.write(tmp_path)).facts
+    facts = measure(run.write(tmp_path)).facts
     assert facts.number("capture_start_skew_ns") == 900 * MS
     assert facts.number("capture_start_skewed_steps_count") == 0
 
 
 def test_profilers_that_start_together_are_not_apart(tmp_path: Path) -> None:
-    facts = analyze(simulate([USUAL, SLOW]).write(tmp_path)).facts
+    facts = measure(simulate([USUAL, SLOW]).write(tmp_path)).facts
     assert facts.number("capture_start_skew_ns") == 0
     assert facts.number("capture_start_skewed_steps_count") == 0

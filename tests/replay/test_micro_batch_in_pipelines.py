@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from lockstep import ATTENTION
 from pipeline_model import ATTENTION_BACKWARD, PipelineRun, simulate_pipeline
 from trace_builder import GEMM
 
+from tests.measured import measure
 from three_walls.pipeline import replay_run
 from three_walls.replay import replay_thresholds
 from three_walls.replay.predictor import StepReplay
@@ -55,11 +57,16 @@ def labelled(graph: StepGraph) -> StepGraph:
     )
 
 
+@cache
+def find_predictor(traces: tuple[Path, ...]) -> StepReplay:
+    predictor = replay_run(RunRequest(traces)).predictor
+    assert isinstance(predictor, StepReplay)
+    return predictor
+
+
 def read(traces: Sequence[Path]) -> tuple[StepGraph, Work]:
     """The step of ``traces`` where no host holds the device up."""
-    predictor = replay_run(RunRequest(tuple(traces))).predictor
-    assert isinstance(predictor, StepReplay)
-    graph = labelled(predictor.graph)
+    graph = labelled(find_predictor(tuple(traces)).graph)
     return graph, replace(graph.work, host_segment_ns=np.minimum(graph.work.host_segment_ns, 1_000))
 
 
@@ -77,7 +84,7 @@ def changed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A factor of the micro-batch size, and the step of the pipeline that has it."""
     factor: float = request.param
     run = simulate_pipeline(STAGES, round(MICRO_BATCHES / factor), odd=lambda run: longer_passes(factor, run))
-    found = replay_run(RunRequest(tuple(run.write(tmp_path_factory.mktemp("changed"))))).facts.number("step_ns")
+    found = measure(run.write(tmp_path_factory.mktemp("changed"))).facts.number("step_ns")
     assert found is not None
     return factor, found
 
@@ -110,8 +117,7 @@ def test_without_stages_the_device_takes_as_long_for_smaller_micro_batches(
 
 
 def test_it_is_not_predicted_where_no_pass_is_known(traces: list[Path]) -> None:
-    predictor = replay_run(RunRequest(tuple(traces))).predictor
+    predictor = find_predictor(tuple(traces))
     twice = Transformation(Action.MICRO_BATCH, factor=2.0)
     assert predictor.explain(twice) == "which micro-batch each launch belongs to is not known"
-    assert isinstance(predictor, StepReplay)
     assert replace(predictor, graph=labelled(predictor.graph)).explain(twice) == ""

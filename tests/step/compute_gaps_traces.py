@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trace_builder import ADAM, GEMM, TraceBuilder
 
-from three_walls import analyze
+from tests.measured import measure
 from three_walls.step.step_rows import RankReport
 from three_walls.tables.buckets import BUCKET_BY_NAME, Group
 
@@ -36,7 +36,7 @@ def begins() -> tuple[int, ...]:
 
 def causes(tmp_path: Path, builder: TraceBuilder, without: tuple[str, ...] = ()) -> Causes:
     """Causes in the only kept step, the second, in us."""
-    report = analyze(builder.write(tmp_path / "trace.sqlite", without=without))
+    report = measure(builder.write(tmp_path / "trace.sqlite", without=without))
     rank = report.ranks[0]
     assert [(step.start_ns, step.end_ns) for step in rank.steps if step.kept] == [(1 + STEP, 1 + 2 * STEP)]
     assert sum(gap.ns for gap in rank.gap_causes) == absent_ns(rank)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_builder import ALL_GATHER, MEGATRON, SEND_RECV, TraceBuilder
 
-from three_walls import analyze
+from tests.measured import measure
 from three_walls.lib.fact import Fact
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES as COMMUNICATION
 
@@ -33,7 +33,7 @@ def owners(tmp_path: Path, kernel: str, flags: str, text: str = "", *, grid: int
         builder.kernel(kernel, at, at + 40, stream=20, launched=at - 5, grid=grid)
         if text:
             builder.nvtx(text, at - 6, at - 3)
-    report = analyze(builder.write(Path(mkdtemp(dir=tmp_path)) / "trace.sqlite"))
+    report = measure(builder.write(Path(mkdtemp(dir=tmp_path)) / "trace.sqlite"))
     return set(report.ranks[0].communication)
 
 
@@ -88,7 +88,7 @@ def test_a_run_of_unknown_sizes_keeps_its_operations(tmp_path: Path) -> None:
     builder = TraceBuilder().steps(4)
     for at in (602, 1602, 2602, 3602):
         builder.kernel(REDUCE_SCATTER, at, at + 40, stream=20, launched=at - 5, grid=24)
-    assert set(analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].communication) == {"reduce_scatter"}
+    assert set(measure(builder.write(tmp_path / "trace.sqlite")).ranks[0].communication) == {"reduce_scatter"}
 
 
 def of_communicator(tmp_path: Path, communicators: tuple[int, int], flags: str = TP2) -> dict[str, int]:
@@ -101,7 +101,7 @@ def of_communicator(tmp_path: Path, communicators: tuple[int, int], flags: str =
             builder.kernel(ALL_GATHER, start, start + 40, stream=20, launched=start - 5, grid=24)
             builder.nccl_call("ncclAllGather", start - 6, start - 3, 20, struct.pack("<QQ", communicator, 64))
         builder.nvtx("_ReduceScatterToSequenceParallelRegionBackward, seq = 1", at - 8, at - 2)
-    report = analyze(builder.write(Path(mkdtemp(dir=tmp_path)) / "trace.sqlite"))
+    report = measure(builder.write(Path(mkdtemp(dir=tmp_path)) / "trace.sqlite"))
     return {name: communication.busy_ns for name, communication in report.ranks[0].communication.items()}
 
 
@@ -141,7 +141,7 @@ def test_owners_only_divide_the_communication_that_there_is(
             builder.kernel(name, start, start + length, stream=stream, grid=grid, launched=max(start - 5, 1))
         path = tmp_path / "trace.sqlite"
         path.unlink(missing_ok=True)
-        rank = analyze(builder.write(path)).ranks[0]
+        rank = measure(builder.write(path)).ranks[0]
         communication = [ns for name, ns in rank.budget.items() if name in COMMUNICATION]
         return [(sum(rank.budget.values()), sum(communication))]
 
@@ -152,7 +152,7 @@ def dp_exposed(tmp_path: Path, length: int, flags: str) -> Fact:
     builder = TraceBuilder().steps(4).launched_as(f"{MEGATRON} {flags}", RANK="0", WORLD_SIZE="8")
     for at in (602, 1602, 2602, 3602):
         builder.kernel(REDUCE_SCATTER, at, at + length, stream=20, launched=at - 5, grid=24)
-    report = analyze(builder.write(Path(mkdtemp(dir=tmp_path)) / "trace.sqlite"))
+    report = measure(builder.write(Path(mkdtemp(dir=tmp_path)) / "trace.sqlite"))
     return report.facts.get("dp_exposed_ns")
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, SEND_RECV, TraceBuilder
 
+from tests.measured import measure
 from tests.step.compute_gaps_traces import absent_ns
-from three_walls import analyze
 from three_walls.report.report import Report
 
 pytestmark = pytest.mark.slow
@@ -53,11 +53,11 @@ def test_the_causes_sum_to_the_time_without_compute(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         builder = anything(operations, calls, events)
-        first = analyze(builder.write(Path(folder) / "first.sqlite"))
-        shuffled = analyze(builder.write(Path(folder) / "second.sqlite", shuffle=7))
-    assert [gap.ns > 0 for gap in first.ranks[0].gap_causes].count(False) == 0
-    assert sum(gap.ns for gap in first.ranks[0].gap_causes) == absent_ns(first.ranks[0])
-    assert causes_of(first) == causes_of(shuffled)
+        first = measure(builder.write(Path(folder) / "first.sqlite"))
+        shuffled = measure(builder.write(Path(folder) / "second.sqlite", shuffle=7))
+        assert [gap.ns > 0 for gap in first.ranks[0].gap_causes].count(False) == 0
+        assert sum(gap.ns for gap in first.ranks[0].gap_causes) == absent_ns(first.ranks[0])
+        assert causes_of(first) == causes_of(shuffled)
 
 
 def causes_of(report: Report) -> list[tuple[str, str, int]]:

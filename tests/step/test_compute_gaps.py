@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from trace_builder import ADAM, ALL_GATHER, GEMM, TraceBuilder
 
+from tests.measured import measure
 from tests.step.compute_gaps_traces import BUSY, NEXT, STEP, US, absent_ns, begins, causes, three_steps
-from three_walls import analyze
 from three_walls.step.compute_gaps import MAXIMUM_LAUNCH_LATENCY_NS, Cause
 from three_walls.step.host_activity import STARVATION_CAUSES, kind_of
 
@@ -169,7 +169,7 @@ def test_a_gap_that_the_step_cuts_is_explained_by_what_follows(tmp_path: Path) -
 def test_a_gap_that_the_capture_ends_is_explained_by_nothing(tmp_path: Path) -> None:
     builder = TraceBuilder()
     builder.kernel(GEMM, 1, 1 + 400 * US, launched=0).copy(2, 900 * US, STEP, stream=9)
-    rank = analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0]
+    rank = measure(builder.write(tmp_path / "trace.sqlite")).ranks[0]
     assert [(gap.cause, gap.detail) for gap in rank.gap_causes] == [("unexplained", "no compute follows")]
     assert rank.gap_causes[0].ns == STEP - 1 - 400 * US
 
@@ -182,7 +182,7 @@ def test_more_details_than_a_sweep_can_distinguish_share_one(tmp_path: Path) -> 
             builder.copy(8, begin, begin + 3 * US + order, stream=100 + order, launched=at + 10, memory=(2, 2))
             builder.record_event(5 + order, stream=100 + order, called=at + 20)
             builder.wait_event(5 + order, stream=7, called=at + 30)
-    report = analyze(builder.write(tmp_path / "trace.sqlite"))
+    report = measure(builder.write(tmp_path / "trace.sqlite"))
     details = [gap.detail for gap in report.ranks[0].gap_causes if gap.cause == "blocking"]
     assert "other" in details and len(details) < 62
     assert sum(gap.ns for gap in report.ranks[0].gap_causes) == absent_ns(report.ranks[0])

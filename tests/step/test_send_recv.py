@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trace_builder import MEGATRON, SEND_RECV, TraceBuilder
 
-from three_walls import analyze
+from tests.measured import measure
 from three_walls.report.report import Report
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ def trace(tmp_path: Path, command: str, text: str = "") -> Report:
         builder.kernel(SEND_RECV, at, at + 100, launched=at - 5)
         if text:
             builder.nvtx(text, at - 6, at - 3)
-    return analyze(builder.write(tmp_path / "trace.sqlite"))
+    return measure(builder.write(tmp_path / "trace.sqlite"))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def owners_by_stream(tmp_path: Path, flags: str, ranges: bool) -> set[str]:
         builder.kernel(SEND_RECV, at + 60, at + 100, stream=43, launched=at - 2)
         if ranges:
             builder.nvtx("nccl:all_to_all", at - 6, at - 3)
-    return set(analyze(builder.write(tmp_path / "trace.sqlite")).ranks[0].communication)
+    return set(measure(builder.write(tmp_path / "trace.sqlite")).ranks[0].communication)
 
 
 def test_an_exchange_in_no_all_to_all_range_is_the_pipelines(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from trace_builder import ADAM, ALL_GATHER, GEMM, POINTWISE, TraceBuilder
 
-from three_walls import analyze
+from tests.measured import measure
 from three_walls.lib.errors import UsageError
 from three_walls.report.report import Report
 
@@ -19,7 +19,7 @@ STEP = "megatron.bridge.training.train.train.training_step_{}"
 
 
 def run(tmp_path: Path, builder: TraceBuilder, **options: str) -> Report:
-    return analyze(builder.write(tmp_path / "trace.sqlite"), **options)
+    return measure(builder.write(tmp_path / "trace.sqlite"), **options)
 
 
 def bounds(report: Report) -> list[tuple[int, int, int, bool]]:
@@ -110,7 +110,7 @@ def test_the_last_step_is_whole_where_something_follows_its_update(tmp_path: Pat
 
 def run_two(tmp_path: Path) -> Report:
     builder = TraceBuilder().steps(2).kernel(ALL_GATHER, 2001, 2100)
-    report = analyze(builder.write(tmp_path / "two.sqlite"))
+    report = measure(builder.write(tmp_path / "two.sqlite"))
     assert "two were captured" in report.step.note
     return report
 
@@ -148,7 +148,7 @@ def _marked(tmp_path: Path, *texts: str, step_range: str | None = None) -> Repor
     for order, text in enumerate(texts):
         builder.nvtx(text, max(0, 1000 * order - 10), 1000 * order + 900)
     path = builder.write(tmp_path / "trace.sqlite")
-    return analyze(path, step_range=step_range)
+    return measure(path, step_range=step_range)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ def test_no_expression_takes_long_on_any_text(tmp_path: Path, expression: str, t
     for order, long_text in enumerate(texts):
         builder.nvtx(long_text, max(0, 1000 * order - 10), 1000 * order + 900)
     builder.write(path)
-    analyze(path)  # reads tables that are read once
+    measure(path)  # reads tables that are read once
     begin = time.process_time()
-    analyze(path)
+    measure(path)
     usual_s = time.process_time() - begin
     with pytest.raises(UsageError) as caught:
-        analyze(path, step_range=expression)
+        measure(path, step_range=expression)
     assert len(str(caught.value)) < 1_000
     assert time.process_time() - begin - 2 * usual_s < 1.0
 
@@ -195,7 +195,7 @@ def test_a_range_is_found_by_its_expression_wherever_its_text_is(tmp_path: Path,
     builder = TraceBuilder().steps(4)
     for order in range(4):
         builder.nvtx(f"aten::step {order}", max(0, 1000 * order - 10), 1000 * order + 900, inline=is_inline)
-    report = analyze(builder.write(tmp_path / "trace.sqlite"), step_range="ATEN::STEP|(?i)step$|step [0-9]")
+    report = measure(builder.write(tmp_path / "trace.sqlite"), step_range="ATEN::STEP|(?i)step$|step [0-9]")
     assert report.step.source == "user's step range"
 
 
@@ -246,7 +246,7 @@ def test_a_step_range_that_finds_nothing_names_ranges_that_exist(tmp_path: Path,
     builder.nvtx("data /home/x/y", 9_000, 9_100).nvtx("aten::mm, op_id = 7, sizes = [[4]]", 0, 99_000)
     path = builder.write(tmp_path / "trace.sqlite")
     with pytest.raises(UsageError) as caught:
-        analyze(path, step_range=step_range)
+        measure(path, step_range=step_range)
     assert message in str(caught.value)
     assert "aten" not in str(caught.value)
-    assert analyze(path, step_range="iteration").step.source == "user's step range"
+    assert measure(path, step_range="iteration").step.source == "user's step range"

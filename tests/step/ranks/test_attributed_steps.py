@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.measured import measure
 from tests.step.test_run_in_parts import STEPS, attribute, busy_steps
 from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
@@ -84,7 +85,7 @@ def test_all_steps_are_attributed_where_leaving_some_out_saves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attribute_few(monkeypatch, operations=8, fewest=10)
-    assert attributed(analyze(equal_steps(20).write(tmp_path / "t.sqlite"))) == list(range(20))
+    assert attributed(measure(equal_steps(20).write(tmp_path / "t.sqlite"))) == list(range(20))
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (4, 6))])
@@ -110,6 +111,6 @@ def test_the_same_steps_of_all_ranks_are_attributed(tmp_path: Path, monkeypatch:
     for rank in range(2):
         busy_steps(rank, rank).write(tmp_path / f"rank{rank}.sqlite")
     attribute_few(monkeypatch, operations=160)
-    report = analyze(tmp_path)
+    report = measure(tmp_path)
     assert attributed(report, 0) == attributed(report, 1)
     assert 4 <= len(attributed(report)) < STEPS // 2

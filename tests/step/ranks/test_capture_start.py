@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from lockstep import MS, Behaviour, Run, simulate
 
+from tests.measured import measure
 from three_walls import analyze
 from three_walls.report.report import Report
 from three_walls.step.ranks.align_clocks import SESSION_CLOCKS
@@ -20,7 +21,7 @@ LATE = Behaviour(capture_delay_ns=900 * MS)
 
 def test_a_late_profiler_is_a_warning_and_no_straggler(tmp_path: Path) -> None:
     run = simulate([Behaviour(), LATE, Behaviour()])
-    report = analyze(run.write(tmp_path))
+    report = measure(run.write(tmp_path))
     (message,) = [warning.message for warning in report.warnings if warning.code == "capture-start-skew"]
     assert "begin 900 ms apart" in message
     assert "waits up to 900 ms" in message
@@ -41,7 +42,7 @@ def test_a_kept_step_that_it_touches_is_dropped(tmp_path: Path) -> None:
             closed = run.own(rank, MS + 900 * MS + (step + 1) * length) - 60_000
             builder.nvtx(f"training_step_{step}", opened - 45_000, closed)
             opened = closed + 45_001
-    report = analyze(run.write(tmp_path))
+    report = measure(run.write(tmp_path))
     assert report.step.source == "nvtx training_step"
     touched = [(step.rank, step.index) for step in report.step.dropped if "last rank's capture" in step.reason]
     assert touched == [(0, 0), (2, 0)]
@@ -50,7 +51,7 @@ def test_a_kept_step_that_it_touches_is_dropped(tmp_path: Path) -> None:
 
 
 def test_profilers_that_start_together_are_not_mentioned(tmp_path: Path) -> None:
-    report = analyze(simulate([Behaviour(), Behaviour(slow=1.3)]).write(tmp_path))
+    report = measure(simulate([Behaviour(), Behaviour(slow=1.3)]).write(tmp_path))
     assert "capture-start-skew" not in {warning.code for warning in report.warnings}
 
 
@@ -97,7 +98,7 @@ def test_captures_that_begin_seconds_apart_give_the_answer_of_those_that_begin_t
 
 def test_a_slow_rank_is_found_behind_a_late_profiler(tmp_path: Path) -> None:
     run = delayed(FOUR, steps=3, slow=1)
-    (straggler,) = analyze(run.write(tmp_path)).stragglers
+    (straggler,) = measure(run.write(tmp_path)).stragglers
     assert (straggler.rank, straggler.cause) == (1, "slow_compute")
     assert straggler.late_ns == run.truth.late[(1, 1)]
 
@@ -113,7 +114,7 @@ def cut(run: Run, starts: Sequence[float]) -> Run:
 
 def test_a_first_step_that_is_cut_elsewhere_on_each_rank_is_dropped_on_all(tmp_path: Path) -> None:
     run = cut(simulate([Behaviour(), Behaviour(slow=1.3), Behaviour(), Behaviour()], steps=4), (0.3, 0.6, 0.1, 0.8))
-    report = analyze(run.write(tmp_path))
+    report = measure(run.write(tmp_path))
     assert kept(report) == [[1, 2]] * 4
     assert [(straggler.rank, straggler.late_ns) for straggler in report.stragglers] == [(1, run.truth.late[(1, 1)])]
 
@@ -121,7 +122,7 @@ def test_a_first_step_that_is_cut_elsewhere_on_each_rank_is_dropped_on_all(tmp_p
 def test_captures_that_begin_in_different_steps_compare_the_same_steps(tmp_path: Path) -> None:
     # The last capture to begin has 0.6 of the third step and two more: the fourth is complete on all ranks.
     run = simulate([Behaviour(), Behaviour(), Behaviour(slow=1.3), Behaviour()], steps=5)
-    report = analyze(cut(run, (0.3, 0.6, 1.1, 2.4)).write(tmp_path))
+    report = measure(cut(run, (0.3, 0.6, 1.1, 2.4)).write(tmp_path))
     assert report.alignment is not None
     assert (report.alignment.method, report.alignment.residual_ns_p95) == (SESSION_CLOCKS, 0)
     assert kept(report) == [[3]] * 4
@@ -132,7 +133,7 @@ def test_captures_that_begin_in_different_steps_compare_the_same_steps(tmp_path:
 
 def test_a_step_that_one_rank_did_not_capture_is_not_compared(tmp_path: Path) -> None:
     run = cut(simulate([Behaviour()] * 4, steps=3), (0.3, 1.6, 0.1, 0.8))
-    report = analyze(run.write(tmp_path))
+    report = measure(run.write(tmp_path))
     assert report.stragglers == ()
     assert kept(report)[1] == [2]
     assert not any(
@@ -143,6 +144,6 @@ def test_a_step_that_one_rank_did_not_capture_is_not_compared(tmp_path: Path) ->
 def test_the_order_of_captures_that_begin_in_one_step_is_left_alone(tmp_path: Path) -> None:
     # A clock that is wrong by many steps shows no other step: the ends coincide under no numbering.
     run = simulate([Behaviour(), Behaviour(clock_ahead_ns=700 * MS)], steps=5)
-    report = analyze(run.write(tmp_path))
+    report = measure(run.write(tmp_path))
     assert kept(report) == [[1, 2, 3]] * 2
     assert all(wait.resolved for wait in report.waits)

@@ -8,7 +8,7 @@ import pytest
 from lockstep import EPOCH
 from trace_builder import MEGATRON, TraceBuilder
 
-from three_walls import analyze
+from tests.measured import measure
 from three_walls.report.report import Report
 from three_walls.step.step_rows import Wait
 
@@ -37,7 +37,7 @@ def compare(tmp_path: Path, meetings: list[Meeting], flags: str = "--pipeline-mo
                     end = 1 + step * STEP + (first + 10 * (len(members) - 1) + transfer) * US
                     builder.kernel(ALL_REDUCE, begin, end, stream=20)
         paths.append(builder.write(tmp_path / f"rank{rank}.sqlite"))
-    return analyze(paths)
+    return measure(paths)
 
 
 def all_reduces(report: Report) -> list[Wait]:

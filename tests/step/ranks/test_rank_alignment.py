@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep import MS, Behaviour, simulate
 
+from tests.measured import measure
 from three_walls import analyze
 from three_walls.step.ranks.align_clocks import (
     FITTED,
@@ -99,7 +100,7 @@ def test_too_few_calls_in_common_cannot_be_resolved() -> None:
 def test_other_hosts_give_the_same_waits(tmp_path: Path, odd: dict[str, float]) -> None:
     wrong = Behaviour(host="node1", clock_ahead_ns=-20 * MS, **odd)
     run = simulate([USUAL, Behaviour(slow=1.4), wrong, wrong])
-    report = analyze(run.write(tmp_path))
+    report = measure(run.write(tmp_path))
     assert report.alignment is not None
     assert report.alignment.method in (FITTED, FITTED_WITH_DRIFT)
     residual = report.alignment.residual_ns_p95
@@ -114,7 +115,7 @@ def test_other_hosts_give_the_same_waits(tmp_path: Path, odd: dict[str, float]) 
 
 def test_clocks_that_cannot_be_aligned_resolve_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("three_walls.step.ranks.align_clocks.MINIMUM_COMMON_ENDS", 1_000)
-    report = analyze(simulate([USUAL, Behaviour(slow=1.4, host="node1")]).write(tmp_path))
+    report = measure(simulate([USUAL, Behaviour(slow=1.4, host="node1")]).write(tmp_path))
     assert report.alignment is not None
     assert report.alignment.method == NOT_RESOLVABLE
     assert report.stragglers == ()
@@ -122,7 +123,7 @@ def test_clocks_that_cannot_be_aligned_resolve_no_wait(tmp_path: Path, monkeypat
 
 
 def test_one_rank_has_nothing_to_align(tmp_path: Path) -> None:
-    report = analyze(simulate([USUAL]).write(tmp_path))
+    report = measure(simulate([USUAL]).write(tmp_path))
     assert report.alignment is None
     assert report.stragglers == ()
 

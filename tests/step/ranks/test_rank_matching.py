@@ -8,7 +8,7 @@ import pytest
 from lockstep import COMMUNICATION_STREAM, EPOCH, MS, US, Behaviour, simulate
 from trace_builder import ALL_GATHER, SEND_RECV, TraceBuilder, merge
 
-from three_walls import analyze
+from tests.measured import measure
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.report.report import Report
 from three_walls.step.ranks.align_clocks import NOT_RESOLVABLE
@@ -27,8 +27,8 @@ def rows(report: Report) -> list[tuple[str, int, int | None, int | None]]:
 def test_one_report_of_all_ranks_gives_the_waits_of_separate_ones(tmp_path: Path) -> None:
     run = simulate([USUAL, Behaviour(slow=1.3), USUAL])
     separate = simulate([USUAL, Behaviour(slow=1.3), USUAL])
-    apart = analyze(separate.write(tmp_path / "apart"))
-    together = analyze(merge(tmp_path / "merged.sqlite", *run.builders))
+    apart = measure(separate.write(tmp_path / "apart"))
+    together = measure(merge(tmp_path / "merged.sqlite", *run.builders))
     assert rows(apart) == rows(together)
     assert (
         [straggler.rank for straggler in apart.stragglers]
@@ -41,7 +41,7 @@ def test_unequal_numbers_of_calls_are_not_compared(tmp_path: Path) -> None:
     run = simulate([USUAL, Behaviour(slow=1.4)])
     middle = run.own(0, run.now[0] // 2)
     run.builders[0].kernel(SEND_RECV, middle, middle + US, stream=COMMUNICATION_STREAM)
-    report = analyze(run.write(tmp_path))
+    report = measure(run.write(tmp_path))
     exchange = [wait for wait in report.waits if wait.communication_class == "ep_all_to_all"]
     assert len(exchange) == 2
     assert not any(wait.resolved for wait in exchange)
@@ -57,7 +57,7 @@ def test_calls_that_do_not_overlap_are_no_collective(tmp_path: Path) -> None:
         for rank in (0, 1):
             start = run.own(rank, at + rank * 2 * MS)
             run.builders[rank].kernel(ALL_GATHER, start, start + US, stream=30)
-    report = analyze(run.write(tmp_path))
+    report = measure(run.write(tmp_path))
     gathers = [wait for wait in report.waits if wait.communication_class == "ep_control"]
     assert len(gathers) == 2
     assert not any(wait.resolved for wait in gathers)
@@ -68,11 +68,11 @@ def test_ranks_without_communication_are_compared_in_nothing(tmp_path: Path) -> 
         TraceBuilder(session_start_ns=EPOCH, host=host).steps(4, MS).write(tmp_path / f"{host}.sqlite")
         for host in ("node0", "node1")
     ]
-    report = analyze(paths)
+    report = measure(paths)
     assert (report.waits, report.stragglers) == ((), ())
     assert report.alignment is not None
     assert report.alignment.method == NOT_RESOLVABLE
-    assert analyze(paths[:1]).alignment is None
+    assert measure(paths[:1]).alignment is None
 
 
 def config(world: int, **sizes: int) -> RunConfig:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lockstep import MS, Behaviour, Run, simulate
+from tests.measured import measure
 from tests.step.ranks.test_attributed_steps import STEP_NS
 from tests.step.ranks.test_capture_start import cut
 from tests.step.ranks.test_steps_to_read import analyze_whole, make_long, marked_steps
@@ -119,6 +120,6 @@ def test_captures_of_which_the_first_is_not_long_are_read_whole(
     tmp_path: Path, survey_few: Callable[[int], list[int]]
 ) -> None:
     survey_few(100_000)
-    report = analyze(make_run().write(tmp_path))
+    report = measure(make_run().write(tmp_path))
     assert report.step.left_out == 0
     assert [len(of_rank) for of_rank in kept(report)] == [STEPS - 2] * len(report.ranks)
