@@ -48,13 +48,22 @@ def in_full(run: list[Path]) -> Report:
 @pytest.fixture
 def few_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Surveys runs of more than 4 ranks, 3 in a task."""
+    survey_few(monkeypatch)
+
+
+def survey_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_inputs, "MOST_RANKS_IN_FULL", 4)
     monkeypatch.setattr(rank_survey, "MOST_RANKS_PER_TASK", 3)
 
 
-@pytest.mark.usefixtures("few_in_full")
-def test_a_survey_finds_the_stragglers_waits_and_wall_of_the_whole_run(run: list[Path], in_full: Report) -> None:
-    surveyed = analyze(run)
+@pytest.fixture(scope="module")
+def surveyed(run: list[Path]) -> Report:
+    with pytest.MonkeyPatch.context() as patch:
+        survey_few(patch)
+        return analyze(run)
+
+
+def test_a_survey_finds_the_stragglers_waits_and_wall_of_the_whole_run(surveyed: Report, in_full: Report) -> None:
     assert surveyed.survey is not None
     assert surveyed.survey.ranks_count == RANKS
     assert len(surveyed.survey.in_full) < RANKS
@@ -74,9 +83,7 @@ def test_a_survey_finds_the_stragglers_waits_and_wall_of_the_whole_run(run: list
     assert surveyed.inputs == in_full.inputs
 
 
-@pytest.mark.usefixtures("few_in_full")
-def test_a_survey_measures_the_facts_that_compare_ranks_from_all_of_them(run: list[Path], in_full: Report) -> None:
-    surveyed = analyze(run)
+def test_a_survey_measures_the_facts_that_compare_ranks_from_all_of_them(surveyed: Report, in_full: Report) -> None:
     for name in (
         "ranks_captured_count",
         "straggler_late_ns",
@@ -92,9 +99,8 @@ def test_a_survey_measures_the_facts_that_compare_ranks_from_all_of_them(run: li
         assert surveyed.facts.facts[name] == in_full.facts.facts[name], name
 
 
-@pytest.mark.usefixtures("few_in_full")
-def test_every_rank_has_a_row_whose_times_sum_to_its_step(run: list[Path], in_full: Report) -> None:
-    survey = analyze(run).survey
+def test_every_rank_has_a_row_whose_times_sum_to_its_step(surveyed: Report, in_full: Report) -> None:
+    survey = surveyed.survey
     assert survey is not None
     lengths = {
         rank.rank: next(step.end_ns - step.start_ns for step in rank.steps if step.index == rank.median_index)
@@ -127,16 +133,14 @@ def test_a_rank_of_a_survey_that_cannot_be_read_costs_itself_alone(run: list[Pat
     assert 3 not in {row.rank for row in surveyed.survey.ranks}
 
 
-@pytest.mark.usefixtures("few_in_full")
-def test_the_report_shows_all_ranks_and_which_were_read_in_full(run: list[Path]) -> None:
-    report = analyze(run)
-    assert report.survey is not None
-    page, markdown = render_html(report), render_markdown(report, is_full=True)
+def test_the_report_shows_all_ranks_and_which_were_read_in_full(surveyed: Report) -> None:
+    assert surveyed.survey is not None
+    page, markdown = render_html(surveyed), render_markdown(surveyed, is_full=True)
     for text in (page, markdown):
-        assert f"16 ranks were surveyed, {len(report.survey.in_full)} of them read in full." in text
+        assert f"16 ranks were surveyed, {len(surveyed.survey.in_full)} of them read in full." in text
         assert "late by " in text
-    assert "16 ranks" in describe_run(report)
-    assert report.ranks_count == 16
+    assert "16 ranks" in describe_run(surveyed)
+    assert surveyed.ranks_count == 16
 
 
 def test_the_report_of_few_ranks_has_no_such_section(in_full: Report) -> None:
@@ -144,8 +148,8 @@ def test_the_report_of_few_ranks_has_no_such_section(in_full: Report) -> None:
 
 
 @pytest.mark.usefixtures("few_in_full")
-def test_a_rank_that_was_not_read_in_full_can_be_exported(run: list[Path]) -> None:
-    survey = analyze(run).survey
+def test_a_rank_that_was_not_read_in_full_can_be_exported(run: list[Path], surveyed: Report) -> None:
+    survey = surveyed.survey
     assert survey is not None
     other = min(set(range(RANKS)) - set(survey.in_full))
     assert [rank.rank for rank in export_step(RunRequest(tuple(run)), (other,)).ranks] == [other]
