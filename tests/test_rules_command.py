@@ -73,6 +73,7 @@ def test_an_unknown_id_is_a_usage_error() -> None:
         invoke("show", "nothing")
 
 
+@pytest.mark.exhaustive  # test_rule_cases.py tries each of those that ship, and below are own ones
 def test_the_cases_of_own_rules_and_of_those_that_ship_pass(tmp_path: Path) -> None:
     code, output = invoke("test", str(own_rules(tmp_path)))
     assert (code, output.splitlines()[-1].endswith(" cases, 0 failed")) == (0, True)
