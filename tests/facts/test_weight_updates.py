@@ -10,6 +10,8 @@ from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
 from three_walls.report.report import Report
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 US = 1_000
 STEP = 100 * MS

@@ -32,6 +32,8 @@ from three_walls.tables.kernel_names import load_api_patterns, union_of
 from three_walls.trace.read_inputs import read_inputs
 from three_walls.trace.run_request import RunRequest
 
+pytestmark = pytest.mark.slow
+
 FORWARD_KERNELS = (
     (NORM, "attention"), (GEMM, "attention"), (FORWARD, "attention"), (GEMM, "attention"), (NORM, "router"),
     (ROUTER, "router"), (PERMUTE, "dispatch"), (SEND_RECV, "dispatch"), (GEMM, "experts"), (GEMM, "experts"),
@@ -231,7 +233,6 @@ def test_sequences_are_aligned_around_what_only_one_has() -> None:
     assert align(list("xyz"), reference) == [None] * 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expert_gemms"),
     [

@@ -16,6 +16,8 @@ from three_walls.report.report import LiveReport
 from three_walls.report.sections.plan import NO_SETTING
 from three_walls.report.sections.verdict import verdict
 
+pytestmark = pytest.mark.slow
+
 MS = 1_000_000
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>"
 ASKED = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__, op_id = 9"

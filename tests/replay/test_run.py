@@ -18,6 +18,8 @@ from three_walls.step.build_timeline import Timeline
 from three_walls.step.intervals import DURATION
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 
 
@@ -72,7 +74,6 @@ def test_launches_that_begin_after_their_kernels_show_that_clocks_differ(
     assert bool(reason) == bool(withheld)
 
 
-@pytest.mark.slow
 @reads_sample("wide-nvlink-alltoall.sqlite")
 def test_the_predicted_unprofiled_step_is_near_the_one_of_the_log() -> None:
     report = analyze_sample("wide-nvlink-alltoall.sqlite", "wide-nvlink-alltoall.train.log.xz")

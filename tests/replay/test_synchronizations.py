@@ -11,6 +11,8 @@ from three_walls import analyze
 from three_walls.facts.fact_rows import Synchronizations
 from three_walls.report.report import LiveReport
 
+pytestmark = pytest.mark.slow
+
 US = 1_000
 CYCLES = 6
 KERNEL_US = 400

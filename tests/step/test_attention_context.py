@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 
 from three_walls import analyze
+
+pytestmark = pytest.mark.slow
 
 SOFTMAX = "void at::native::cunn_SoftMaxForwardReg<float, SoftMaxForwardEpilogue>"
 

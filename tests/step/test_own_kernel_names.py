@@ -18,6 +18,8 @@ from three_walls.step.ranks.steps_to_read import UnknownStepsError, find_step_ti
 from three_walls.step.survey.rank_survey import plan_tasks
 from three_walls.tables.kernel_names import KernelPack, match_kernel
 
+pytestmark = pytest.mark.slow
+
 OWN = "acme::gather_residuals"
 OWN_UPDATE = "acme::update_parameters"
 NAMES = "patterns:\n  - {category: norm, pattern: 'acme::gather'}\n"

@@ -12,6 +12,8 @@ from three_walls import analyze
 from three_walls.cli.main import cli
 from three_walls.lib.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:

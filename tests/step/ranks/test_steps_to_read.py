@@ -31,6 +31,8 @@ from three_walls.trace.read_tables import WantedRanges
 from three_walls.trace.read_trace import Trace, read_trace
 from three_walls.trace.spans import Device, StepsToRead, are_within, condition_of
 
+pytestmark = pytest.mark.slow
+
 STEPS = 20
 
 
@@ -103,7 +105,6 @@ def test_steps_that_no_range_marks_are_read_as_if_all_were(
     assert heights == [2 * 15, 2 * STEPS]  # steps 0 to 4, 7 to 11 and 15 to 19
 
 
-@pytest.mark.slow
 def test_no_more_is_read_of_a_capture_of_ten_times_as_many_steps(
     tmp_path: Path, read_few: Callable[[int], list[int]]
 ) -> None:
@@ -113,7 +114,6 @@ def test_no_more_is_read_of_a_capture_of_ten_times_as_many_steps(
     assert heights[0] == heights[1] == 2 * 15
 
 
-@pytest.mark.slow
 def test_event_records_are_those_of_the_calls_that_were_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]]
 ) -> None:
@@ -133,7 +133,6 @@ def test_event_records_are_those_of_the_calls_that_were_read(
     assert 12 < len(records) < 30
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (3, 4))])
 def test_busy_streams_are_read_as_if_all_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]], seed: int
@@ -161,11 +160,10 @@ def test_marked_steps_are_read_of_every_rank(
     assert report.step.left_out == whole.step.left_out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "run",
     [
-        late_captures(0, 0),
+        pytest.param(late_captures(0, 0), marks=pytest.mark.exhaustive),
         late_captures(0.3, 0.6, 1.1, 2.4),
         pytest.param(late_captures(0, 7.5), marks=pytest.mark.exhaustive),
         pytest.param(late_captures(0, 0, delays_ms=(0, 900)), marks=pytest.mark.exhaustive),
@@ -183,8 +181,7 @@ def test_steps_of_several_ranks_that_no_range_marks_are_read_as_if_all_were(
         assert some < 0.8 * every
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("starts", [(0, 0), (0.3, 2.4)])
+@pytest.mark.parametrize("starts", [pytest.param((0, 0), marks=pytest.mark.exhaustive), (0.3, 2.4)])
 def test_ranks_that_share_a_capture_are_read_as_if_all_their_steps_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_few: Callable[[int], list[int]], starts: Sequence[float]
 ) -> None:
@@ -196,7 +193,6 @@ def test_ranks_that_share_a_capture_are_read_as_if_all_their_steps_were(
     assert some < 0.8 * every
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".xz", ".zst"])
 def test_a_compressed_capture_is_read_as_the_plain_one(
     tmp_path: Path, read_few: Callable[[int], list[int]], suffix: str
@@ -208,7 +204,6 @@ def test_a_compressed_capture_is_read_as_the_plain_one(
     assert heights == [2 * 15] * 2
 
 
-@pytest.mark.slow
 def test_a_damaged_capture_and_one_without_kernels_cost_the_others_nothing(
     tmp_path: Path, read_few: Callable[[int], list[int]]
 ) -> None:
@@ -230,7 +225,6 @@ def test_the_users_ranges_mark_steps_too(tmp_path: Path, read_few: Callable[[int
     assert heights[0] < 2 * STEPS
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "trace",
     [marked_steps(late=8 * STEP_NS), marked_steps(late=4_500), marked_steps(with_launches=False)],
