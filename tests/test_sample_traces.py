@@ -37,7 +37,8 @@ LABEL_FILES = {
     for path in folder.glob("*.labels.yaml")
 }
 OF_BASES = {name for name, path in LABEL_FILES.items() if path.parent == MEASURED_BASES}
-LABELS = {name: yaml.safe_load(path.read_text()) for name, path in LABEL_FILES.items()}
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # each worker reads the labels of all captures
+LABELS = {name: yaml.load(path.read_text(), YAML_LOADER) for name, path in LABEL_FILES.items()}
 
 EXPECT_KEYS = {
     "verdict", "step", "shares", "hidden", "config", "facts", "missing_facts", "outcomes", "ranks", "warnings",

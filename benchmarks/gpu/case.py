@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 HERE = Path(__file__).resolve().parent
+_read_yaml = partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # libyaml, where PyYAML has it
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,13 @@ def read_case(path: Path) -> Case:
 @cache
 def _read_shared(name: str) -> dict[str, Any]:
     """What cases share, which is read once: a case may name twenty edits."""
-    shared: dict[str, Any] = yaml.safe_load((HERE / name).read_text())
+    shared: dict[str, Any] = _read_yaml((HERE / name).read_text())
     return shared
 
 
 def _read_layers(path: Path) -> list[dict[str, Any]]:
     """What the case begins with, then the case."""
-    data = yaml.safe_load(path.read_text())
+    data = _read_yaml(path.read_text())
     return [*(_read_layers(path.with_stem(data["like"])) if "like" in data else ()), data]
 
 
