@@ -11,7 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -57,9 +60,41 @@ def run(
     space: str = SPACE,
 ) -> subprocess.CompletedProcess[str]:
     words = command(folder, *options, told=told, program=program, space=space)
+    if program == PROGRAM:
+        return start(words[3:], folder)
     return subprocess.run(
         words, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
+
+
+@cache
+def make_starter() -> subprocess.Popen[str]:
+    """Starts ``three-walls`` again and again."""
+    words = [sys.executable, "-c", STARTER, "three_walls"]
+    variables = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(words, env=variables, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_starter() -> Iterator[None]:
+    yield
+    make_starter().communicate()
+
+
+def start(
+    words: list[str], folder: Path, kill: Callable[[int], None] = lambda _: None
+) -> subprocess.CompletedProcess[str]:
+    """Runs ``three-walls WORDS`` in ``folder`` to its end. ``kill`` gets the number of the process."""
+    starter = make_starter()
+    assert starter.stdin
+    assert starter.stdout
+    with TemporaryDirectory() as outputs:
+        print(
+            json.dumps([words, str(folder), environment(folder), outputs, PATIENCE_S]), file=starter.stdin, flush=True
+        )
+        kill(int(starter.stdout.readline()))
+        code = os.waitstatus_to_exitcode(int(starter.stdout.readline()))
+        return subprocess.CompletedProcess(words, code, *(Path(outputs, name).read_text() for name in ("out", "err")))
 
 
 def list_processes(folder: Path) -> list[str]:
@@ -88,16 +123,21 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
 pytestmark = pytest.mark.slow
 
 STARTER = """
-import json, os, sys
+import json, os, signal, sys
 from three_walls.__main__ import main
 import three_walls.report.terminal_report, three_walls.tuning.tune_job
 
 for line in sys.stdin:
     process = os.fork()
     if not process:
-        sys.argv = ["three-walls", *json.loads(line)]
-        sys.stdin = open(os.devnull)
-        os.dup2(2, 1)
+        words, folder, variables, outputs, patience_s = json.loads(line)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(variables)
+        for descriptor, name in enumerate((os.devnull, f"{outputs}/out", f"{outputs}/err")):
+            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), descriptor)
+        sys.argv = ["three-walls", *words]
+        signal.alarm(patience_s)
         main()
         os._exit(0)
     print(process, flush=True)
@@ -368,25 +408,20 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path
     rng = random.Random(1)
     told = EFFECTS | {"pause_s": 0.01, "fails": {"d=1": "stays"}}
     words = command(tmp_path, told=told)
-    starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, "three_walls"], cwd=tmp_path, env=environment(tmp_path), text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert starter.stdin
-    assert starter.stdout
-    seen = 0
-    for moment in range(moments):
-        journal = tmp_path / "tuned" / "journal.jsonl"
-        written = journal.stat().st_size if journal.exists() else 0
-        print(json.dumps(words[3:]), file=starter.stdin, flush=True)
-        process = int(starter.stdout.readline())
+    journal = tmp_path / "tuned" / "journal.jsonl"
+
+    def kill(process: int) -> None:
         end_s = time.monotonic() + rng.uniform(0.0, 3.0)
         while time.monotonic() < end_s and not (journal.exists() and journal.stat().st_size > written):
             time.sleep(0.01)
         time.sleep(rng.uniform(0.0, 0.5))
         with contextlib.suppress(ProcessLookupError):  # it was finished
             os.kill(process, rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT)))
-        starter.stdout.readline()  # it ended
+
+    seen = 0
+    for moment in range(moments):
+        written = journal.stat().st_size if journal.exists() else 0
+        start(words[3:], tmp_path, kill)
         end_s = time.monotonic() + 15
         while (left := list_processes(tmp_path)) and time.monotonic() < end_s:
             time.sleep(0.1)
@@ -397,7 +432,6 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path
         seen = len(runs)
         if journal.exists():
             words = command(tmp_path, "--resume", told=told)
-    starter.communicate()
     assert run(tmp_path, "--resume", told=told).returncode == 0
     kept = set(results(tmp_path)["overrides"])
     assert {"a=1", "b=1"} <= kept <= {"a=1", "b=1", "c=1"}  # that one changes nothing, and noise may speak for it
