@@ -14,7 +14,7 @@ from tests.bridge.test_entries import GROUPED, ROPE, entry
 from three_walls.advice.finding import REPLAYED, Gain, PlanStep
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.lib.errors import InputError, UsageError
-from three_walls.tuning.make_space import core_name, list_given, list_planned, read_space
+from three_walls.tuning.make_space import core_name, find_unsettled, list_given, list_planned, read_space
 from three_walls.tuning.trials import ExpectedGain
 
 VARIABLE = edit("NCCL_P2P_DISABLE", None, "env")
@@ -182,6 +182,16 @@ def test_a_flag_that_the_command_lacks_is_off_and_one_that_would_have_to_go_is_l
     assert [setting.name for setting in taken.settings] == ["gradient_accumulation_fusion"]
     assert [each.partition(":")[0] for each in taken.left_out] == ["moe_permute_fusion=false", "--mine=false"]
     assert list_given({"recompute_granularity": [None, "full"]}, BRIDGE, ["train.py"]).unknown
+
+
+def test_first_values_that_are_not_all_the_bases_are_run_by_halves() -> None:
+    every, left, right = ("a", "b", "c"), ("a", "b"), ("c",)
+    assert find_unsettled(every, []) == every
+    assert find_unsettled((), [(every, True)]) == ()
+    assert find_unsettled(every, [(every, False)]) == left
+    assert find_unsettled(right, [(every, False), (left, True)]) == right
+    assert find_unsettled(every, [(every, False), (left, False), (("a",), False), (("b",), False)]) == right
+    assert find_unsettled(right, [(every, False), (left, True), (right, False)]) == ()
 
 
 def test_numbers_have_places_above_and_below_the_base() -> None:

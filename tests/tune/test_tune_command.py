@@ -285,6 +285,25 @@ def test_the_value_that_the_bases_log_prints_is_not_tried(tmp_path: Path) -> Non
     assert "micro_batch_size=1" not in done.stdout
 
 
+@pytest.mark.parametrize(("of_the_base", "settled"), [("b=0", [["a", "b", "c"]]), ("b=1", [["a"], ["c"]])])
+def test_first_values_with_which_the_step_stays_are_the_bases(
+    tmp_path: Path, of_the_base: str, settled: list[list[str]]
+) -> None:
+    other = {"b=0": "b=1", "b=1": "b=0"}[of_the_base]
+    words = ("--space", "space.yaml", "--runs", "10", "--", sys.executable, str(TRAINER))
+    space = "a: [0, 1]\nb: [0, 1]\nc: [0, 1]\n"
+    told = {"effects": {"a=1": -0.2, other: 0.15, "c=1": 0.1}, "noise": 0.005}
+    done = run(tmp_path, *words, told=told, space=space)
+    assert done.returncode == 0, done.stderr
+    tuned, journal = results(tmp_path), read_journal(tmp_path)
+    assert tuned["overrides"] == ["a=1"]
+    stated = [line for line in journal if line.get("stated")]
+    assert stated[0]["words"] == ["a=0", "b=0", "c=0"]
+    assert [line["stated"] for line in stated if not line["changed"]] == settled
+    assert [each["changed"] for each in tuned["runs"]][1] == ({} if of_the_base == "b=0" else {"b": "b=0"})
+    assert len(tuned["runs"]) <= 10
+
+
 @pytest.mark.parametrize("saves", [False, True])
 def test_a_job_that_saves_all_the_same_is_named(tmp_path: Path, saves: bool) -> None:
     done = run(tmp_path, *LOGGED, told={"saves": saves}, space="micro_batch_size: [2]\n")

@@ -135,6 +135,19 @@ def list_given(
     return Given(tuple(each for each in settings if each.values), sweep, tuple(unknown), tuple(left_out))
 
 
+def find_unsettled(unknown: tuple[str, ...], runs: Sequence[tuple[tuple[str, ...], bool]]) -> tuple[str, ...]:
+    """The settings whose first values are run next, to see whether these are the base's; empty where that is settled.
+
+    ``runs``: the settings of those before, and whether their steps were the base's: where they were not, halves follow.
+    """
+    left = [runs[0][0] if runs else unknown]
+    for names, is_base in runs:
+        left.pop()
+        half = (len(names) + 1) // 2
+        left += [] if is_base or len(names) == 1 else [names[half:], names[:half]]
+    return left[-1] if left else ()
+
+
 def _place(values: Sequence[ConfigData], is_other: Sequence[bool]) -> tuple[int, ...]:
     """How many places each other number lies above the base's, which is taken to be below all where it is not known.
 
@@ -158,8 +171,13 @@ def _count_activations(variant: Variant, base: ConfigData) -> float | None:
     return growth if growth > 0 else None
 
 
+def label_of(name: str, value: ConfigData) -> str:
+    """How a value of the user's space is shown."""
+    return f"{name}={write_value(value)}"
+
+
 def _make_variant(name: str, value: ConfigData, framework: str | None) -> Variant:
-    label = f"{name}={write_value(value)}"
+    label = label_of(name, value)
     if name.startswith("env."):
         if value is None or isinstance(value, tuple):
             raise UsageError(f"{name}: expected text or a number for a variable, found {write_value(value)}")

@@ -32,8 +32,10 @@ from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import (
     Given,
     core_name,
+    find_unsettled,
     freeze_space,
     join_planned,
+    label_of,
     list_given,
     list_planned,
     make_space,
@@ -63,6 +65,8 @@ _MOST_CAPTURES = 3
 """Of the base, and of configurations that were kept."""
 _ANOTHER_STEP = 0.05
 """A step that is so much shorter may be held back by another wall, so that its plan is another one."""
+_ALIKE = 0.02
+"""Two steps that differ by less, beside what their iterations leave open, may be of one configuration."""
 _CLEARLY = 2.0
 """Deviations by which a measured gain lies outside its predicted range."""
 
@@ -143,8 +147,12 @@ class Tuning:
             if choice is None:
                 self.end = why
                 return self._write(search)
-            self._try(choice, why, search)
-            if len(self._measured) == 1 and self._runs[-1]["step_s"]:  # the base
+            if stated := self._find_stated():
+                names = [setting.name for setting in search.space.settings]
+                choice = tuple(int(name in stated) for name in names)
+                why = f"to see whether the base has {', '.join(stated)} so"
+            self._try(choice, why, search, stated)
+            if stated or (len(self._measured) == 1 and self._runs[-1]["step_s"]):  # the base
                 self._given = self._list_given()
                 self._note_doubts()
                 self._learn_plan()
@@ -158,7 +166,7 @@ class Tuning:
         if self._given.unknown:
             yield (
                 f"the command states no value of {', '.join(self._given.unknown)}: unless the log of the base prints "
-                "it, the value that the job has anyway is tried as an edit, too; state it"
+                "it, the first one is run to see whether it is the base's; state it, and that run is saved"
             )
         yield f"base: {as_line(command.put_in(()), command.environment)}"
         is_profiled = not self._request.only_given and find_nsys() is not None
@@ -201,7 +209,20 @@ class Tuning:
         command = self._request.command
         found = {name: each.value for name, each in _read_settings(self._base_log).items()}
         found |= {f"env.{name}": text for name, text in (command.environment if command else {}).items()}
+        found |= {name: self._request.given[name][0] for name in self._settled}
         return list_given(self._request.given, self._framework, command.words if command else None, found)
+
+    def _find_stated(self) -> tuple[str, ...]:
+        """Settings of which it is not known whether the base has their first values, to be run with these."""
+        runs = [line for line in self._lines if line.get("stated")]
+        if not self._measured or any(line["failure"] for line in runs):
+            return ()
+        return find_unsettled(self._given.unknown, [(tuple(line["stated"]), not line["changed"]) for line in runs])
+
+    @property
+    def _settled(self) -> set[str]:
+        """Settings that a run showed to have their first values in the base."""
+        return {name for line in self._lines if line.get("stated") and not line["changed"] for name in line["stated"]}
 
     @property
     def _no_nsys(self) -> str:
@@ -223,7 +244,10 @@ class Tuning:
 
     @property
     def _runs(self) -> list[dict[str, Any]]:
-        return [line for line in self._lines if line["kind"] == "run"]
+        """Those of the journal. What turned out to be the base's is no change."""
+        bases = {(name, label_of(name, self._request.given[name][0])) for name in self._settled}
+        runs = (line for line in self._lines if line["kind"] == "run")
+        return [line | {"changed": dict(line["changed"].items() - bases)} for line in runs]
 
     @property
     def _measured(self) -> list[dict[str, Any]]:
@@ -251,7 +275,8 @@ class Tuning:
         journal.append(self._request.out, line)
         self._lines.append(line)
 
-    def _try(self, choice: Choice, why: str, search: TrialSearch) -> None:
+    def _try(self, choice: Choice, why: str, search: TrialSearch, stated: Collection[str] = ()) -> None:
+        """Runs ``choice``. ``stated``: settings that may have the base's values in it."""
         space, number = search.space, len(self._runs)
         variants = space.values_of(choice)
         changed = space.describe(choice)
@@ -263,6 +288,8 @@ class Tuning:
             ended = replace(called, failure=called.failure or self._find_other_batch(called))
         else:
             ended = self._launch(variants, place, [*changed], name)
+        if stated and self._is_base(ended):
+            changed, name = {}, f"base, with {name}"
         gains = [each.gain for each in variants]
         predicted = [asdict(gain) for gain in gains if gain]
         self._add(
@@ -270,6 +297,7 @@ class Tuning:
                 "kind": "run",
                 "run": number,
                 "changed": changed,
+                "stated": [*stated],
                 "name": name,
                 "why": why,
                 "words": _words_of(variants),
@@ -291,6 +319,12 @@ class Tuning:
         )
         step = f"{ended.step_s * 1000:.1f} ms" if ended.step_s else f"failed: {ended.failure}"
         self._say(f"run {number}: {step}")
+
+    def _is_base(self, ended: Ended) -> bool:
+        """Whether its step is about that of the base's last run."""
+        base = next(line for line in reversed(self._measured) if not line["changed"])
+        far = abs(math.log(ended.step_s / base["step_s"])) if ended.step_s else math.inf
+        return far < _ALIKE + _CLEARLY * math.hypot(ended.error, base["error"])
 
     def _call(self, overrides: Overrides) -> Ended:
         assert self._run_self
