@@ -97,7 +97,6 @@ def test_of_as_many_steps_those_come_first_that_are_usual_on_the_other_ranks() -
 LARGE_BASES = frozenset(
     [
         "deep-pair",
-        "fused-host",
         "graphs-by-scope",
         "late-host",
         "natural-routing",
