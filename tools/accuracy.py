@@ -392,13 +392,17 @@ def take_bases_as_edits(compared: Iterable[Comparison]) -> list[Comparison]:
     return found
 
 
+def _of_regime(compared: Iterable[Comparison], regime: Regime) -> list[Comparison]:
+    return [each for each in compared if each.gain.limits.regime is regime]
+
+
 def list_groups(compared: Sequence[Comparison]) -> Iterator[tuple[str, list[Comparison]]]:
     """Groups of edits that are scored, each with a title."""
     yield "all", list(compared)
     yield "predicted before they were measured", [each for each in compared if each.edit.is_set_aside]
     yield "bases that held still (3% of noise at most)", [each for each in compared if each.noise <= STILL_FRACTION]
     for regime in Regime:
-        yield f"{regime.value} runs", [each for each in compared if each.gain.limits.regime is regime]
+        yield f"{regime.value} runs", _of_regime(compared, regime)
     for gpus in sorted({each.gpus for each in compared if each.gpus}):
         yield f"{gpus} GPU{'s' if gpus > 1 else ''}", [each for each in compared if each.gpus == gpus]
     for effect in sorted({effect for each in compared for effect in each.effects}):
@@ -511,10 +515,11 @@ def describe_scores(scored: Sequence[Comparison]) -> Iterator[str]:
         if group:
             yield f"| {' | '.join((title, *Score.of(group).describe()))} |"
     unchanged = take_bases_as_edits(scored)
-    for regime in Regime:
-        if group := [each for each in unchanged if each.gain.limits.regime is regime]:
+    by_regime = ((f", {regime.value} runs", _of_regime(unchanged, regime)) for regime in Regime)
+    for title, group in (("", unchanged), *by_regime):
+        if group:
             inside, _, width, _, error, _ = Score.of(group).describe()
-            yield f"| unchanged bases, taken as edits, {regime.value} runs | {inside} | | {width} | | {error} | |"
+            yield f"| unchanged bases, taken as edits{title} | {inside} | | {width} | | {error} | |"
     yield ""
     yield from describe_baselines(scored)
 
@@ -525,11 +530,13 @@ def list_untold(readme: str, scored: Sequence[Comparison], edits_count: int) -> 
     ``edits_count``: of all measured edits, predicted or not.
     """
     score, text = Score.of(scored), " ".join(readme.split())
+    unchanged = take_bases_as_edits(scored)
     claims = (
         f"Of {edits_count} measured edits {score.count} are predicted, and {score.inside} of these"
         f" ({score.inside / score.count:.0%})",
         f"the median range is {score.median_width:.1%} of the step wide",
         f"off by {100 * score.mean_error:.1f} points",
+        *([f"{100 * Score.of(unchanged).mean_error:.1f} where a run of the unchanged base"] if unchanged else []),
     )
     return [claim for claim in claims if claim not in text]
 

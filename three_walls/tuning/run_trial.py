@@ -184,7 +184,7 @@ def run_job(
 
 
 def _read_ended(log: TrainingLog, steps_ms: tuple[float, ...], failure: str, wall_s: float, most: int | None) -> Ended:
-    """``most``: of the iterations of a job that goes on."""
+    """What ``log`` says of a run. ``most``: so many iterations count, of a job that goes on."""
     return Ended(
         steps_ms,
         failure,

@@ -12,6 +12,8 @@ OUT_OF_MEMORY = "out of memory"
 """Is in the reason of a run that was."""
 BASE = 0
 """The number of the value that the job has anyway."""
+_LEAST_ACTIVATIONS = 0.02
+"""Of the peak: where less comes and goes in a step, what is allocated between steps tells nothing."""
 Choice = tuple[int, ...]
 """A configuration: of every setting the number of its value, :data:`BASE` or one of ``Setting.values`` from 1 on."""
 
@@ -85,9 +87,6 @@ class Space:
         return all(changed.issuperset(value.needs) for value in self.values_of(choice))
 
 
-_LEAST_ACTIVATIONS = 0.02
-
-
 class MemoryUse(NamedTuple):
     """What a rank had allocated."""
 
@@ -97,7 +96,7 @@ class MemoryUse(NamedTuple):
 
     @property
     def shows_activations(self) -> bool:
-        """Where less of the peak comes and goes in a step, what is allocated between steps tells nothing of it."""
+        """Whether the two are far enough apart."""
         return self.peak_bytes - self.kept_bytes > _LEAST_ACTIVATIONS * self.peak_bytes
 
 

@@ -150,7 +150,7 @@ class Tuning:
             if stated := self._find_stated():
                 names = [setting.name for setting in search.space.settings]
                 choice = tuple(int(name in stated) for name in names)
-                why = f"to see whether the base has {', '.join(stated)} so"
+                why = "to see whether these are the base's values"
             self._try(choice, why, search, stated)
             if stated or (len(self._measured) == 1 and self._runs[-1]["step_s"]):  # the base
                 self._given = self._list_given()

@@ -220,6 +220,13 @@ def paste_lines(tuned: Tuned) -> tuple[str, ...]:
     return (*variables, *(line.strip() for line in flags.split("\n") if line.strip()))
 
 
+_PRINTED = (
+    Column("Memory", "peak_bytes", lambda peak: format_gib(peak) if peak else "", is_right=True),
+    Column("Loss", "loss", lambda loss: f"{loss:.4g}" if loss else "", is_right=True, in_terminal=False),
+)
+"""Columns of what not every job prints."""
+
+
 def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
     """The sections of the page and of the terminal."""
     failed = sum(bool(run.failure) for run in tuned.runs)
@@ -255,8 +262,7 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
         Column("Step", "step_ms", _format_step, is_right=True),
         Column("Predicted", "predicted", _describe_prediction, is_right=True),
         Column("Measured", ROW, lambda run: _describe_gain(run.gain, run.gain_deviation), is_right=True),
-        *_list_memory(tuned.runs),
-        *_list_losses(tuned.runs),
+        *(column for column in _PRINTED if any(getattr(run, str(column.value)) for run in tuned.runs)),
         Column("", ROW, lambda run: Text("kept", "badge") if run.kept else Text(run.failure, "badge warn")),
         Column("Why", "why", role="muted", width="third", in_terminal=False),
     )
@@ -275,20 +281,6 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
         *((notes,) if tuned.notes else ()),
         Section("runs", "What was tried", (*_draw(tuned), table), lead=lead, link="Runs", terminal=Terminal.ALWAYS),
     )
-
-
-def _list_memory(runs: Sequence[TunedRun]) -> tuple[Column, ...]:
-    """A column of peaks, where any run printed one."""
-    if not any(run.peak_bytes for run in runs):
-        return ()
-    return (Column("Memory", "peak_bytes", lambda peak: format_gib(peak) if peak else "", is_right=True),)
-
-
-def _list_losses(runs: Sequence[TunedRun]) -> tuple[Column, ...]:
-    """A column of losses, where any run printed one."""
-    if not any(run.loss for run in runs):
-        return ()
-    return (Column("Loss", "loss", lambda loss: f"{loss:.4g}" if loss else "", is_right=True, in_terminal=False),)
 
 
 def _draw(tuned: Tuned) -> tuple[Chart, ...]:
