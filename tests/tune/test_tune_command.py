@@ -350,6 +350,26 @@ def test_where_the_budget_is_spent_after_the_base_nothing_is_said_about_edits(tm
     assert results(tmp_path)["end"] == "the budget of time is spent"
 
 
+@pytest.mark.parametrize("fails", [{}, {"c=1": "hang"}])
+def test_a_run_is_ended_when_the_budget_is_spent_and_made_again_where_there_is_more(
+    tmp_path: Path, fails: dict[str, str]
+) -> None:
+    job = ("--space", "space.yaml", "--", sys.executable, str(TRAINER))
+    started_s = time.monotonic()
+    done = run(tmp_path, "--budget", "5s", *job, told={"fails": fails, "effects": {"c=1": -0.3}}, space="c: [1]\n")
+    assert done.returncode == 0, done.stderr
+    assert ("c=1: ended, for the budget of time is spent" in results(tmp_path)["notes"]) is bool(fails)
+    if fails:
+        assert time.monotonic() - started_s < 15
+        assert [each["name"] for each in results(tmp_path)["runs"]] == ["base"]
+        assert results(tmp_path)["end"] == "the budget of time is spent"
+        assert list_processes(tmp_path) == []
+        again = run(tmp_path, "--resume", "--budget", "60s", told={"effects": {"c=1": -0.3}}, space="c: [1]\n")
+        assert again.returncode == 0, again.stderr
+    assert results(tmp_path)["settings"] == {"c": 1}
+    assert not any(each["failure"] for each in results(tmp_path)["runs"])
+
+
 def test_a_tuning_is_not_begun_twice_in_one_directory(tmp_path: Path) -> None:
     assert run(tmp_path, told={"fails": {"": "crash"}}).returncode == 8
     assert run(tmp_path).returncode == 2

@@ -50,7 +50,9 @@ _LAUNCHERS = re.compile(r"(?<![\w.-])(?:srun|mpirun|mpiexec)(?![\w.-])")
     help="Directory for journal, logs, page and results.",
 )
 @click.option(
-    "--budget", metavar="TIME", help="Start no run that would end later than so long after the first (40m, 2h)."
+    "--budget",
+    metavar="TIME",
+    help="Start no run that would end later than so long after the first (40m, 2h), and end one that does.",
 )
 @click.option(
     "--runs",

@@ -139,7 +139,7 @@ class Tuning:
         while True:
             search = self._search()
             choice, why = search.next()
-            if choice is not None and self._elapsed_s + self._typical_s > self._request.budget_s:
+            if self._left_s < (self._typical_s if choice is not None else 0.0):
                 choice, why = None, "the budget of time is spent"
             if self._has_moved(search, is_over=choice is None):
                 self._profile(search.space, search.kept)
@@ -268,6 +268,10 @@ class Tuning:
         return float(sum(line.get("wall_s", 0.0) for line in self._lines))
 
     @property
+    def _left_s(self) -> float:
+        return self._request.budget_s - self._elapsed_s
+
+    @property
     def _typical_s(self) -> float:
         return float(statistics.median([line["wall_s"] for line in self._runs] or [0.0]))
 
@@ -288,6 +292,8 @@ class Tuning:
             ended = replace(called, failure=called.failure or self._find_other_batch(called))
         else:
             ended = self._launch(variants, place, [*changed], name)
+            if self._is_out_of_time(ended, name):
+                return
         if stated and self._is_base(ended):
             changed, name = {}, f"base, with {name}"
         gains = [each.gain for each in variants]
@@ -325,6 +331,14 @@ class Tuning:
         base = next(line for line in reversed(self._measured) if not line["changed"])
         far = abs(math.log(ended.step_s / base["step_s"])) if ended.step_s else math.inf
         return far < _ALIKE + _CLEARLY * math.hypot(ended.error, base["error"])
+
+    def _is_out_of_time(self, ended: Ended, name: str) -> bool:
+        """Whether ``name`` was ended because the budget is spent, which says nothing of it: it is written down so."""
+        is_spent = bool(ended.failure and self._measured and ended.wall_s >= self._left_s)
+        if is_spent:
+            self._add({"kind": "out of time", "wall_s": ended.wall_s})
+            self._note(f"{name}: ended, for the budget of time is spent")
+        return is_spent
 
     def _call(self, overrides: Overrides) -> Ended:
         assert self._run_self
@@ -391,7 +405,7 @@ class Tuning:
             return Limits(request.patience_s, float("inf"), command.iterations, overran)
         quiet_s = max(_LEAST_QUIET_S, _QUIET_FACTOR * max(line["quiet_s"] for line in ran))
         run_s = max(_LEAST_QUIET_S, _RUN_FACTOR * max(line["wall_s"] for line in ran))
-        return Limits(min(quiet_s, request.patience_s), run_s, command.iterations, overran)
+        return Limits(min(quiet_s, request.patience_s), min(run_s, self._left_s), command.iterations, overran)
 
     def _learn_plan(self) -> None:
         """Profiles and analyzes the base, if that was not done; its plan's entries are then tried too."""
@@ -400,7 +414,7 @@ class Tuning:
         captures = [line for line in self._lines if line["kind"] == "profile"]
         if self._request.trace is not None:
             self._read_plan(self._request.trace, {})
-        elif not captures and self._request.command is not None and self._measured:
+        elif not captures and self._request.command and self._measured and self._typical_s < self._left_s:
             self._profile(make_space(()), ())
         for line in captures:
             self._read_plan(Path(line["trace"]) if line["trace"] else None, line.get("changed", {}))
@@ -478,7 +492,7 @@ class Tuning:
         changed, variants = space.describe(choice), space.values_of(choice)
         whose = ", ".join(changed.values()) or "the base"
         self._say(f"profiling {whose}")
-        limits = replace(self._limits(), run_s=float("inf"), iterations=1 << 30)
+        limits = replace(self._limits(), run_s=self._left_s, iterations=1 << 30)
         before = {*out.rglob("rank*.sqlite")}
         words = command.profiled(_words_of(variants), out, self._request.ranks, PROFILED_STEPS)
         log = out / f"profile{len(before) or ''}.log"
@@ -487,6 +501,8 @@ class Tuning:
         variables = command.variables(_words_of(variants), _environment_of(variants))
         ended = run_job(words, variables, log, limits, self._lock, self._others)
         found = sorted({path.parent for path in {*out.rglob("rank*.sqlite")} - before})
+        if not found and self._is_out_of_time(ended, f"the capture of {whose}"):
+            return
         if not found:
             self._note(f"{whose} could not be profiled ({ended.failure or 'no report was written'}); see {out}")
         trace = found[-1] if found else None
