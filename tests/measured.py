@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from three_walls import pipeline
+from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.advice.judge_warnings import judge_warnings
 from three_walls.facts.input_warnings import measured_warnings
-from three_walls.facts.sheet import DEFINITION_BY_NAME, _find, make_sheet
+from three_walls.facts.sheet import DEFINITION_BY_NAME, DEFINITIONS, make_sheet
 from three_walls.lib.declare import CATALOG, Artifacts
 from three_walls.lib.fact import Fact, FactSheet
+from three_walls.pipeline import MeasuredRun, measure_run
 from three_walls.trace.run_request import RunRequest
 from three_walls.trace.trace_files import keep_unpacked
 
@@ -31,7 +33,11 @@ class _Facts(Mapping[str, Fact]):
         self._artifacts, self._settings = artifacts, settings
 
     def __getitem__(self, name: str) -> Fact:
-        return _find(DEFINITION_BY_NAME[name], self._artifacts) if name in DEFINITION_BY_NAME else self._settings[name]
+        definition = DEFINITION_BY_NAME.get(name)
+        if definition is None:
+            return self._settings[name]
+        found = self._artifacts.named(name)
+        return Fact(name, found.value, definition.unit, found.missing_reason, definition)
 
     def __iter__(self) -> Iterator[str]:
         return iter((*DEFINITION_BY_NAME, *self._settings))
@@ -43,7 +49,7 @@ class _Facts(Mapping[str, Fact]):
 class Measured:
     """A run, with what is asked for."""
 
-    def __init__(self, run: pipeline._Run) -> None:
+    def __init__(self, run: MeasuredRun) -> None:
         self._attributed, self._artifacts = run.attributed, run.artifacts
         self.config, self.survey = run.attributed.inputs.config, run.attributed.survey
         self.stragglers = run.attributed.attribution.stragglers
@@ -73,13 +79,13 @@ class Measured:
 
     @cached_property
     def warnings(self) -> tuple[Any, ...]:
-        rules = pipeline._load_rule_base(None).warnings
+        rules = load_rule_base(DEFINITIONS, None).warnings
         return (*judge_warnings(rules, self.facts, self.stragglers), *self._artifacts.pull(measured_warnings))
 
 
 def measure(trace: Any, **options: Any) -> Measured:
     """The run of ``trace``, measured. ``options``: of ``analyze``."""
-    traces, logs = (pipeline._as_paths(paths) for paths in (trace, options.pop("logs", ())))
-    request = RunRequest(traces=traces, logs=logs, **options)
+    traces, logs = ([paths] if isinstance(paths, str | Path) else paths for paths in (trace, options.pop("logs", ())))
+    request = RunRequest(traces=tuple(map(Path, traces)), logs=tuple(map(Path, logs)), **options)
     with keep_unpacked():
-        return Measured(pipeline._measure(request, lambda _: None))
+        return Measured(measure_run(request, lambda _: None))

@@ -148,7 +148,7 @@ def analyze_run(request: RunRequest, allowed: Collection[str] = (), progress: Pr
     """Analyzes a run. ``allowed`` and ``progress`` are those of :func:`analyze`, and so are the errors."""
     check_release(request.bridge_version)
     rule_base = _load_rule_base(request.rules)
-    run = _measure(request, progress)
+    run = measure_run(request, progress)
     replayed = _prepare_replays(run, rule_base, request.bridge_version)
     progress("judging rules")
     diagnosis = _diagnose(rule_base, run, replayed, request.bridge_version, allowed)
@@ -162,7 +162,7 @@ def analyze_run(request: RunRequest, allowed: Collection[str] = (), progress: Pr
 def replay_run(request: RunRequest, progress: Progress = lambda _: None) -> ReplayedRun:
     """Prepares a run for replays of its step with changes. Raises the errors of :func:`analyze`."""
     rule_base = _load_rule_base(request.rules)
-    run = _measure(request, progress)
+    run = measure_run(request, progress)
     return _prepare_replays(run, rule_base, request.bridge_version)
 
 
@@ -173,27 +173,27 @@ def export_step(request: RunRequest, ranks: Collection[int] = (), progress: Prog
     Raises the errors of :func:`analyze`, InputError where no step was kept, and UsageError for a rank that did not
     capture it.
     """
-    measured = _measure(request, progress, ranks).artifacts.find(measured_step)
+    measured = measure_run(request, progress, ranks).artifacts.find(measured_step)
     if measured.value is None:
         raise InputError(f"nothing to export: {measured.missing_reason}")
     return list_step_tracks(measured.value, ranks)
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """An attributed run. Everything else is made when it is asked for."""
+class MeasuredRun:
+    """An attributed run. Everything else is made of ``artifacts`` when it is asked for."""
 
     attributed: AttributedRun
     artifacts: Artifacts
 
 
-def _measure(request: RunRequest, progress: Progress, ranks: Collection[int] = ()) -> _Run:
-    """Reads and attributes a run. ``ranks``: numbers of those to read in full."""
+def measure_run(request: RunRequest, progress: Progress, ranks: Collection[int] = ()) -> MeasuredRun:
+    """Reads and attributes a run. ``ranks``: numbers of those to read in full. Raises the errors of :func:`analyze`."""
     step_range, workers = request.step_range, request.workers
     own_names = None if request.kernel_names is None else load_table(request.kernel_names, KernelPack)
     ranges, graph_launch = wanted_ranges(step_range), union_of(load_api_patterns(), "graph_launch")
 
-    def measure(inputs: Inputs) -> _Run:
+    def measure(inputs: Inputs) -> MeasuredRun:
         if inputs.is_to_be_surveyed:
             from three_walls.step.survey.survey_run import survey_run  # most runs are not surveyed
 
@@ -242,7 +242,7 @@ def _find_steps(
     return inputs, timeline, matched_ranks
 
 
-def _begin_measuring(run: AttributedRun, progress: Progress) -> _Run:
+def _begin_measuring(run: AttributedRun, progress: Progress) -> MeasuredRun:
     """Adds the number of GPUs, where nothing but the steps shows it; makes the facts of ``run`` available."""
     inputs = replace(run.inputs, config=add_counted_world(run.inputs.config, run.timeline))
     progress("measuring facts")
@@ -255,10 +255,10 @@ def _begin_measuring(run: AttributedRun, progress: Progress) -> _Run:
             "progress": progress,
         }
     )
-    return _Run(replace(run, inputs=inputs), artifacts)
+    return MeasuredRun(replace(run, inputs=inputs), artifacts)
 
 
-def _prepare_replays(run: _Run, rule_base: RuleBase, bridge_version: str | None) -> ReplayedRun:
+def _prepare_replays(run: MeasuredRun, rule_base: RuleBase, bridge_version: str | None) -> ReplayedRun:
     """Measures the facts of a run, and makes the predictor of its step."""
     facts = make_sheet(run.artifacts, run.attributed.inputs.config)
     config = run.attributed.inputs.config
@@ -283,7 +283,7 @@ def _load_rule_base(additional: Path | None) -> RuleBase:
 
 
 def _diagnose(
-    rule_base: RuleBase, run: _Run, replayed: ReplayedRun, bridge_version: str | None, allowed: Collection[str]
+    rule_base: RuleBase, run: MeasuredRun, replayed: ReplayedRun, bridge_version: str | None, allowed: Collection[str]
 ) -> Diagnosis:
     inputs, stragglers = run.attributed.inputs, run.attributed.attribution.stragglers
     facts, config, predictor = replayed.facts, inputs.config, replayed.predictor
@@ -302,7 +302,7 @@ def _diagnose(
     return Diagnosis(verdict, tuple(findings), plan, first, overrides, warnings, recipe, no_recipe_reason)
 
 
-def _build_report(run: _Run, diagnosis: Diagnosis, replayed: ReplayedRun) -> LiveReport:
+def _build_report(run: MeasuredRun, diagnosis: Diagnosis, replayed: ReplayedRun) -> LiveReport:
     """The report of ``run``. What is missing is empty in it."""
     attributed = run.attributed
     inputs, stragglers = attributed.inputs, attributed.attribution.stragglers
