@@ -392,6 +392,22 @@ def take_bases_as_edits(compared: Iterable[Comparison]) -> list[Comparison]:
     return found
 
 
+def describe_repeats(compared: Iterable[Comparison]) -> str:
+    """How near one more run of a base is to the mean of its others: no prediction of one run can be nearer."""
+    sessions = {(each.edit.base, each.edit.base_runs_ms): each for each in compared}
+    is_near: dict[Regime, list[bool]] = {regime: [] for regime in Regime}
+    for (_, runs_ms), each in sessions.items():
+        for place, run_ms in enumerate(runs_ms):
+            if others := (*runs_ms[:place], *runs_ms[place + 1 :]):
+                is_near[each.gain.limits.regime].append(abs(run_ms / fmean(others) - 1) <= NEAR_STEP_FRACTION)
+    counts = ", ".join(f"{regime.value} {sum(near)} of {len(near)}" for regime, near in is_near.items() if near)
+    every = [near for some in is_near.values() for near in some]
+    return (
+        f"a base run again: within {NEAR_STEP_FRACTION:.0%} of the mean of its other runs in {sum(every)} of "
+        f"{len(every)} runs ({counts})"
+    )
+
+
 def _of_regime(compared: Iterable[Comparison], regime: Regime) -> list[Comparison]:
     return [each for each in compared if each.gain.limits.regime is regime]
 
@@ -493,6 +509,7 @@ def main(*, write: bool) -> None:
     right, judged = count_best_first(scored)
     click.echo(f"best predicted edit measured best, within the noise: {right} of {judged} traces with several edits")
     click.echo(describe_steps(bases))
+    click.echo(describe_repeats(scored))
     learnt = learn(compared, bases)
     if write:
         write_intervals(learnt)

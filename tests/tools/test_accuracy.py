@@ -18,6 +18,7 @@ from tools.accuracy import (
     count_best_first,
     count_edits,
     describe_baselines,
+    describe_repeats,
     describe_scores,
     describe_steps,
     find_base,
@@ -107,6 +108,14 @@ def test_an_unchanged_base_is_an_edit_between_the_runs_beside_it() -> None:
     [jumps] = take_bases_as_edits([replace(edits[0], edit=replace(edits[0].edit, base_runs_ms=(90, 110, 110)))])
     assert jumps.measured == pytest.approx(-0.1)
     assert take_bases_as_edits([replace(edits[0], edit=replace(edits[0].edit, base_runs_ms=(90, 110)))]) == []
+
+
+def test_a_base_run_again_is_held_against_the_mean_of_its_other_runs() -> None:
+    runs = [(100, 104, 112), (100,), ()]
+    edits = [_compared(name, 0.1, 0.1) for name in "abc"]
+    again = [replace(each, edit=replace(each.edit, base_runs_ms=ms)) for each, ms in zip(edits, runs, strict=True)]
+    told = "within 5% of the mean of its other runs in 1 of 3 runs (device-bound 1 of 3)"  # 104 beside 106
+    assert told in describe_repeats([*again, again[0]])  # another edit of the same session
 
 
 def test_the_readme_states_what_the_edits_give() -> None:
