@@ -18,7 +18,7 @@ from tests.analyzed_samples import reads_sample
 from tests.paths import SAMPLES
 from three_walls.advice.finding import Finding, PlanStep
 from three_walls.lib.fact import FactSheet
-from three_walls.pipeline import _diagnose, _load_rule_base, _measure, _prepare_replays
+from three_walls.pipeline import _diagnose, _load_rule_base, _prepare_replays, measure_run
 from three_walls.trace.run_request import RunRequest
 from three_walls.trace.trace_files import plain_sqlite
 
@@ -105,7 +105,7 @@ def advise_on(folder: Path, name: str, sample: str, *settings: str) -> Advice:
         *settings,
     )
     rule_base = _load_rule_base(None)
-    run = _measure(RunRequest((describe(folder, sample, machine),), settings=stated), lambda _: None)
+    run = measure_run(RunRequest((describe(folder, sample, machine),), settings=stated), lambda _: None)
     replayed = _prepare_replays(run, rule_base, None)
     diagnosis = _diagnose(rule_base, run, replayed, None, ("convergence-changing",))
     return Advice(replayed.facts, diagnosis.findings, diagnosis.plan)

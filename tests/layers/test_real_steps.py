@@ -12,7 +12,7 @@ from tests.paths import SAMPLES
 from three_walls.layers.label_operations import label_operations, labelled_step
 from three_walls.layers.labels import LabelledOperations
 from three_walls.layers.unfused_work import classify_unfused
-from three_walls.pipeline import _measure
+from three_walls.pipeline import measure_run
 from three_walls.step.intervals import DURATION
 from three_walls.step.operators import nest_operators
 from three_walls.step.step_tables import Operations
@@ -44,7 +44,7 @@ def marks_of(name: str) -> list[pytest.MarkDecorator]:
 def read(name: str) -> tuple[StepView, LabelledOperations]:
     path = SAMPLES / name
     config = next(path.glob("run_config*.yaml"), None) if path.is_dir() else None
-    artifacts = _measure(RunRequest((path,), config=config), lambda _: None).artifacts
+    artifacts = measure_run(RunRequest((path,), config=config), lambda _: None).artifacts
     return artifacts.pull(step), artifacts.pull(labelled_step)
 
 
