@@ -7,8 +7,9 @@
 
 ``bases`` scrubs each captured case of OUT, the folder of run_cases.py, and says how far it is understood: the
 unclassified share and the replay error. ``reduce`` cuts the captures of a base to as many steps as fit into
-MOST_BASE_BYTES, around the one that a report is about: predictions rest on that step. ``predict`` asks for every edit
-of a case by its settings, as ``whatif`` does, and notes the time. ``pairs`` prints groups, edits, and rows for
+MOST_BASE_BYTES, around the one that a report is about: predictions rest on that step. What takes more all the same
+becomes packed tables, where only the order of rows is another (pack_tables.py). ``predict`` asks for every edit of a
+case by its settings, as ``whatif`` does, and notes the time. ``pairs`` prints groups, edits, and rows for
 docs/measured-pairs.md. An edit is set aside where its prediction is older than the first iteration of its first run.
 The clocks are those of two machines: compare them.
 """
@@ -39,7 +40,10 @@ from three_walls.lib.errors import UsageError
 from three_walls.pipeline import analyze
 from three_walls.report.report import LiveReport
 from three_walls.trace.spans import Span
+from three_walls.trace.table_directory import list_tables
+from three_walls.trace.trace_files import find_traces, plain_name
 from tools.accuracy import MeasuredEdit, compare, find_settings, load_base
+from tools.pack_tables import pack_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 KIT = ROOT / "benchmarks" / "gpu"
@@ -95,13 +99,28 @@ def make_base(captured: Path, base: Path) -> None:
 @cli.command("reduce")
 @click.argument("paths", metavar="BASE...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 def reduce_bases(paths: Sequence[Path]) -> None:
-    """Cut the captures of each BASE, a folder or a file, to the steps that fit, in place."""
+    """Cut the captures of each BASE, a folder or a file, to the steps that fit, or pack their tables, in place."""
     for path in paths:
         click.echo(reduce_base(path))
 
 
 def reduce_base(path: Path) -> str:
-    """Cuts the captures at ``path``, a folder or a file, to as many steps as fit; says which, and their size."""
+    """Cuts the captures at ``path``, a folder or a file, to as many steps as fit; says which, and their size.
+
+    Packs the tables of a folder's captures where that is not enough.
+    """
+    if any(capture.is_dir() for capture in _list_captures(path)):
+        return f"{path.name}: as it was, its tables are packed"
+    said = _cut_to_steps(path)
+    if measure_bytes(path) <= MOST_BASE_BYTES or not path.is_dir():
+        return said
+    for capture in _list_captures(path):
+        pack_tables(capture, capture.with_name(f"{Path(plain_name(capture)).stem}_arwdir"))
+        capture.unlink()
+    return f"{said}; with packed tables {measure_bytes(path):,} bytes"
+
+
+def _cut_to_steps(path: Path) -> str:
     report = _analyze(path)
     if report.timeline is None:
         return f"{path.name}: as it was, no step could be kept"
@@ -172,11 +191,13 @@ def _analyze(path: Path, beside: Path | None = None) -> LiveReport:
 
 def measure_bytes(path: Path) -> int:
     """Bytes of all captures at ``path``."""
-    return sum(capture.stat().st_size for capture in _list_captures(path))
+    captures = _list_captures(path)
+    files = (file for capture in captures for file in (list_tables(capture) if capture.is_dir() else [capture]))
+    return sum(file.stat().st_size for file in files)
 
 
 def _list_captures(path: Path) -> list[Path]:
-    return sorted(path.glob("*.sqlite*")) if path.is_dir() else [path]
+    return find_traces([path])
 
 
 def _rank_of(log: Path) -> int:

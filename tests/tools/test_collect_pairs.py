@@ -14,6 +14,8 @@ import yaml
 from click.testing import CliRunner
 
 from tests.paths import MEASURED_BASES
+from three_walls.pipeline import analyze
+from three_walls.report.json_report import render_json
 from three_walls.tables.prediction_intervals import Levels, MeasuredGain, StepLimits
 from tools import collect_pairs
 from tools.accuracy import Comparison, MeasuredEdit
@@ -138,6 +140,29 @@ def test_a_base_stays_where_some_of_its_steps_tell_otherwise(tmp_path: Path, mon
     monkeypatch.setattr(collect_pairs, "find_difference", lambda *_: "the wall is another")
     assert reduce_base(base) == "muon: as it was: with steps 1-2 alone the wall is another"
     assert measure_bytes(base) == before
+
+
+@pytest.mark.slow
+def test_a_base_whose_steps_do_not_fit_gets_packed_tables_with_the_same_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = Path(shutil.copytree(MEASURED_BASES / "muon", tmp_path / "muon"))
+    before, whole = measure_bytes(base), render_base(base)
+    monkeypatch.setattr(collect_pairs, "MOST_BASE_BYTES", 1)
+    monkeypatch.setattr(collect_pairs, "_cut_to_steps", lambda path: f"{path.name}: one step")
+    assert reduce_base(base) == f"muon: one step; with packed tables {measure_bytes(base):,} bytes"
+    assert measure_bytes(base) < 2 / 3 * before
+    assert not list(base.glob("*.sqlite*"))
+    assert render_base(base) == whole
+    assert reduce_base(base) == "muon: as it was, its tables are packed"
+
+
+def render_base(base: Path) -> dict[str, Any]:
+    """report.json of ``base`` but for the names and digests of its files."""
+    text = render_json(analyze(base)).replace("rank0_arwdir", "rank0.sqlite.xz")
+    report: dict[str, Any] = json.loads(text)
+    del report["inputs"]
+    return report
 
 
 def told(culprit: int | None, cause: str, step_ms: int) -> Any:

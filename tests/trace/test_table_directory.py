@@ -7,12 +7,14 @@ No report with kernels is at hand, so the tables are written from SQLite exports
 from __future__ import annotations
 
 import json
+import lzma
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import polars as pl
 import pytest
+import zstandard
 from trace_builder import GEMM, MEGATRON, TraceBuilder
 
 from tests.analyzed_samples import analyze_sample, reads_sample
@@ -26,6 +28,7 @@ from three_walls.tables.kernel_names import load_api_patterns, union_of
 from three_walls.trace import tables_to_sqlite
 from three_walls.trace.nsys_export import decode_text
 from three_walls.trace.read_trace import read_trace
+from three_walls.trace.table_directory import list_tables
 from three_walls.trace.tables_to_sqlite import write_sqlite
 from three_walls.trace.trace_files import find_traces, plain_sqlite
 
@@ -85,6 +88,52 @@ def test_a_directory_of_tables_is_one_trace_and_among_others_the_plain_export_co
     assert find_traces([tmp_path]) == [export, second]
 
 
+def pack(table: Path) -> None:
+    """Replaces the file of a table by a compressed one."""
+    is_xz = table.stem != "StringIds"
+    packed = lzma.compress(table.read_bytes()) if is_xz else zstandard.compress(table.read_bytes())
+    table.with_name(f"{table.name}{'.xz' if is_xz else '.zst'}").write_bytes(packed)
+    table.unlink()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_packed_tables_hold_what_the_plain_ones_do(tmp_path: Path, suffix: str) -> None:
+    tables = write_tables(built(tmp_path / "rank0.sqlite"), tmp_path / "rank0_arwdir", suffix)
+    write_sqlite(tables, tmp_path / "plain.sqlite")
+    for table in list(tables.iterdir()):
+        pack(table)
+    (tmp_path / "rank0.sqlite").unlink()
+    assert find_traces([tmp_path / "rank0_arwdir"]) == [tables]
+    (tmp_path / "out").mkdir()
+    write_sqlite(tables, tmp_path / "out" / "packed.sqlite")
+    dumps = []
+    for path in (tmp_path / "plain.sqlite", tmp_path / "out" / "packed.sqlite"):
+        with closing(sqlite3.connect(path)) as database:
+            dumps.append(list(database.iterdump()))
+    assert dumps[0] == dumps[1]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["packed.sqlite"]
+
+
+def test_of_a_table_that_is_there_packed_and_plain_the_plain_one_is_read(tmp_path: Path) -> None:
+    tables = write_tables(built(tmp_path / "rank0.sqlite"), tmp_path / "rank0_arwdir", ".arrow")
+    (tables / "StringIds.arrow.xz").write_bytes(b"damaged")
+    assert tables / "StringIds.arrow" in list_tables(tables)
+    assert tables / "StringIds.arrow.xz" not in list_tables(tables)
+
+
+def test_a_damaged_packed_table_is_named_and_no_copy_of_it_is_left(tmp_path: Path) -> None:
+    tables = write_tables(built(tmp_path / "rank0.sqlite"), tmp_path / "rank0_arwdir", ".arrow")
+    pack(tables / "NVTX_EVENTS.arrow")
+    packed = tables / "NVTX_EVENTS.arrow.xz"
+    (tmp_path / "out").mkdir()
+    for damaged in (packed.read_bytes()[:-20], lzma.compress(b"no table"), b""):
+        packed.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"NVTX_EVENTS\.arrow\.xz"):
+            write_sqlite(tables, tmp_path / "out" / "x.sqlite")
+        (tmp_path / "out" / "x.sqlite").unlink()
+        assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_a_damaged_table_is_named_in_one_line(tmp_path: Path) -> None:
     tables = write_tables(built(tmp_path / "rank0.sqlite"), tmp_path / "rank0_pqtdir")
     for name in ("StringIds.parquet", "NVTX_EVENTS.parquet"):
@@ -107,6 +156,17 @@ def test_tables_that_would_fill_the_disk_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be unpacked"):
         write_sqlite(tmp_path / "x_pqtdir", tmp_path / "x.sqlite")
     assert (tmp_path / "x.sqlite").stat().st_size <= 70 << 20
+
+
+@pytest.mark.attack
+def test_a_packed_table_that_would_fill_the_disk_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x_arwdir").mkdir()
+    (tmp_path / "x_arwdir" / "StringIds.arrow.xz").write_bytes(lzma.compress(bytes(100 << 20)))
+    with pytest.raises(
+        InputError, match=r"StringIds\.arrow\.xz: expected .* unpacks to more than 1,000 times its size"
+    ):
+        write_sqlite(tmp_path / "x_arwdir", tmp_path / "x.sqlite")
+    assert not (tmp_path / "StringIds.arrow").exists()
 
 
 @pytest.mark.attack

@@ -138,7 +138,7 @@ def analyze_command(
 def default_out_dir(traces: tuple[Path, ...]) -> Path:
     """``<trace stem>.three-walls`` in the current directory; of a directory or several traces, the first one's."""
     from three_walls.trace.table_directory import SUFFIXES as TABLE_SUFFIXES
-    from three_walls.trace.trace_files import COMPRESSED_SUFFIXES
+    from three_walls.trace.unpack import COMPRESSED_SUFFIXES
 
     first = traces[0]
     if not first.name and first.resolve().name:  # `.` and `..`

@@ -161,6 +161,6 @@ def choose_threads(traces: Iterable[Path]) -> None:
 
 
 def _count_bytes(file: Path) -> int:
-    from three_walls.trace.trace_files import COMPRESSED_SUFFIXES
+    from three_walls.trace.unpack import COMPRESSED_SUFFIXES
 
     return file.stat().st_size * (_UNPACKED_TIMES if file.suffix in COMPRESSED_SUFFIXES else 1)

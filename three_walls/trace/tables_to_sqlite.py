@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import adbc_driver_manager
@@ -15,7 +15,8 @@ import polars.selectors as cs
 from three_walls.lib import limits
 from three_walls.lib.errors import InputError
 from three_walls.lib.threads import check_is_wanted
-from three_walls.trace.table_directory import ARROW, list_tables
+from three_walls.trace.table_directory import ARROW, list_tables, name_table
+from three_walls.trace.unpack import COMPRESSED_SUFFIXES, unpack
 
 _PAGE_BYTES = 4096
 _COPIED_AT_ONCE, _ROWS_AT_FIRST = 1 << 20, 1 << 10
@@ -23,7 +24,7 @@ _TEXT_BYTES_AT_ONCE = 256 << 20
 
 
 def write_sqlite(directory: Path, target: Path) -> None:
-    """Writes the tables of ``directory`` into the new SQLite database ``target``.
+    """Writes the tables of ``directory`` into the new SQLite database ``target``, next to which it unpacks them.
 
     Raises InputError where a table cannot be read, or where they take more space than their size explains or the disk
     has.
@@ -37,13 +38,14 @@ def write_sqlite(directory: Path, target: Path) -> None:
         with closing(adbc.connect(f"file:{target}")) as connection, connection.cursor() as cursor:
             cursor.execute(f"PRAGMA max_page_count={max(most_bytes // _PAGE_BYTES, 1)}")
             for path in paths:
-                for create, frame in enumerate(_read_parts(path)):
-                    check_is_wanted()
-                    text_bytes += _count_text_bytes(frame)
-                    if text_bytes > most_bytes:  # a dictionary repeats a text in four bytes
-                        raise InputError(f"{directory}: {path.name} cannot be unpacked (it holds too much text)")
-                    part = _as_sqlite(frame)
-                    cursor.adbc_ingest(path.stem, part, mode="append" if create else "create")
+                with _unpacked(path, target.parent) as plain:
+                    for create, frame in enumerate(_read_parts(plain)):
+                        check_is_wanted()
+                        text_bytes += _count_text_bytes(frame)
+                        if text_bytes > most_bytes:  # a dictionary repeats a text in four bytes
+                            raise InputError(f"{directory}: {path.name} cannot be unpacked (it holds too much text)")
+                        part = _as_sqlite(frame)
+                        cursor.adbc_ingest(name_table(path), part, mode="append" if create else "create")
             connection.commit()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
@@ -53,6 +55,20 @@ def write_sqlite(directory: Path, target: Path) -> None:
     except adbc_driver_manager.Error as error:
         reason = str(error).splitlines()[0][:120]
         raise InputError(f"{directory}: {path.name} cannot be unpacked ({reason})") from error
+
+
+@contextmanager
+def _unpacked(path: Path, folder: Path) -> Iterator[Path]:
+    """``path``, or of a compressed one a plain copy in ``folder`` until the end of the block."""
+    if path.suffix not in COMPRESSED_SUFFIXES:
+        yield path
+        return
+    plain = folder / path.stem
+    try:
+        unpack(path, plain)
+        yield plain
+    finally:
+        plain.unlink(missing_ok=True)
 
 
 def _read_parts(path: Path) -> Iterator[pl.DataFrame]:

@@ -38,7 +38,8 @@ from three_walls.trace.nsys_export import NsysExport
 from three_walls.trace.read_trace import check_is_nsys
 from three_walls.trace.spans import Span
 from three_walls.trace.table_directory import list_tables
-from three_walls.trace.trace_files import COMPRESSED_SUFFIXES, find_traces, hash_file, plain_name, plain_sqlite
+from three_walls.trace.trace_files import find_traces, hash_file, plain_name, plain_sqlite
+from three_walls.trace.unpack import COMPRESSED_SUFFIXES
 
 _ID_KINDS = ("kernel_ids", "call_ids", "range_ids")
 """Kinds of string ids. Where a string is used as several kinds the first counts: a kernel keeps its name."""

@@ -41,7 +41,8 @@ from three_walls.trace.read_tables import GRAPHS, HAS_ENDED, KERNELS, WantedRang
 from three_walls.trace.read_trace import Trace, cut_names, list_steps_to_read, read_session_start
 from three_walls.trace.schemas import KINDS
 from three_walls.trace.spans import Device, SampledSteps, Span, StepsToRead, are_within, join_spans
-from three_walls.trace.trace_files import COMPRESSED_SUFFIXES, plain_sqlite
+from three_walls.trace.trace_files import plain_sqlite
+from three_walls.trace.unpack import COMPRESSED_SUFFIXES
 
 
 @dataclass(frozen=True, slots=True)
