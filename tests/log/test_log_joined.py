@@ -256,6 +256,25 @@ def test_a_log_whose_profiled_iterations_are_not_the_captured_steps_is_of_anothe
     assert report.facts.get("unprofiled_step_ns").is_missing == is_another
 
 
+@pytest.mark.parametrize(
+    ("profiled_ms", "is_another"),
+    [
+        ([130.0, *[100.0] * 5, 104.0], False),  # the capture begins one iteration late, and ends one early
+        ([*[100.0] * 5, 130.0, 130.0], False),
+        ([100.0, 100.0, 100.0, 130.0, 100.0, 100.0, 100.0], True),
+        ([106.0] * 7, True),
+    ],
+)
+def test_a_capture_of_fewer_steps_is_looked_for_among_the_profiled_iterations(
+    tmp_path: Path, profiled_ms: list[float], is_another: bool
+) -> None:
+    stated = [line.replace("10", "15") if "profile_step_end" in line else line for line in NOT_OURS]
+    lines = [iteration(place, ms) for place, ms in enumerate([900.0, *[75.0] * 7, *profiled_ms, 3000.0], start=1)]
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *stated, *lines))
+    assert ("log-mismatch" in codes(report)) == is_another
+    assert report.facts.get("unprofiled_step_ns").missing_reason is None or is_another
+
+
 @pytest.mark.parametrize(("longest_ms", "is_named"), [(90.0, True), (98.0, False)])
 def test_a_log_without_an_iteration_as_long_as_a_captured_step_is_named_and_stays_in_use(
     tmp_path: Path, longest_ms: float, is_named: bool

@@ -140,16 +140,18 @@ def find_other_steps(
         for line, covered in zip(iterations, _covered_iterations(iterations), strict=True)
         if len(covered) == 1
     }
-    kept = [(number, length) for number, length in zip(numbers, lengths, strict=False) if length is not None]
-    captured_ns, other_ns = [length for _, length in kept], None
+    kept = [offset for offset, length in enumerate(lengths) if length is not None]
+    captured_ns, other_ns = [length for length in lengths if length is not None], None
+    skipped = len(numbers) - len(lengths)  # a capture may begin late or end early
     for run in {run for run, _ in alone}:
-        elapsed_ns = [alone.get((run, number)) for number in numbers]
-        if len(lengths) != len(numbers) or not kept or None in elapsed_ns:
+        elapsed_ns = [alone[run, number] for number in numbers if (run, number) in alone]
+        if skipped < 0 or not kept or len(elapsed_ns) < len(numbers):
             continue
-        profiled_ns = [alone[run, number] for number, _ in kept]
-        if _are_same(profiled_ns, captured_ns, OTHER_STEPS_TOLERANCE_FRACTION, OTHER_STEP_TOLERANCE_FRACTION):
-            return None
-        other_ns = profiled_ns
+        for first in range(skipped + 1):
+            profiled_ns = [elapsed_ns[first + offset] for offset in kept]
+            if _are_same(profiled_ns, captured_ns, OTHER_STEPS_TOLERANCE_FRACTION, OTHER_STEP_TOLERANCE_FRACTION):
+                return None
+        other_ns = elapsed_ns if skipped else profiled_ns
     return (other_ns, captured_ns) if other_ns else None
 
 
