@@ -380,7 +380,7 @@ def _join_ranks(
         wait_ns=np.where(waits_outside, np.maximum(0, duration_ns - ready_ns), 0),
         held_ns=held_ns,
         ready_ns=ready_ns,
-        carried=_list_carried(ranks, nodes),
+        carried=_list_carried(ranks, nodes, pauses),
         pauses=pauses,
         measured_ns=last_end_ns - ranks.step_start_ns,
         rank_start_ns=ranks.step_start_ns,
@@ -410,18 +410,25 @@ def _add_pauses(
 ) -> tuple[Edges, GraphPauses]:
     """``edges`` with the pauses of the host as delays of their own, which no change of the host's work touches.
 
-    What is launched right after a pause may start later than anything explains: the device paused with its host.
+    What is launched right after a pause may start later than anything explains: the device paused with its host, as
+    long after its last work.
     """
     at_call = nodes.sync[2 * ranks.paused]
     edges = edges.delay(at_call, ranks.paused_ns[ranks.paused])
     launching = np.unique(ranks.call_of[ranks.call_of != NONE])
-    first_calls = ranks.first_calls[ranks.begins_after_ns[ranks.calls["rank"].to_numpy()[ranks.first_calls]] > 0]
-    place = np.searchsorted(launching, np.concatenate([ranks.paused, first_calls]))
-    launched = np.flatnonzero(np.isin(ranks.call_of, launching[place[place < len(launching)]]))
+    begins_after_ns = ranks.begins_after_ns[ranks.calls["rank"].to_numpy()[ranks.first_calls]]
+    resuming = np.concatenate([ranks.paused, ranks.first_calls[begins_after_ns > 0]])
+    paused_ns = np.concatenate([ranks.paused_ns[ranks.paused], begins_after_ns[begins_after_ns > 0]])
+    place = np.searchsorted(launching, resuming)
+    by_call = np.zeros(ranks.calls.height, dtype=np.int64)
+    np.maximum.at(by_call, launching[place[place < len(launching)]], paused_ns[place < len(launching)])
     late_ns = np.zeros(len(ranks.start), dtype=np.int64)
-    if len(launched):
+    if by_call.any():
         lengths_ns = edges.lengths_ns(nodes.points, host_segment_ns, duration_ns)
-        late_ns[launched] = _measure_delays(ranks.start, nodes, edges, lengths_ns)[launched]
+        is_late = _measure_delays(ranks.start, nodes, edges, lengths_ns) > 0
+        on_device = edges.kind != Kind.LAUNCH
+        idle_ns = _measure_delays(ranks.start, nodes, edges.take(on_device), lengths_ns[on_device])
+        late_ns = np.where(is_late & (ranks.call_of != NONE), np.minimum(idle_ns, by_call[ranks.call_of]), 0)
     late = np.flatnonzero(late_ns)
     rank_of_call, rank_of_operation = (frame["rank"].to_numpy() for frame in (ranks.calls, ranks.operations))
     pauses = GraphPauses(
@@ -429,7 +436,7 @@ def _add_pauses(
         ns=np.concatenate([ranks.paused_ns[ranks.paused], late_ns[late]]),
         rank=np.concatenate([rank_of_call[ranks.paused], rank_of_operation[late]]),
     )
-    return edges.delay(nodes.start[late], late_ns[late]), pauses
+    return edges.delay(nodes.start[late], late_ns[late], besides=Kind.LAUNCH), pauses
 
 
 def _measure_delays(start: Int64Array, nodes: _Nodes, edges: Edges, lengths_ns: Int64Array) -> Int64Array:
@@ -440,8 +447,10 @@ def _measure_delays(start: Int64Array, nodes: _Nodes, edges: Edges, lengths_ns: 
     return np.where(late_ns > replay_thresholds.LEAST_HELD_NS, late_ns, 0)
 
 
-def _list_carried(ranks: _JoinedRanks, nodes: _Nodes) -> Carried:
+def _list_carried(ranks: _JoinedRanks, nodes: _Nodes, pauses: GraphPauses) -> Carried:
     """What the next step inherits from this one."""
+    paused_ns = np.zeros(len(nodes.captured_ns), dtype=np.int64)
+    paused_ns[pauses.node] = pauses.ns
     first = ranks.first_calls
     last = np.append(first[1:], ranks.calls.height)[: len(first)] - 1
     head, tail = _find_ends(ranks.operations, ranks.previous)
@@ -454,7 +463,9 @@ def _list_carried(ranks: _JoinedRanks, nodes: _Nodes) -> Carried:
         last_operation=np.concatenate([np.full(len(first), NONE), tail, ranks.queued_behind]),
         pause_ns=np.concatenate([pause_ns, np.zeros_like(head), ranks.queued_after_ns]),
         holds_host=np.repeat([True, False, True], [len(first), len(head), len(ranks.queued)]),
-        fixed_ns=np.concatenate([ranks.begins_after_ns[rank], np.zeros(len(head) + len(ranks.queued), dtype=np.int64)]),
+        fixed_ns=np.concatenate(
+            [ranks.begins_after_ns[rank], paused_ns[nodes.start[head]], np.zeros_like(ranks.queued_after_ns)]
+        ),
     )
 
 

@@ -267,9 +267,10 @@ def _price_pauses(
     if without is graph:
         return graph, PauseCost()
     usual = replay_thresholds.LIKELY_PROFILER_COST_RATIO
-    works = [without_profiler(each, added_ns, usual, loader) for each in (graph, without)]
+    work = without_profiler(without, added_ns, usual, loader)
+    # A pause makes waiting for ranks that were not captured no shorter: it is that of the step without.
     paused_ns, left_ns = (
-        find_steady(each, work)[1].longest_ns for each, work in zip((graph, without), works, strict=True)
+        find_steady(each, replace(work, edges=each.work.edges))[1].longest_ns for each in (graph, without)
     )
     if other_ns is not None and abs(other_ns - left_ns) < abs(other_ns - paused_ns):
         return without, PauseCost()

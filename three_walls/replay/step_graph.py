@@ -114,11 +114,12 @@ class Edges:
         lengths_ns[with_host_segment] += host_segment_ns[self.host_segment[with_host_segment]]
         return lengths_ns
 
-    def delay(self, nodes: Int64Array, later_ns: Int64Array) -> Edges:
-        """The edges with those to ``nodes`` longer by ``later_ns`` each."""
+    def delay(self, nodes: Int64Array, later_ns: Int64Array, besides: Kind | None = None) -> Edges:
+        """The edges with those to ``nodes`` longer by ``later_ns`` each, but for those of the kind ``besides``."""
         by_node = np.zeros(int(max(self.target.max(initial=0), nodes.max(initial=0))) + 1, dtype=np.int64)
         by_node[nodes] = later_ns
-        return replace(self, fixed_ns=self.fixed_ns + by_node[self.target])
+        later_ns = np.where(self.kind == (NONE if besides is None else besides), 0, by_node[self.target])
+        return replace(self, fixed_ns=self.fixed_ns + later_ns)
 
     def add(self, kind: Kind, operation: Int64Array, source: Int64Array, target: Int64Array) -> Edges:
         """The edges, and others after the ends of each ``operation`` (from ``source``), to later nodes ``target``."""
@@ -244,9 +245,11 @@ class StepGraph:
 
     def sum_pauses(self) -> list[int]:
         """How long the host of each rank pauses in the step and before it."""
-        first = self.calls["rank"].to_numpy()[np.maximum(self.carried.last_point, 0) // 2]
+        point, operation = self.carried.last_point, self.carried.last_operation
+        of_calls, of_operations = (frame["rank"].to_numpy() for frame in (self.calls, self.operations))
         before_ns = np.zeros(len(self.ranks), dtype=np.int64)
-        np.maximum.at(before_ns, first, self.carried.fixed_ns)
+        rank = np.where(point == NONE, of_operations[operation], of_calls[point // 2])
+        np.maximum.at(before_ns, rank, self.carried.fixed_ns)
         within_ns = np.bincount(self.pauses.rank, self.pauses.ns, len(self.ranks))
         return [int(ns) for ns in before_ns + within_ns]
 
@@ -256,7 +259,7 @@ class StepGraph:
             return self
         none = GraphPauses(*(getattr(self.pauses, name)[:0] for name in ("node", "ns", "rank")))
         carried = replace(self.carried, fixed_ns=np.zeros_like(self.carried.fixed_ns))
-        edges = self.edges.delay(self.pauses.node, -self.pauses.ns)
+        edges = self.edges.delay(self.pauses.node, -self.pauses.ns, besides=Kind.LAUNCH)
         without = replace(self, edges=edges, carried=carried, pauses=none)
         # What other ranks and the loader take is compared with the step that was captured: without its pauses, too.
         saved_ns = replay(self).step_ns - replay(without).step_ns
@@ -332,7 +335,7 @@ def find_steady(
         host_end_ns = times.node_ns[last_sync_node] + graph.points.offsets_ns(work.host_segment_ns, carried.last_point)
         pause_ns = np.rint(carried.pause_ns * host_ratio).astype(np.int64)
         operation_end_ns = times.end_ns[carried.last_operation] + carried.pause_ns
-        left_ns = np.where(is_thread, host_end_ns + pause_ns + carried.fixed_ns, operation_end_ns)
+        left_ns = np.where(is_thread, host_end_ns + pause_ns, operation_end_ns) + carried.fixed_ns
         begin_ns = left_ns - times.longest_ns - graph.tail_ns
         later_ns = begin_ns[place] - work.edges.fixed_ns[inherited]
         # A stream that is free earlier than it was holds nothing back.
