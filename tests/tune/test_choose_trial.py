@@ -199,6 +199,18 @@ def test_what_a_micro_batch_needs_follows_from_what_the_base_prints() -> None:
     assert TrialSearch(space, untold, 8, WORTH).chances([(1, 2)]) > 0.3
 
 
+def test_what_a_base_prints_is_no_sign_that_memory_is_short() -> None:
+    """Of an H200 too little is known before a run is out of memory: its 141 GB are in no log."""
+    base = ["train.micro_batch_size=1", "model.recompute_granularity=full"]
+    listed = list_given({"micro_batch_size": [1, 2, 4], "recompute_granularity": ["full", None]}, BRIDGE, base)
+    space = make_space(listed.settings, listed.sweep)
+    printed = TriedChoice((0, 0), 1.0, memory=MemoryUse(38 * GIB, 39 * GIB))
+    refused = TriedChoice((0, 1), None, failure=OUT_OF_MEMORY, limit_bytes=42 * GIB)
+    for trials, is_likely in (([printed], True), ([printed, refused], False)):
+        fits = TrialSearch(space, trials, 8, WORTH).chances([(2, 1)])[0]
+        assert (fits > 2 / 3) == is_likely, fits
+
+
 def test_a_micro_batch_that_is_listed_in_two_spellings_has_its_activations_twice() -> None:
     listed = list_given({"micro_batch_size": [1, 2, 2.0]}, BRIDGE, ["train.micro_batch_size=1"])
     space = make_space(listed.settings, listed.sweep)
