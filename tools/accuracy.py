@@ -393,7 +393,7 @@ def take_bases_as_edits(compared: Iterable[Comparison]) -> list[Comparison]:
 
 
 def describe_repeats(compared: Iterable[Comparison]) -> str:
-    """How near one more run of a base is to the mean of its others: no prediction of one run can be nearer."""
+    """How near one more run of a base, another process each, is to the mean of its others."""
     sessions = {(each.edit.base, each.edit.base_runs_ms): each for each in compared}
     is_near: dict[Regime, list[bool]] = {regime: [] for regime in Regime}
     for (_, runs_ms), each in sessions.items():

@@ -182,6 +182,13 @@ def test_no_wall_is_named_where_pauses_cost_more_than_any() -> None:
     assert not decide_verdict(sheet_of({**facts, **longest, "host_pause_ns": 90 * MS}, known)).abstained
 
 
+def unpack_even(folder: Path, name: str) -> tuple[Path, LiveReport]:
+    """A plain copy of a packed sample without pauses, and its report."""
+    sample = folder / "even.sqlite"
+    sample.write_bytes(lzma.decompress((SAMPLES / name).read_bytes()))
+    return sample, analyze_sample(name)
+
+
 @reads_sample("wide-nvlink-alltoall.sqlite")
 def test_no_edit_of_a_real_run_is_credited_with_a_pause(tmp_path: Path) -> None:
     sample = SAMPLES / "wide-nvlink-alltoall.sqlite"
@@ -197,10 +204,7 @@ def test_no_edit_of_a_real_run_is_credited_with_a_pause(tmp_path: Path) -> None:
 @reads_sample("wide-slowlink-ep-overlap.sqlite.xz")
 def test_a_pause_of_host_and_device_costs_its_length_however_far_the_host_was_ahead(tmp_path: Path) -> None:
     """Without the profiler the host is further ahead, so the device would have had more to do meanwhile."""
-    packed = SAMPLES / "wide-slowlink-ep-overlap.sqlite.xz"
-    sample = tmp_path / "even.sqlite"
-    sample.write_bytes(lzma.decompress(packed.read_bytes()))
-    even = analyze_sample(packed.name)
+    sample, even = unpack_even(tmp_path, "wide-slowlink-ep-overlap.sqlite.xz")
     for launch in (3_300, 3_600):
         report = analyze(pause_before(sample, tmp_path / f"{launch}.sqlite", launch, 60 * MS))
         assert cost(report) == pytest.approx(60, abs=1), launch
@@ -210,10 +214,7 @@ def test_a_pause_of_host_and_device_costs_its_length_however_far_the_host_was_ah
 @reads_sample("qwen-alltoall-ep8.sqlite.xz")
 def test_a_pause_does_not_count_as_time_that_other_ranks_are_late(tmp_path: Path) -> None:
     """Four fifths of this step wait for ranks that were not captured, and wait less as the step gets shorter."""
-    packed = SAMPLES / "qwen-alltoall-ep8.sqlite.xz"
-    sample = tmp_path / "even.sqlite"
-    sample.write_bytes(lzma.decompress(packed.read_bytes()))
-    even = analyze_sample(packed.name)
+    sample, even = unpack_even(tmp_path, "qwen-alltoall-ep8.sqlite.xz")
     report = analyze(pause_before(sample, tmp_path / "paused.sqlite", 8_000, 200 * MS))
     assert is_found(report)
     assert cost(report) == pytest.approx(200, abs=1)

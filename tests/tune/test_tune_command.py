@@ -358,7 +358,7 @@ def test_a_run_is_ended_when_the_budget_is_spent_and_made_again_where_there_is_m
     started_s = time.monotonic()
     done = run(tmp_path, "--budget", "5s", *job, told={"fails": fails, "effects": {"c=1": -0.3}}, space="c: [1]\n")
     assert done.returncode == 0, done.stderr
-    assert ("c=1: ended, for the budget of time is spent" in results(tmp_path)["notes"]) is bool(fails)
+    assert ("c=1: ended, because the budget of time is spent" in results(tmp_path)["notes"]) is bool(fails)
     if fails:
         assert time.monotonic() - started_s < 15
         assert [each["name"] for each in results(tmp_path)["runs"]] == ["base"]

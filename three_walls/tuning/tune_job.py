@@ -292,7 +292,7 @@ class Tuning:
             ended = replace(called, failure=called.failure or self._find_other_batch(called))
         else:
             ended = self._launch(variants, place, [*changed], name)
-            if self._is_out_of_time(ended, name):
+            if self._drop_out_of_time(ended, name):
                 return
         if stated and self._is_base(ended):
             changed, name = {}, f"base, with {name}"
@@ -332,12 +332,12 @@ class Tuning:
         far = abs(math.log(ended.step_s / base["step_s"])) if ended.step_s else math.inf
         return far < _ALIKE + _CLEARLY * math.hypot(ended.error, base["error"])
 
-    def _is_out_of_time(self, ended: Ended, name: str) -> bool:
-        """Whether ``name`` was ended because the budget is spent, which says nothing of it: it is written down so."""
+    def _drop_out_of_time(self, ended: Ended, name: str) -> bool:
+        """Whether ``name`` was ended because the budget is spent. That says nothing of it, and is all that is noted."""
         is_spent = bool(ended.failure and self._measured and ended.wall_s >= self._left_s)
         if is_spent:
             self._add({"kind": "out of time", "wall_s": ended.wall_s})
-            self._note(f"{name}: ended, for the budget of time is spent")
+            self._note(f"{name}: ended, because the budget of time is spent")
         return is_spent
 
     def _call(self, overrides: Overrides) -> Ended:
@@ -501,7 +501,7 @@ class Tuning:
         variables = command.variables(_words_of(variants), _environment_of(variants))
         ended = run_job(words, variables, log, limits, self._lock, self._others)
         found = sorted({path.parent for path in {*out.rglob("rank*.sqlite")} - before})
-        if not found and self._is_out_of_time(ended, f"the capture of {whose}"):
+        if not found and self._drop_out_of_time(ended, f"the capture of {whose}"):
             return
         if not found:
             self._note(f"{whose} could not be profiled ({ended.failure or 'no report was written'}); see {out}")
