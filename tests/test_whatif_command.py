@@ -109,13 +109,12 @@ def test_several_options_combine_in_one_prediction(predictor: Predictor) -> None
     assert [change.select.kernels for change in predictor.asked] == ["", "", "softmax", "rope"]
 
 
-def test_several_settings_are_told_from_a_plan_of_them_whose_range_adds_up() -> None:
-    facts = FactSheet({name: Fact(name, False, "config") for name in ("config.apply_rope_fusion", _LOSS)})
+@pytest.mark.parametrize("late", [True, False])
+def test_a_step_whose_rank_is_late_is_told_from_that_of_a_plan_that_starts_without_its_delay(late: bool) -> None:
+    facts = FactSheet({"culprit_rank": Fact("culprit_rank", 1, "ranks")} if late else {})
     run = ReplayedRun(RULE_BASE.rules, RULE_BASE.effects, facts, Predictor(), intervals=INTERVALS)
-    assert not [note for note in run.with_edits({"apply_rope_fusion": True}).notes if "A plan adds up" in note]
-    both = run.with_edits({"apply_rope_fusion": True, _LOSS.partition(".")[2]: True})
-    assert both.after
-    assert [note for note in both.notes if "A plan adds up" in note]
+    notes = run.with_edits(scales={"nccl": 0.5}).notes
+    assert any(note.startswith("Rank 1 is late in this step, and stays so") for note in notes) is late
 
 
 def test_what_changes_nothing_is_said(predictor: Predictor) -> None:

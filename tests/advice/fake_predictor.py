@@ -42,6 +42,7 @@ class FakePredictor:
     step_of: Callable[[frozenset[str]], float | tuple[float, float, float]]
     missing_reason: str = ""
     error_fraction: float = 0.0
+    absent_fraction: float = 0.0
     changes_nothing: Mapping[str, str] = field(default_factory=dict)
     """Name of a transformation -> why it changes nothing."""
     bound_by: Callable[[frozenset[str]], str] = lambda _: "compute"

@@ -44,6 +44,7 @@ class FakePredictor:
 
     missing_reason: str = ""
     error_fraction: float = 0.0
+    absent_fraction: float = 0.0
     asked: list[tuple[Transformation, ...]] = field(default_factory=list)
 
     @property

@@ -144,22 +144,26 @@ def test_waiting_for_ranks_that_were_not_captured_shrinks_with_the_profiler(tmp_
     assert 2 * US < shrunk.duration_ns[1] < 7 * US
 
 
-@pytest.mark.parametrize(("host", "waited_less"), [(1.0, False), (0.5, True)])
+@pytest.mark.parametrize(
+    ("host", "launch_us", "share"),
+    [(1.0, 450, 0.0), (0.5, 1, 0.0), (0.5, 450, 0.3), (0.5, 650, 1.0)],
+    ids=["its hosts have as much to do", "its host costs it nothing", "its host costs it 50 us", "250 us"],
+)
 def test_an_edit_shortens_the_waiting_for_ranks_that_were_not_captured_by_what_it_saves_their_hosts(
-    monkeypatch: pytest.MonkeyPatch, host: float, waited_less: bool
+    monkeypatch: pytest.MonkeyPatch, host: float, launch_us: int, share: float
 ) -> None:
     monkeypatch.setattr("three_walls.replay.predictor.find_steady", lambda graph, work, *_: (work, replay(graph, work)))
     step = GraphBuilder()
-    step.operation(step.call(10 * US, 5 * US), 400 * US)
-    step.operation(step.call(10 * US, 5 * US), 600 * US, category="ep_all_to_all")
+    step.operation(step.call(0, 1), 400 * US)
+    step.operation(step.call(launch_us * US, 1), 600 * US, category="ep_all_to_all")
     waiting = replace(step.build(), wait_ns=np.array([0, 500 * US]))
     replayed = StepReplay(waiting, np.zeros(len(waiting.host_segment_ns)), 0, 0.0, ProfilerCost(0.0, 0.0, 0.0))
-    change = Transformation(Action.SCALE, time=Levels(0.5, 0.5, 0.5), host=Levels(host, host, host))
-    after = replayed.predict((replace(change, select=Selection(categories=("gemm",))),))
+    half = Transformation(Action.SCALE, Selection(categories=("gemm",)), time=Levels(0.5, 0.5, 0.5))
+    after = replayed.predict((half, Transformation(Action.HOST, host=Levels(host, host, host))))
     low, likely, high = (replayed.step_ns.likely_ns - ns for ns in (after.high_ns, after.likely_ns, after.low_ns))
-    assert 200 * US <= low < 220 * US
-    assert (likely - low > 10 * US) is waited_less
-    assert high - likely == pytest.approx(likely - low, abs=US)
+    assert low == pytest.approx((max(400, launch_us) - max(200, launch_us * host)) * US, abs=US)
+    assert (high > low) is (host < 1)
+    assert likely - low == pytest.approx(share * (high - low), abs=US)  # of the 500 us that it waits
 
 
 def silent_us(graph: StepGraph, *ranges: tuple[float, float]) -> list[float]:

@@ -23,6 +23,7 @@ INTERVALS = PredictionIntervals(
     host_fraction=0.08,
     communication_fraction=0.06,
     loader_fraction=0.3,
+    absent_fraction=0.1,
     gain_ratio=0.5,
     coverage_fraction=0.8,
     step_coverage_fraction=0.9,
@@ -92,3 +93,11 @@ def test_edits_count_for_their_effects_and_their_regime() -> None:
 
 def test_the_shipped_intervals_rest_on_edits_in_every_regime() -> None:
     assert all(prediction_intervals().edits[regime] for regime in Regime)
+
+
+def test_what_changes_the_work_of_hosts_is_less_certain_where_ranks_wait_for_ranks_that_were_not_captured() -> None:
+    alone, measured = replace(DEVICE, absent_fraction=0.5), ("fused-rope",)
+    on_the_device, on_the_host = gain(0.0, -0.001, 0.001), gain(0.0, -0.1, 0.1)
+    assert INTERVALS.widen(on_the_device, alone, measured).high < 0.021
+    assert INTERVALS.widen(on_the_host, alone, measured).high == pytest.approx((0.02**2 + 0.05**2) ** 0.5)
+    assert INTERVALS.widen(on_the_host, DEVICE, measured).high == pytest.approx(0.02)

@@ -271,3 +271,14 @@ def test_edits_that_all_runs_had_together_are_told_apart_however_much_they_gain(
     choice, why = TrialSearch(space, runs, 6, WORTH).next()
     assert choice in ((0, 1), (1, 0)), why
     assert TrialSearch(space, [*runs, TriedChoice((1, 0), 0.95)], 6, WORTH).not_shown_to_help == ()
+
+
+def test_a_number_that_is_clearly_faster_than_a_smaller_one_beside_the_same_is_not_doubted() -> None:
+    batch = Tunable("batch", tuple(Variant(f"batch={number}") for number in (2, 4)), order=(1, 2))
+    space = make_space((batch, Tunable("fused", (Variant("fused=1"),))))
+    runs = [TriedChoice((0, 0), 1.0), TriedChoice((2, 1), 0.4), TriedChoice((0, 0), 1.0), TriedChoice((2, 1), 0.4)]
+    assert TrialSearch(space, runs, 4, WORTH).not_shown_to_help == ("batch=4", "fused=1")
+    slower = TrialSearch(space, [*runs, TriedChoice((1, 1), 0.6)], 5, WORTH)
+    assert slower.not_shown_to_help == ("fused=1",)
+    equal = TrialSearch(space, [*runs, TriedChoice((1, 1), 0.4)], 5, WORTH)
+    assert equal.not_shown_to_help == ("batch=4", "fused=1")

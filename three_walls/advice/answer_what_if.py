@@ -37,11 +37,10 @@ SCALABLE = (HOST, NCCL, *CATEGORY_GROUPS, *CATEGORIES)
 
 _PEAK = "memory_peak_fraction"
 _NCCL_KERNELS = "(?i)nccl"
-_WIDER_IN_A_PLAN = (
-    "This is the range of all changes taken together. A plan adds up the ends of its entries, each at its worst or "
-    "best, so the range after a plan is wider."
+_LATE_RANK = (
+    "Rank {:.0f} is late in this step, and stays so with these changes. Where it holds the run back, a plan starts "
+    "from the step without its delay, so its gains differ."
 )
-
 
 Validate = Callable[[Sequence[PlannedEdit]], tuple[PlanNote, ...]]
 """Why a launcher refuses edits that are made together; empty if it accepts them."""
@@ -101,9 +100,10 @@ def answer(question: Question, run: ReplayedRun) -> WhatIf:
     notes = (*changes.notes, *_explain(changes.transformations, predictor), *_note_memory(question, run))
     if after.because_unknown:
         return WhatIf(step, source, None, after.because_unknown, notes=notes, refused=refused)
+    if (rank := run.facts.number("culprit_rank")) is not None:
+        notes += (_LATE_RANK.format(rank),)
     if changes.effects and (widening := Widening.of(predictor, run.facts, run.intervals)):
         after, notes = widening.widen_step(after, changes.effects), (*notes, widening.describe(changes.effects))
-        notes += (_WIDER_IN_A_PLAN,) if len(changes.effects) > 1 else ()
     return WhatIf(
         step,
         source,

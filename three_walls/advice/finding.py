@@ -147,8 +147,8 @@ class PlanStep:
     gain_ns: Gain
     """Gain on the step that the earlier entries leave; the finding's own is on the step as traced."""
     step_after_ns: Bounds
-    """Step after this entry and all before it: the step now less the sum of the high ends of their gains, and less that
-    of the low ends.
+    """Step after this entry and all before it, with the range of what they gain together: it is narrower than the sums
+    of the ends of their gains, each of which is at its worst or best. That of a rank to fix first is added up.
 
     Of the unprofiled step, where a log or a replay gives it, else of the traced one.
     """

@@ -13,7 +13,8 @@ from three_walls.tables.prediction_intervals import Levels, PredictionIntervals,
 
 def find_limits(predictor: Predictor, facts: FactSheet, changes: Sequence[Transformation] = ()) -> StepLimits:
     """What bounds the likely step after ``changes``."""
-    return StepLimits.of(predictor.limits_after(changes), facts.get("data_loader_sets_pace").value is True)
+    waits_for_loader = facts.get("data_loader_sets_pace").value is True
+    return StepLimits.of(predictor.limits_after(changes), waits_for_loader, predictor.absent_fraction)
 
 
 @dataclass(frozen=True, slots=True)

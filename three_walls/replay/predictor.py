@@ -33,13 +33,6 @@ from three_walls.tables.buckets import BUCKETS, COMPUTE_CATEGORIES
 from three_walls.tables.prediction_intervals import Levels, prediction_intervals
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
-_SHRINKING_WAIT = {
-    Level.LOW: 0.0,
-    Level.LIKELY: replay_thresholds.LIKELY_SHRINKING_WAIT_FRACTION,
-    Level.HIGH: 1.0,
-}
-"""Of the waiting for ranks that were not captured: what shrinks with the work of the hosts. All or none of it may."""
-
 
 @dataclass(frozen=True, slots=True)
 class ProfilerCost:
@@ -108,6 +101,7 @@ class StepReplay:
     _known: dict[tuple[tuple[Transformation, ...], Level, float], int] = field(default_factory=dict, compare=False)
     _unprofiled: dict[float, tuple[Work, Times]] = field(default_factory=dict, compare=False)
     _busy: dict[float, Float64Array] = field(default_factory=dict, compare=False)
+    _shrinking: dict[float, float] = field(default_factory=dict, compare=False)
 
     @property
     def step_ns(self) -> Prediction:
@@ -181,6 +175,11 @@ class StepReplay:
         """What the critical path of the likely step after ``transformations`` is made of."""
         return self.critical_path(transformations).sum_by_limit()
 
+    @property
+    def absent_fraction(self) -> float:
+        work, times = self._settle((), Level.LIKELY, self.cost.likely)
+        return self._sum_waits(work) / max(1, times.longest_ns)
+
     def critical_path(self, transformations: Sequence[Transformation] = ()) -> CriticalNodes:
         """What determines the length of the likely step after ``transformations``."""
         work, times = self._settle(tuple(transformations), Level.LIKELY, self.cost.likely)
@@ -215,8 +214,7 @@ class StepReplay:
                 return find_steady(self.graph, *self._unprofiled[cost])
             return find_paced(self.graph, self._unprofiled[cost][0], self.loader)
         work = transform(self.graph, self._unprofiled[cost][0], changes, level)
-        host_ns = int(self._unprofiled[cost][0].host_segment_ns.sum())
-        work = _shorten_waits(work, host_ns, _SHRINKING_WAIT[level])
+        work = _shorten_waits(work, self._unprofiled[cost][0], self._find_shrinking(level, cost))
         settled = find_steady(self.graph, work) if self.loader is None else find_paced(self.graph, work, self.loader)
         if cost not in self._busy:
             self._busy[cost] = find_busy_fractions(self.graph, self._settle((), level, cost)[1])
@@ -225,6 +223,26 @@ class StepReplay:
             return settled
         limited = slow_clocks(self.graph, settled[0], before, after)
         return limited, replay(self.graph, limited)
+
+    def _find_shrinking(self, level: Level, cost: float) -> float:
+        """Of the waiting for ranks that were not captured the part that shrinks with the work of the hosts.
+
+        Their hosts are taken to cost those ranks about what its own host costs a captured one. Nothing shows it, so at
+        the ends it is none, and all.
+        """
+        if level is not Level.LIKELY:
+            return float(level is Level.HIGH)
+        if cost not in self._shrinking:
+            work, times = self._settle((), level, cost)
+            free = replace(work, host_segment_ns=np.zeros_like(work.host_segment_ns))
+            costs_ns = times.longest_ns - replay(self.graph, free).longest_ns
+            hosts_ns = replay_thresholds.WAITS_OF_A_HOST_RATIO * costs_ns
+            self._shrinking[cost] = min(1.0, hosts_ns / max(1.0, self._sum_waits(work)))
+        return self._shrinking[cost]
+
+    def _sum_waits(self, work: Work) -> float:
+        """How long a captured rank waits for others in ns, their mean."""
+        return int(work.wait_ns.sum()) / len(self.graph.ranks)
 
 
 def _drift(sign: int) -> tuple[Transformation, ...]:
@@ -265,14 +283,13 @@ def settle_waits(graph: StepGraph, work: Work, before_ns: int) -> Work:
     return work
 
 
-def _shorten_waits(work: Work, before_ns: int, share: float) -> Work:
+def _shorten_waits(work: Work, before: Work, share: float) -> Work:
     """``work`` after an edit, with less waiting for ranks that were not captured where its hosts have less to do.
 
     An edit is made on all ranks. What it saves on the device before a call it saves on each, so the others wait for the
-    last one as long as before. What hosts differ by grows with what they do, ``before_ns`` in all before the edit:
-    ``share`` of the waiting comes from that.
+    last one as long as before. What hosts differ by grows with what they do: ``share`` of the waiting comes from that.
     """
-    left = min(1.0, int(work.host_segment_ns.sum()) / max(1, before_ns))
+    left = min(1.0, int(work.host_segment_ns.sum()) / max(1, int(before.host_segment_ns.sum())))
     wait_ns = np.rint(work.wait_ns * (1 - share * (1 - left))).astype(np.int64)
     return replace(work, duration_ns=work.duration_ns - work.wait_ns + wait_ns, wait_ns=wait_ns)
 

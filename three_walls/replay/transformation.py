@@ -193,6 +193,10 @@ class Predictor(Protocol):
     def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         """Bucket to its time in the predicted step of the representative rank; sums to that step."""
 
+    @property
+    def absent_fraction(self) -> float:
+        """Of the likely step as it is: in which its ranks wait for ranks that were not captured."""
+
     def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         """What the predicted step's critical path is made of: ``host``, ``gap`` or a group of buckets to its time."""
 
@@ -209,6 +213,10 @@ class NoPredictor:
 
     @property
     def error_fraction(self) -> float:
+        return 0.0
+
+    @property
+    def absent_fraction(self) -> float:
         return 0.0
 
     def predict_likely_ns(self, transformations: Sequence[Transformation]) -> int:  # noqa: ARG002

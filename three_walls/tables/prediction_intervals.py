@@ -29,19 +29,21 @@ class Regime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """What the critical path of a step is made of, and whether it waits for its data loader."""
+    """What the critical path of a step is made of, and what it waits for."""
 
     host_fraction: float
     communication_fraction: float
     waits_for_loader: bool = False
+    absent_fraction: float = 0.0
+    """In which its ranks wait for ranks that were not captured."""
 
     @staticmethod
-    def of(limits_ns: Mapping[str, int], waits_for_loader: bool = False) -> StepLimits:
+    def of(limits_ns: Mapping[str, int], waits_for_loader: bool = False, absent_fraction: float = 0.0) -> StepLimits:
         """``limits_ns``: as ``Predictor.limits_after`` gives them."""
         total_ns = max(1, sum(limits_ns.values()))
         host_ns = sum(limits_ns.get(name, 0) for name in _HOST)
         communication_ns = limits_ns.get(Group.COMMUNICATION.value, 0)
-        return StepLimits(host_ns / total_ns, communication_ns / total_ns, waits_for_loader)
+        return StepLimits(host_ns / total_ns, communication_ns / total_ns, waits_for_loader, absent_fraction)
 
     @property
     def regime(self) -> Regime:
@@ -82,6 +84,7 @@ class PredictionIntervals:
     host_fraction: float
     communication_fraction: float
     loader_fraction: float
+    absent_fraction: float
     gain_ratio: float
     coverage_fraction: float
     step_coverage_fraction: float
@@ -96,7 +99,7 @@ class PredictionIntervals:
 
         Where no edit of one of the ``effects`` was measured, it is at least the range of the parameters.
         """
-        off = self._deviation(gain.likely, limits) * self.quantile
+        off = self._deviation(gain, limits) * self.quantile
         wide = Levels(gain.likely - off, gain.likely, gain.likely + off)
         if any(self.count_edits(effects, regime) for regime in Regime):
             return wide
@@ -112,16 +115,16 @@ class PredictionIntervals:
         return sum(counts.get(effect, 0) for effect in effects)
 
     def _score(self, gain: MeasuredGain) -> float:
-        likely = gain.replayed.likely
-        return abs(gain.measured - likely) / self._deviation(likely, gain.limits)
+        return abs(gain.measured - gain.replayed.likely) / self._deviation(gain.replayed, gain.limits)
 
-    def _deviation(self, likely: float, limits: StepLimits) -> float:
+    def _deviation(self, gain: Levels, limits: StepLimits) -> float:
         return hypot(
             self.floor_fraction,
             self.host_fraction * limits.host_fraction,
             self.communication_fraction * limits.communication_fraction,
             self.loader_fraction * limits.waits_for_loader,
-            self.gain_ratio * likely,
+            min(self.absent_fraction * limits.absent_fraction, (gain.high - gain.low) / 2),
+            self.gain_ratio * gain.likely,
         )
 
 

@@ -118,7 +118,7 @@ class TrialSearch:
         if self.model is None:
             return ()
         kept = self.space.describe(self.kept)
-        without = [each for each in self._without_one(self.kept) if each not in self.measured]
+        without = [each for each in self._without_one(self.kept, _KEPT) if each not in self.measured]
         doubted = [
             self.space.describe(each)
             for each in without
@@ -171,7 +171,7 @@ class TrialSearch:
         """The best configuration without one edit each, where it is not settled whether the edit helps."""
         assert self.model
         unclear = []
-        for choice in self._without_one(self.best):
+        for choice in self._without_one(self.best, _CLEAR[-1]):
             (gain,), (spread,) = self.model.gains_over(choice, [self.best])
             times = sum(trial.choice == choice and trial.step_s is not None for trial in self.trials)
             is_small = times > 0 and abs(gain) + spread < self.worth
@@ -185,10 +185,27 @@ class TrialSearch:
                 unclear.append(choice)
         return unclear
 
-    def _without_one(self, choice: Choice) -> list[Choice]:
-        changed = [place for place, number in enumerate(choice) if number]
-        without = [(*choice[:place], BASE, *choice[place + 1 :]) for place in changed]
-        return [each for each in without if self.space.allows(each)]
+    def _without_one(self, choice: Choice, clear: float) -> list[Choice]:
+        """``choice`` without one edit each, but a number that is by ``clear`` deviations faster than a smaller change
+        that ran beside the same."""
+        assert self.model
+        without = []
+        for place in (place for place, number in enumerate(choice) if number):
+            fewer = _replace(choice, place, BASE)
+            smaller = [_replace(choice, place, number) for number in self._list_smaller(place, choice[place])]
+            ran = [each for each in smaller if each in self.measured]
+            if self.space.allows(fewer) and not any(self.model.clarity(each, choice) >= clear for each in ran):
+                without.append(fewer)
+        return without
+
+    def _list_smaller(self, place: int, number: int) -> list[int]:
+        """The setting's numbers that lie between the base's and the one of ``number``."""
+        order = self.space.settings[place].order
+        return [
+            other
+            for other, far in enumerate(order, start=1)
+            if order[number - 1] * far > 0 and abs(far) < abs(order[number - 1])
+        ]
 
     def _find_promising(self, model: StepModel, distance: int) -> tuple[Choice | None, float]:
         """The configuration that is expected to gain most on the best one so far, counting no loss, and how much."""
@@ -256,3 +273,7 @@ class Blame:
 def _edits_of(choice: Choice) -> Edits:
     """The places and numbers of the values that differ from the base's."""
     return {(place, number) for place, number in enumerate(choice) if number}
+
+
+def _replace(choice: Choice, place: int, number: int) -> Choice:
+    return (*choice[:place], number, *choice[place + 1 :])

@@ -402,7 +402,7 @@ class Search:
         new = tuple(change for change in candidate.changes if change not in self.changes)
         alone = self.findings[finding.rule].gain_ns
         gain = self.replays.describe_gain(rule.gain, new, (before, after), candidate.effects)
-        ends = self.replays.find_gain(before, after, candidate.effects)
+        all_ends = self.replays.find_gain(self.replays.step(), after, (*self.effects, *candidate.effects))
         assert gain.likely in (None, before.likely_ns - after.likely_ns)  # so the gains sum to what the plan saves
         self.steps.append(
             PlanStep(
@@ -411,7 +411,7 @@ class Search:
                 finding=replace(finding, gain_ns=alone if alone.basis == REPLAYED else gain),
                 edits=finding.edits,
                 gain_ns=gain,
-                step_after_ns=shorten(self.steps[-1].step_after_ns if self.steps else self.start_ns, ends),
+                step_after_ns=shorten(self.start_ns, all_ends),
                 unlocked_by=", ".join(self.unlocked_by.get(finding.rule, ())),
                 step_after_likely_ns=after.likely_ns,
                 with_rule=candidate.with_rule,

@@ -191,8 +191,11 @@ def list_unpriced(report: Report) -> list[Finding]:
 
 
 def list_without_plan(report: Report) -> list[Finding]:
-    """What helps where there is no plan: edits without a price, and what no setting fixes; what gains most first."""
-    found = [finding for finding in report.findings if finding.outcome is Outcome.FOUND]
+    """What helps where there is no plan: edits without a price, and what no setting fixes; what gains most first.
+
+    What costs the shown step nothing, as a pause of another step, is among the findings alone.
+    """
+    found = [each for each in report.findings if each.outcome is Outcome.FOUND and each.gain_ns.high != 0]
 
     def most_ns(gain: Gain) -> int:
         return (gain.high or 0) if gain.likely is None else gain.likely
