@@ -282,3 +282,16 @@ def test_a_number_that_is_clearly_faster_than_a_smaller_one_beside_the_same_is_n
     assert slower.not_shown_to_help == ("fused=1",)
     equal = TrialSearch(space, [*runs, TriedChoice((1, 1), 0.4)], 5, WORTH)
     assert equal.not_shown_to_help == ("batch=4", "fused=1")
+
+
+def test_what_the_launcher_refuses_is_run_last_and_once_it_ran_like_any_other() -> None:
+    space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "ab"))
+    clashing = replace(space, clashes=frozenset({frozenset({(0, 1), (1, 1)})}))
+    base = [TriedChoice((0, 0), 1.0, 0.01)]
+    assert TrialSearch(space, base, 9, WORTH).next()[0] == (1, 1)
+    search = TrialSearch(clashing, base, 9, WORTH)
+    assert search.next()[0] in ((1, 0), (0, 1))
+    refused, allowed = search.chances([(1, 1), (1, 0)])
+    assert refused < 0.2 * allowed
+    ran = TrialSearch(clashing, [*base, TriedChoice((1, 1), 0.7, 0.01)], 9, WORTH)
+    assert ran.chances([(1, 1)])[0] > 0.8

@@ -14,7 +14,7 @@ from tests.bridge.test_entries import GROUPED, ROPE, entry
 from three_walls.advice.finding import REPLAYED, Gain, PlanStep
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.lib.errors import InputError, UsageError
-from three_walls.tuning.make_space import core_name, find_unsettled, list_given, list_planned, read_space
+from three_walls.tuning.make_space import core_name, find_clashes, find_unsettled, list_given, list_planned, read_space
 from three_walls.tuning.trials import ExpectedGain
 
 VARIABLE = edit("NCCL_P2P_DISABLE", None, "env")
@@ -206,3 +206,21 @@ def test_numbers_have_places_above_and_below_the_base() -> None:
 def test_a_value_that_the_command_states_is_not_tried() -> None:
     (setting,) = list_given({"a": [1, 2]}, None, ["train.py", "a=1"]).settings
     assert [each.label for each in setting.values] == ["a=2"]
+
+
+def test_values_that_the_launcher_refuses_beside_each_other_alone_are_known() -> None:
+    base = {"moe_token_dispatcher_type": "alltoall", "recompute_granularity": "full", "cuda_graph_impl": "none"}
+    given: dict[str, list[Any]] = {
+        "moe_token_dispatcher_type": ["alltoall", "allgather"],
+        "moe_shared_expert_overlap": [False, True],
+        "recompute_granularity": ["full", None],
+        "cuda_graph_impl": ["none", "transformer_engine"],
+    }
+    shared = {"moe_shared_expert_overlap": False, "moe_shared_expert_intermediate_size": 512}
+    base_config = config(**base, **shared)
+    settings = list_given(given, BRIDGE, ["train.py"], {**base, "moe_shared_expert_overlap": False}).settings
+    overlap_beside_allgather, graphs_beside_full_recompute = {(0, 1), (1, 1)}, {(2, 0), (3, 1)}
+    assert find_clashes(settings, base_config) == {
+        frozenset(overlap_beside_allgather),
+        frozenset(graphs_beside_full_recompute),
+    }  # that graphs need another tracker of random numbers holds beside any value: a script may set it

@@ -531,3 +531,17 @@ def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_pr
     assert any(
         note.startswith("not profiled again: a capture and a run take 120") for note in results(tmp_path)["notes"]
     )
+
+
+def test_values_that_the_release_refuses_beside_each_other_are_not_run_together(tmp_path: Path) -> None:
+    base = ("model.moe_token_dispatcher_type=alltoall", "model.moe_shared_expert_overlap=false")
+    told = {
+        "arguments": {"moe_shared_expert_intermediate_size": 512},
+        "fails": {"model.moe_token_dispatcher_type=allgather model.moe_shared_expert_overlap=true": "crash"},
+    }
+    words = ("--bridge", "--space", "space.yaml", "--runs", "4", "--", sys.executable, str(TRAINER), *base)
+    space = "moe_token_dispatcher_type: [alltoall, allgather]\nmoe_shared_expert_overlap: [false, true]\n"
+    done = run(tmp_path, *words, told=told, space=space)
+    assert done.returncode == 0, done.stderr
+    assert not [each["failure"] for each in results(tmp_path)["runs"] if each["failure"]]
+    assert len({frozenset(each["changed"].values()) for each in results(tmp_path)["runs"]}) == 3

@@ -43,6 +43,9 @@ _NEEDS_ANOTHER = 0.15
 overlap."""
 _CERTAIN = 0.97
 """How likely a configuration fails again, or one with all that made another fail."""
+_REFUSED = 0.1
+"""How likely a configuration runs that the launcher refuses by what is known of its release: a job's script may set
+more than the command says."""
 _MOST_LOST = 3
 """Runs in a row that fail although their configurations ran before: then the machine fails, not the configuration."""
 
@@ -141,8 +144,16 @@ class TrialSearch:
         edits = [_edits_of(choice) for choice in choices]
         innocent = [math.prod(1 - _CERTAIN * blame(mine) for blame in self._blames) for mine in edits]
         new = np.array([len(mine - self._ran) for mine in edits])
-        chances: Array = self._memory.chances(choices) * np.array(innocent) * (1 - fails) ** new
+        refused = [any(clash <= {*enumerate(choice)} for clash in self._clashes) for choice in choices]
+        certain = np.where(refused, _REFUSED, 1.0) * (1 - fails) ** new
+        chances: Array = self._memory.chances(choices) * np.array(innocent) * certain
         return chances
+
+    @cached_property
+    def _clashes(self) -> list[frozenset[tuple[int, int]]]:
+        """Those of the space that no run disproved."""
+        ran = [{*enumerate(choice)} for choice in self.measured]
+        return [clash for clash in self.space.clashes if not any(clash <= each for each in ran)]
 
     @cached_property
     def _ran(self) -> Edits:

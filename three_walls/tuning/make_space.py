@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from three_walls.advice.answer_what_if import ReplayedRun
-from three_walls.advice.finding import REPLAYED, Finding, PlanStep
+from three_walls.advice.finding import REPLAYED, Finding, PlannedEdit, PlanStep
+from three_walls.bridge.check_overrides import find_problems
 from three_walls.bridge.render_bridge import CHECK_SECTION
 from three_walls.bridge.render_overrides import RELEASE_UNKNOWN, spell
 from three_walls.capture.capture_commands import setting_words
@@ -28,6 +29,7 @@ from three_walls.lib.shell import is_variable
 from three_walls.megatron.settings.launchers import find_program
 from three_walls.megatron.settings.merge_settings import is_same
 from three_walls.megatron.settings.option_words import is_flag, read_command_line
+from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.report.report import LiveReport
 from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
 from three_walls.tuning.trials import Choice, ExpectedGain, Space, Tunable, Variant
@@ -350,6 +352,35 @@ def _predict(variant: Variant, base: Mapping[str, ConfigData], run: ReplayedRun)
         return variant
     low, likely, high = (min(0.9, 1 - ns / before.likely_ns) for ns in (after.high_ns, after.likely_ns, after.low_ns))
     return replace(variant, gain=ExpectedGain(low, likely, high))
+
+
+def find_clashes(settings: Sequence[Tunable], config: RunConfig) -> frozenset[frozenset[tuple[int, int]]]:
+    """Pairs of values that Megatron-Bridge refuses together on a base of ``config``, but not beside any of a setting.
+
+    Of what it refuses whatever is beside a value, the job's script may take care. See ``Space.clashes``.
+    """
+    clashes = set()
+    for (place, setting), (other_place, other) in itertools.combinations(enumerate(settings), 2):
+        rows = [Variant(""), *setting.values]
+        columns = [Variant(""), *other.values]
+        table = [[_list_problems((row, column), config) for column in columns] for row in rows]
+        for (number, row), (other_number, column) in itertools.product(
+            enumerate(table), enumerate(zip(*table, strict=True))
+        ):
+            always = frozenset.intersection(*row) | frozenset.intersection(*column)
+            if row[other_number] - always:
+                clashes.add(frozenset(((place, number), (other_place, other_number))))
+    return frozenset(clashes)
+
+
+def _list_problems(variants: Sequence[Variant], config: RunConfig) -> frozenset[str]:
+    """Names of what a release refuses of ``variants`` together."""
+    edits = []
+    for name, value in (item for each in variants for item in each.config.items()):
+        kind, key = ("env", name.removeprefix("env.")) if name.startswith("env.") else ("config", core_name(name))
+        if kind == "env" or key in config_keys().keys:
+            edits.append(PlannedEdit(key, config.get(key), value, kind, changes_numerics=False))
+    return frozenset(note.name for note in find_problems(edits, config)) if edits else frozenset()
 
 
 def make_space(settings: tuple[Tunable, ...], sweep: int | None = None) -> Space:

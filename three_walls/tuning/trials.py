@@ -65,6 +65,8 @@ class Space:
     settings: tuple[Tunable, ...]
     sweep: int
     """How many runs it takes to try every configuration once."""
+    clashes: frozenset[frozenset[tuple[int, int]]] = frozenset()
+    """Pairs of places of settings and numbers of their values, the base's among them, that the launcher refuses."""
 
     @property
     def base(self) -> Choice:

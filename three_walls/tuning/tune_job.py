@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from three_walls.capture.capture_commands import RUN_CONFIG
+from three_walls.capture.capture_guide import BRIDGE
 from three_walls.lib.errors import ThreeWallsError, UsageError
 from three_walls.lib.files import write_texts
 from three_walls.lib.hydra import write_value
@@ -22,7 +23,7 @@ from three_walls.log.read_log import read_logs
 from three_walls.megatron.settings.log_settings import read_log_settings
 from three_walls.megatron.settings.merge_settings import is_same, merge_sources
 from three_walls.megatron.settings.option_words import VARIABLE_PREFIX
-from three_walls.megatron.settings.run_config import ConfigValue
+from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.pipeline import analyze
 from three_walls.report.report import LiveReport
 from three_walls.runs.read_runs import LABEL_NAME
@@ -32,6 +33,7 @@ from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import (
     Given,
     core_name,
+    find_clashes,
     find_unsettled,
     freeze_space,
     join_planned,
@@ -115,6 +117,8 @@ class Tuning:
         self._notes: list[str] = []
         self._given = self._list_given()
         self._planned: tuple[Tunable, ...] = ()
+        self._clashes: tuple[tuple[Tunable, ...], frozenset[frozenset[tuple[int, int]]]] | None = None
+        """Those of the settings that they were looked for in."""
         self.end = ""
 
     @property
@@ -196,6 +200,7 @@ class Tuning:
 
     def _search(self) -> TrialSearch:
         space = make_space((*self._given.settings, *self._planned), None if self._planned else self._given.sweep)
+        space = replace(space, clashes=self._find_clashes(space))
         trials = [trial for line in self._list_counted() if (trial := _as_trial(line, space))]
         most = self._request.most_runs or most_runs_in(space, is_given=not self._planned)
         search = TrialSearch(space, trials, most, self._request.worth)
@@ -203,6 +208,14 @@ class Tuning:
             space = predict_on(space, search.best, self._report.replay)
             search = TrialSearch(space, trials, most, self._request.worth)
         return search
+
+    def _find_clashes(self, space: Space) -> frozenset[frozenset[tuple[int, int]]]:
+        """Values of Megatron-Bridge's settings that exclude each other, by what the log of the base says it has."""
+        if self._framework != BRIDGE or not self._measured:
+            return frozenset()
+        if self._clashes is None or self._clashes[0] != space.settings:
+            self._clashes = space.settings, find_clashes(space.settings, _read_config(self._base_log))
+        return self._clashes[1]
 
     def _list_given(self) -> Given:
         """The user's settings, as far as the base is known."""
@@ -556,10 +569,12 @@ def _find_unheeded(variants: Sequence[Variant], base: Path, log: Path) -> str:
 
 def _read_settings(log: Path) -> dict[str, ConfigValue]:
     """The settings that ``log`` prints; none where there is no such file."""
-    if not log.is_file():
-        return {}
-    found = merge_sources(read_log_settings(read_logs([log]))).values
+    found = _read_config(log).values
     return {name: each for name, each in found.items() if not each.source.startswith("derived")}
+
+
+def _read_config(log: Path) -> RunConfig:
+    return merge_sources(read_log_settings(read_logs([log]))) if log.is_file() else RunConfig()
 
 
 def _words_of(variants: Sequence[Variant]) -> list[str]:
