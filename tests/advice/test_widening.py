@@ -23,8 +23,8 @@ def test_a_step_has_the_range_of_what_it_gains() -> None:
     assert WIDENING.widen_step(Prediction(900, 900, 900), ROPE) == Prediction(880, 900, 920)
 
 
-def test_a_step_takes_no_less_than_nothing() -> None:
-    assert WIDENING.widen_step(Prediction(10, 10, 10), ROPE) == Prediction(0, 10, 30)
+def test_a_step_takes_no_less_than_half_of_what_is_likely_left() -> None:
+    assert WIDENING.widen_step(Prediction(10, 10, 10), ROPE) == Prediction(5, 10, 30)
 
 
 def test_the_sentence_counts_the_measured_edits_of_these_settings() -> None:

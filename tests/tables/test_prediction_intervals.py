@@ -25,6 +25,7 @@ INTERVALS = PredictionIntervals(
     loader_fraction=0.3,
     absent_fraction=0.1,
     gain_ratio=0.5,
+    least_left_ratio=0.5,
     coverage_fraction=0.8,
     step_coverage_fraction=0.9,
     step_ratio=1.0,
@@ -74,7 +75,8 @@ def test_the_learnt_quantile_holds_as_many_gains_as_it_states() -> None:
 @given(st.lists(st.floats(-0.9, 0.9), min_size=4), st.floats(-0.5, 0.5))
 def test_what_was_learnt_from_is_inside_as_often(measured: list[float], likely: float) -> None:
     gains = [MeasuredGain(gain(likely), each, HOST) for each in measured]
-    wide = replace(INTERVALS, quantile=INTERVALS.learn(gains) * (1 + 1e-9)).widen(gain(likely), HOST)
+    learnt = replace(INTERVALS, quantile=INTERVALS.learn(gains) * (1 + 1e-9), least_left_ratio=0.0)
+    wide = learnt.widen(gain(likely), HOST)
     assert sum(wide.low <= each <= wide.high for each in measured) >= 0.8 * len(measured)
 
 
@@ -101,3 +103,9 @@ def test_what_changes_the_work_of_hosts_is_less_certain_where_ranks_wait_for_ran
     assert INTERVALS.widen(on_the_device, alone, measured).high < 0.021
     assert INTERVALS.widen(on_the_host, alone, measured).high == pytest.approx((0.02**2 + 0.05**2) ** 0.5)
     assert INTERVALS.widen(on_the_host, DEVICE, measured).high == pytest.approx(0.02)
+
+
+def test_a_gain_of_nearly_all_of_the_step_leaves_half_of_the_likely_rest_at_least() -> None:
+    wide = INTERVALS.widen(gain(0.9), DEVICE)
+    assert wide.high == pytest.approx(0.95)
+    assert wide.low < 0.5

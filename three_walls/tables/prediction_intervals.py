@@ -86,6 +86,7 @@ class PredictionIntervals:
     loader_fraction: float
     absent_fraction: float
     gain_ratio: float
+    least_left_ratio: float
     coverage_fraction: float
     step_coverage_fraction: float
     step_ratio: float
@@ -100,7 +101,8 @@ class PredictionIntervals:
         Where no edit of one of the ``effects`` was measured, it is at least the range of the parameters.
         """
         off = self._deviation(gain, limits) * self.quantile
-        wide = Levels(gain.likely - off, gain.likely, gain.likely + off)
+        most = 1 - self.least_left_ratio * (1 - gain.likely)
+        wide = Levels(gain.likely - off, gain.likely, min(gain.likely + off, most))
         if any(self.count_edits(effects, regime) for regime in Regime):
             return wide
         return Levels(min(wide.low, gain.low), gain.likely, max(wide.high, gain.high))
