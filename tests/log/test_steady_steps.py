@@ -9,7 +9,9 @@ from three_walls.log.steady_steps import (
     ProfiledRange,
     Role,
     classify_iterations,
-    find_other_moment,
+    find_moments,
+    find_other_steps,
+    is_within,
     match_captured_steps,
 )
 from three_walls.log.training_log import LogEvent, LogIteration
@@ -62,7 +64,8 @@ def is_of_another_moment(minute: int, *printed: tuple[int, int, int]) -> bool:
     """Whether a capture in ``minute`` is not of 6 to 9; ``printed``: run, iteration and minute of each line."""
     log = [LogIteration(number, 1, run=run, printed_at=f"2026-07-25 10:{at:02}:00") for run, number, at in printed]
     at_ns = 1_784_973_600_000_000_000 + minute * 60_000_000_000
-    return find_other_moment(log, SIX_TO_NINE, (at_ns, at_ns), 5_000_000_000) is not None
+    moments = find_moments(log, SIX_TO_NINE)
+    return bool(moments) and not any(is_within((at_ns, at_ns), moment, 5_000_000_000) for moment in moments)
 
 
 def test_a_capture_is_of_the_run_that_printed_the_profiled_iterations_then() -> None:
@@ -70,6 +73,14 @@ def test_a_capture_is_of_the_run_that_printed_the_profiled_iterations_then() -> 
     assert [is_of_another_moment(minute, *once) for minute in (1, 3, 5, 18)] == [True, False, True, False]
     again = [(1, number, at + 7) for _, number, at in once]
     assert [is_of_another_moment(minute, *once, *again) for minute in (3, 5, 10, 12)] == [False, True, False, True]
+
+
+def test_an_iteration_that_is_far_longer_than_its_captured_step_is_its_own_where_it_was_printed_then() -> None:
+    """As a host waits for a batch behind the last captured step."""
+    log, captured = lines(900, *[500] * 5, 477, 474, 565, 3700), ns(477.1, 473.6, 485.8)
+    assert find_other_steps(log, SIX_TO_NINE, captured) == (ns(477, 474, 565), captured)
+    assert find_other_steps(log, SIX_TO_NINE, captured, is_then=True) is None
+    assert find_other_steps(log, SIX_TO_NINE, ns(677.1, 673.6, 685.8), is_then=True) is not None
 
 
 def test_a_log_that_does_not_show_when_it_profiled_is_not_of_another_moment() -> None:

@@ -23,16 +23,19 @@ FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFuncto
 ASKED = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__, op_id = 9"
 
 
-def run_with_wait(folder: Path, waited_ns: int, paused_ns: int = 0) -> LiveReport:
+def run_with_wait(folder: Path, waited_ns: int, paused_ns: int = 0, *, is_ahead: bool = False) -> LiveReport:
     """Steps of 10 ms: the thread clears gradients, asks for a batch, launches a GEMM and the optimizer, and waits.
 
-    ``paused_ns``: how long its host does nothing after the GEMM's launch; steps are longer by it.
+    ``paused_ns``: how long its host does nothing after the GEMM's launch; steps are longer by it. ``is_ahead``: the GPU
+    has another GEMM to run while the thread waits.
     """
     builder = TraceBuilder()
     for order in range(6):
         at = 10_000 + order * (10 * MS + paused_ns)
         for fill in range(10):
             builder.kernel(FILL, at + 2_000 * fill, at + 2_000 * (fill + 1), launched=at - 14_000 + 1_200 * fill)
+        if is_ahead:
+            builder.kernel(GEMM, at + 20_000, at + waited_ns + 29_000, launched=at - 2_000)
         builder.nvtx(ASKED, at, at + waited_ns)
         launched = at + waited_ns + 25_000
         builder.kernel(GEMM, launched + 5_000, at + 8 * MS, launched=launched)
@@ -55,6 +58,19 @@ def test_faster_gemms_shorten_a_step_unless_it_waits_for_its_data_loader(
     saved_ns = answer.step.likely_ns - answer.after.likely_ns
     assert abs(saved_ns) <= 0.002 * answer.step.likely_ns if is_paced else saved_ns >= MS
     assert sum(answer.budget_after.values()) == answer.after.likely_ns
+
+
+def test_a_host_that_waits_for_a_batch_while_the_gpu_has_work_does_not_wait_for_a_loader_that_sets_the_pace(
+    tmp_path: Path,
+) -> None:
+    report = run_with_wait(tmp_path, 4 * MS, is_ahead=True)
+    assert report.facts.get("data_loader_wait_ns").value == 4 * MS
+    assert report.facts.get("data_loader_sets_pace").value is False
+    assert "data loader" not in report.verdict.reason
+    answer = report.replay.with_edits(scales={"gemms": 0.5})
+    assert answer.step is not None
+    assert answer.after is not None
+    assert answer.step.likely_ns - answer.after.likely_ns >= MS
 
 
 def test_time_that_starves_for_a_batch_is_no_upper_bound_of_an_edit_and_the_loader_comes_first(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import polars as pl
 from three_walls.facts.data_loader import LOADER_BOUND_FRACTION
 from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import NONE, StepGraph, Times, Work, find_steady
+from three_walls.step.intervals import DURATION, gaps_within, merge_overlapping
 from three_walls.step.operators import take_batch_requests
 from three_walls.step.step_tables import NamedRanges
 from three_walls.trace.schemas import Int64Array
@@ -33,7 +34,7 @@ class LoaderWaits:
 
 
 def find_loader_waits(graph: StepGraph, ranges: Sequence[NamedRanges]) -> LoaderWaits | None:
-    """The waiting in the step of ``graph``; None where no rank waits for its loader.
+    """The waiting in the step of ``graph``; None where no rank starves for batches of its loader.
 
     ``ranges``: of each rank of the graph (in order of ``ranks``), on its own clock as ``graph.calls`` is.
     """
@@ -51,10 +52,19 @@ def find_loader_waits(graph: StepGraph, ranges: Sequence[NamedRanges]) -> Loader
                 overlap_ns = np.minimum(start_ns, given_ns) - np.maximum(idle_from_ns, asked_ns)
                 waits[2 * index] += np.maximum(0, overlap_ns)
         waits = np.where(graph.points.sync_node == NONE, np.minimum(waits, graph.host_segment_ns), 0)
-        if waits.sum() >= LOADER_BOUND_FRACTION * graph.measured_ns[place]:
+        if min(waits.sum(), _measure_starving(graph, asked, place)) >= LOADER_BOUND_FRACTION * graph.measured_ns[place]:
             wait_ns += waits
             period_ns = max(period_ns, int(graph.measured_ns[place]))
     return LoaderWaits(wait_ns, period_ns) if period_ns else None
+
+
+def _measure_starving(graph: StepGraph, asked: NamedRanges, place: int) -> int:
+    """How long nothing runs in the step of the rank at ``place`` while a batch is ``asked`` for."""
+    own = graph.operations.filter(pl.col("rank") == place)
+    last_ns = int(own["end_ns"].to_numpy().max())
+    window = pl.col("start_ns", "end_ns").clip(last_ns - int(graph.measured_ns[place]), last_ns)
+    waiting = merge_overlapping(asked.with_columns(window, rank=pl.lit(place, pl.Int64)), ["rank"])
+    return int(gaps_within(own, waiting, ["rank"]).select(DURATION.sum()).item())
 
 
 def find_paced(graph: StepGraph, work: Work, waits: LoaderWaits) -> tuple[Work, Times]:

@@ -15,15 +15,16 @@ from three_walls.log.steady_steps import (
     ProfiledRange,
     Role,
     classify_iterations,
-    find_other_moment,
+    find_moments,
     find_other_steps,
+    is_within,
     match_captured_steps,
 )
 from three_walls.log.training_log import LogIteration, TrainingLog
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.intervals import DURATION
-from three_walls.trace.read_inputs import Inputs, find_other_sizes
+from three_walls.trace.read_inputs import MOST_APART_ON_HOST_NS, Inputs, find_other_sizes
 
 MINIMUM_ITERATIONS_PER_CAPTURED_STEP = 4
 """Iterations in the log per captured step from which on their median counts as unprofiled. Where the log does not show
@@ -153,31 +154,32 @@ def joined_log(
         quartiles_ns=None if reason else (round(quartiles[0]), round(quartiles[1]), round(quartiles[2])),
         why_no_median=reason,
         other_run=find_other_sizes(training_log, config_without_log)
-        or _describe_other_steps(iterations, profiled, captured_lengths)
-        or _describe_other_moment(iterations, profiled, inputs.value),
+        or _describe_other_run(iterations, profiled, captured_lengths, inputs.value),
         shows_capture=is_known,
     )
 
 
-def _describe_other_steps(
-    iterations: Sequence[LogIteration], profiled: ProfiledRange | None, captured_lengths: Sequence[int | None]
+def _describe_other_run(
+    iterations: Sequence[LogIteration],
+    profiled: ProfiledRange | None,
+    captured_lengths: Sequence[int | None],
+    inputs: Inputs | None,
 ) -> str:
-    if profiled is None or (other := find_other_steps(iterations, profiled, captured_lengths)) is None:
+    """By which lengths or times the profiled iterations are not the captured steps; empty where they may be."""
+    if profiled is None:
         return ""
-    logged, captured = (" and ".join(map(in_ms, lengths_ns)) for lengths_ns in other)
-    return f"its profiled iterations take {logged}, and the captured steps {captured}"
-
-
-def _describe_other_moment(
-    iterations: Sequence[LogIteration], profiled: ProfiledRange | None, inputs: Inputs | None
-) -> str:
-    if profiled is None or inputs is None or (window_ns := inputs.window_ns) is None:
+    window_ns = inputs.window_ns if inputs else None
+    moments = find_moments(iterations, profiled) if window_ns else []
+    is_then = any(is_within(window_ns, moment, MOST_APART_ON_HOST_NS) for moment in moments if window_ns)
+    if other := find_other_steps(iterations, profiled, captured_lengths, is_then=is_then):
+        logged, captured = (" and ".join(map(in_ms, lengths_ns)) for lengths_ns in other)
+        return f"its profiled iterations take {logged}, and the captured steps {captured}"
+    if not inputs or not window_ns or not moments:
         return ""
-    other = find_other_moment(iterations, profiled, window_ns, inputs.most_apart_ns)
-    if other is None:
+    if any(is_within(window_ns, moment, inputs.most_apart_ns) for moment in moments):
         return ""
-    first, last, captured = map(show_time, (*other, window_ns[0]))
-    return f"its profiled iterations were printed from {first} to {last}, and the capture is of {captured} UTC"
+    first, last, taken = map(show_time, (*moments[-1], window_ns[0]))
+    return f"its profiled iterations were printed from {first} to {last}, and the capture is of {taken} UTC"
 
 
 def find_profiled_range(
