@@ -3,7 +3,8 @@ take.
 
 PyTorch's data loader marks the time in which a thread asks it for the next batch. A loader that is faster than the
 training loop has it ready. One that is slower is waited for, and then its pace is the step's: what an edit saves, the
-thread waits longer.
+thread waits longer. A thread that runs ahead of the GPU may also ask before a batch can be ready: its waiting is no
+work, and nobody knows what is left of it after an edit, so it is left out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import polars as pl
 
 from three_walls.facts.data_loader import LOADER_BOUND_FRACTION
 from three_walls.replay import replay_thresholds
-from three_walls.replay.step_graph import NONE, StepGraph, Times, Work, find_steady
+from three_walls.replay.step_graph import StepGraph, Times, Work, find_steady
 from three_walls.step.intervals import DURATION, gaps_within, merge_overlapping
 from three_walls.step.operators import take_batch_requests
 from three_walls.step.step_tables import NamedRanges
@@ -30,16 +31,16 @@ class LoaderWaits:
     wait_ns: Int64Array
     """Per host point: the part of its segment in which its thread waits."""
     period_ns: int
-    """What the loader needs for the batches of a step."""
+    """What the loader needs for the batches of a step; 0 where the GPU has work meanwhile: then it may need less."""
 
 
 def find_loader_waits(graph: StepGraph, ranges: Sequence[NamedRanges]) -> LoaderWaits | None:
-    """The waiting in the step of ``graph``; None where no rank starves for batches of its loader.
+    """The waiting in the step of ``graph``; None where no rank waits for its loader.
 
     ``ranges``: of each rank of the graph (in order of ``ranks``), on its own clock as ``graph.calls`` is.
     """
     wait_ns = np.zeros(2 * graph.calls.height, dtype=np.int64)
-    period_ns = 0
+    period_ns, without_pauses_ns = 0, graph.without_pauses().measured_ns
     calls = graph.calls.with_row_index("call")
     for place, of_rank in enumerate(ranges):
         asked = take_batch_requests(of_rank)
@@ -51,11 +52,13 @@ def find_loader_waits(graph: StepGraph, ranges: Sequence[NamedRanges]) -> Loader
             for asked_ns, given_ns in own.select("start_ns", "end_ns").iter_rows():
                 overlap_ns = np.minimum(start_ns, given_ns) - np.maximum(idle_from_ns, asked_ns)
                 waits[2 * index] += np.maximum(0, overlap_ns)
-        waits = np.where(graph.points.sync_node == NONE, np.minimum(waits, graph.host_segment_ns), 0)
-        if min(waits.sum(), _measure_starving(graph, asked, place)) >= LOADER_BOUND_FRACTION * graph.measured_ns[place]:
+        waits = np.minimum(waits, graph.host_segment_ns)
+        least_ns = LOADER_BOUND_FRACTION * without_pauses_ns[place]
+        if waits.sum() >= least_ns:
             wait_ns += waits
-            period_ns = max(period_ns, int(graph.measured_ns[place]))
-    return LoaderWaits(wait_ns, period_ns) if period_ns else None
+            if _measure_starving(graph, asked, place) >= least_ns:
+                period_ns = max(period_ns, int(without_pauses_ns[place]))
+    return LoaderWaits(wait_ns, period_ns) if wait_ns.any() else None
 
 
 def _measure_starving(graph: StepGraph, asked: NamedRanges, place: int) -> int:

@@ -96,7 +96,7 @@ class StepReplay:
     place: int = 0
     """Of the representative rank in the graph."""
     loader: LoaderWaits | None = None
-    """The waiting for a data loader that sets the pace of the step; None where none does."""
+    """The waiting for a data loader; None where no thread waits."""
     pauses: PauseCost = PauseCost()
     _known: dict[tuple[tuple[Transformation, ...], Level, float], int] = field(default_factory=dict, compare=False)
     _unprofiled: dict[float, tuple[Work, Times]] = field(default_factory=dict, compare=False)
@@ -114,7 +114,8 @@ class StepReplay:
         if self.log_step_ns is not None:
             return Prediction(likely, likely, likely)
         faster, slower = (self._step_after(_drift(sign), Level.LIKELY, self.cost.likely) for sign in (-1, 1))
-        drift = replay_thresholds.LOADER_DRIFT_FRACTION if self.loader else replay_thresholds.STEP_DRIFT_FRACTION
+        is_paced = self.loader is not None and self.loader.period_ns
+        drift = replay_thresholds.LOADER_DRIFT_FRACTION if is_paced else replay_thresholds.STEP_DRIFT_FRACTION
         error_ns = round((self.error_fraction + drift) * likely)
         ratio = prediction_intervals().step_ratio
         below_ns, above_ns = max(0, likely - faster) + error_ns, max(0, slower - likely) + error_ns

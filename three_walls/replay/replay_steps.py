@@ -69,7 +69,7 @@ class CapturedReplay:
     error: float
     """The largest error of the unchanged replay over all kept steps and ranks; sick ones count where all are sick."""
     loader: LoaderWaits | None
-    """The waiting for a data loader that sets the pace of the step."""
+    """The waiting for a data loader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def captured_replay(
     graph = replace(graph, silent_ns=silent_ns)
     ranges = [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))]
     graph = label_synchronizations(graph, ranges)
-    return known(CapturedReplay(graph, added_ns, place, error, find_loader_waits(graph.without_pauses(), ranges)))
+    return known(CapturedReplay(graph, added_ns, place, error, find_loader_waits(graph, ranges)))
 
 
 @artifact
