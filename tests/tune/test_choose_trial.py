@@ -273,6 +273,16 @@ def test_edits_that_all_runs_had_together_are_told_apart_however_much_they_gain(
     assert TrialSearch(space, [*runs, TriedChoice((1, 0), 0.95)], 6, WORTH).not_shown_to_help == ()
 
 
+def test_an_edit_that_only_sums_tell_apart_is_named() -> None:
+    """Two runs with another edit each, and one with all three: only if their effects add up do they tell ``a``."""
+    space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "abc"))
+    steps = {(0, 0, 0): 1.0, (1, 1, 0): 0.5, (1, 0, 1): 0.8, (1, 1, 1): 0.35}
+    runs = [TriedChoice(choice, step, 0.001) for choice, step in steps.items()]
+    assert TrialSearch(space, runs, 4, WORTH).not_shown_to_help == ("a=1",)
+    alone = TriedChoice((0, 1, 0), 0.6, 0.001)
+    assert TrialSearch(space, [*runs, alone], 5, WORTH).not_shown_to_help == ()
+
+
 def test_a_number_that_is_clearly_faster_than_a_smaller_one_beside_the_same_is_not_doubted() -> None:
     batch = Tunable("batch", tuple(Variant(f"batch={number}") for number in (2, 4)), order=(1, 2))
     space = make_space((batch, Tunable("fused", (Variant("fused=1"),))))

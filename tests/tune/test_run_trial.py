@@ -229,3 +229,14 @@ def test_a_script_takes_overrides_from_the_variable(tmp_path: Path, word: str, s
             check=True,
         )
         assert done.stdout == word
+
+
+def test_a_run_that_warms_up_nearly_to_its_end_tells_its_step_less_surely() -> None:
+    lengths = (4.6968, 0.2562, 0.2756, 0.2457, 0.2197, 0.2344, 0.2267, 0.2097, 0.2082, 0.2098)
+    falling = ended_of(lengths, 1.0)
+    assert falling.failure == ""
+    assert falling.step_s == pytest.approx(0.209, abs=0.001)
+    assert falling.error > 0.03
+    steady = ended_of([4.697, *[0.210, 0.208] * 4], 1.0)
+    assert steady.error < 0.005
+    assert "fewer than 5" in ended_of([4.697, 0.256, 0.220, 0.210, 0.208], 1.0).failure

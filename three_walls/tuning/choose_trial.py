@@ -125,9 +125,15 @@ class TrialSearch:
         doubted = [
             self.space.describe(each)
             for each in without
-            if self.model.clarity(each, self.kept) < _KEPT or self._is_confounded(self.kept, each)
+            if self.model.clarity(each, self.kept) < _KEPT or not self._ran_apart(self.kept, each)
         ]
         return tuple(label for fewer in doubted for name, label in kept.items() if name not in fewer)
+
+    def _ran_apart(self, choice: Choice, fewer: Choice) -> bool:
+        """Whether two runs differ in nothing but what ``choice`` has beside ``fewer``."""
+        [place] = [place for place, number in enumerate(choice) if number != fewer[place]]
+        own = [each for each in self.measured if each[place] == choice[place]]
+        return any(_replace(each, place, BASE) in self.measured for each in own)
 
     def _is_confounded(self, choice: Choice, fewer: Choice) -> bool:
         """Whether no run tells what ``choice`` has beside ``fewer`` from its other edits: all had them together."""

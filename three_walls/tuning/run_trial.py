@@ -113,6 +113,8 @@ class Ended:
         if self.failure or len(self.steps_ms) < LEAST_STEADY:
             return 0.0
         usual = _leave_out_long(self.steps_ms)
+        if len(usual) < LEAST_STEADY:  # what was left out may be the others' kind: the run may still warm up
+            usual = list(self.steps_ms)
         means = [(step + following) / 2 for step, following in itertools.pairwise(usual)]
         deviation = statistics.stdev(means) / statistics.fmean(means)
         return _MIDDLE_ERROR * deviation * math.sqrt(2 / (len(usual) - 2))
@@ -337,10 +339,12 @@ def _read_end(path: Path) -> list[str]:
 
 
 def steady_steps(iterations: Sequence[LogIteration], log: TrainingLog | None = None) -> tuple[float, ...]:
-    """The steps after the warm-up, in milliseconds."""
+    """The steps after the warm-up, in milliseconds; the last ones of a run that warms up nearly to its end."""
     roles = classify_iterations(iterations, log.events if log else (), None)
-    kept = {Role.STEADY, Role.OUTLIER}
-    return tuple(line.elapsed_ns / NS_PER_MS for line, role in zip(iterations, roles, strict=True) if role in kept)
+    timed = [(line.elapsed_ns / NS_PER_MS, role) for line, role in zip(iterations, roles, strict=True)]
+    steady = tuple(step_ms for step_ms, role in timed if role in {Role.STEADY, Role.OUTLIER})
+    later = tuple(step_ms for step_ms, role in timed[1:] if role in {Role.STEADY, Role.OUTLIER, Role.WARM_UP})
+    return steady if len(steady) >= LEAST_STEADY or len(later) < LEAST_STEADY else later[-LEAST_STEADY:]
 
 
 def _leave_out_long(steps_ms: Sequence[float]) -> list[float]:
