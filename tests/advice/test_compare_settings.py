@@ -583,7 +583,7 @@ RECIPES = ("tensorwise", "delayed", "blockwise")
 def test_one_recipe_of_fp8_is_predicted_from_another_and_off(now: str) -> None:
     run = configured(fp8="hybrid", fp8_recipe=now, fp4=None, mixed_precision="x", pipeline_model_parallel_size=1)
     casts = {"weight_casts_ratio": 5.0, "inner_weight_casts_ratio": 2.5}
-    run = run.with_values({"inner_layers_fraction": 0.5, **casts})
+    run = run.with_values({"inner_layers_fraction": 0.5, "layers_per_inner_layer_ratio": 2.0, **casts})
     for recipe in RECIPES:
         found = shipped(run, fp8_recipe=recipe)
         assert (found.unknown, bool(found.transformations)) == ((), recipe != now)

@@ -90,6 +90,14 @@ def inner_layers_fraction(step: StepView) -> Measurement[float]:
     return known(max(0, layers - 2) / layers) if layers else missing("the config does not state num_layers")
 
 
+@fact("ratio", "all layers against inner layers")
+def layers_per_inner_layer_ratio(inner_layers_fraction: Measurement[float]) -> Measurement[float]:
+    """The model's layers over those that are neither the first nor the last."""
+    if not inner_layers_fraction.value:
+        return missing(inner_layers_fraction.missing_reason or "the model has no inner layer")
+    return known(1 / inner_layers_fraction.value)
+
+
 @fact("ratio", "casts of updated weights against the optimizer")
 def weight_casts_ratio(
     step: StepView, labelled_step: LabelledOperations, model_shape: ModelShape, complete_layout: CompleteLayout

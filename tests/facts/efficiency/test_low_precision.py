@@ -92,6 +92,11 @@ def test_the_first_and_the_last_layer_are_no_inner_ones(layers: ConfigData, shar
     assert measure(toy(num_layers=layers))["inner_layers_fraction"] == share
 
 
+def test_a_model_without_inner_layers_has_no_ratio_to_them() -> None:
+    assert measure(toy(num_layers=4))["layers_per_inner_layer_ratio"] == 2
+    assert measure(toy(num_layers=2))["layers_per_inner_layer_ratio"] == "the model has no inner layer"
+
+
 def test_updated_weights_are_cast_by_the_rank_whose_optimizer_holds_them() -> None:
     """Two layers with 192 weights of projections and four experts of 144; 0.07 ns each, against an update of 14 ns."""
     assert measure(toy())["weight_casts_ratio"] == pytest.approx(0.07 * 2 * (192 + 4 * 144) / 14)
