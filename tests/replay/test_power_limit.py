@@ -9,8 +9,9 @@ import pytest
 
 from tests.replay.built_steps import US, Step
 from tests.trace_builder import GEMM, SEND_RECV
-from three_walls.replay.predictor import find_busy_fractions, slow_clocks
+from three_walls.replay.predictor import ProfilerCost, StepReplay, find_busy_fractions, slow_clocks
 from three_walls.replay.step_graph import StepGraph, replay
+from three_walls.replay.transformation import Level
 
 
 def built(tmp_path: Path) -> StepGraph:
@@ -46,3 +47,20 @@ def test_transfers_take_as_long_at_any_clock(tmp_path: Path) -> None:
 def test_a_device_with_power_left_keeps_its_clock(tmp_path: Path, before: float, after: float) -> None:
     graph = built(tmp_path)
     assert durations_us(graph, before, after) == [ns / US for ns in graph.work.duration_ns.tolist()]
+
+
+@pytest.mark.parametrize(("gemm_us", "is_slower"), [(80, True), (40, False)])
+def test_a_device_that_rested_under_the_profiler_is_slower_without_it_where_it_then_computes_all_the_time(
+    tmp_path: Path, gemm_us: int, is_slower: bool
+) -> None:
+    """20 GEMMs, launched 100 us apart under a profiler that adds 20 us to each."""
+    step = Step()
+    for place in range(20):
+        step.run(110 + 100 * place, 110 + 100 * place + gemm_us, launched=105 + 100 * place, name=GEMM)
+    graph = step.graph_between(tmp_path, 110, 2110)
+    added_ns = np.zeros(len(graph.host_segment_ns))
+    added_ns[0::2] = 20 * US
+    replayed = StepReplay(graph, added_ns, 0, 0.0, ProfilerCost(1.0, 1.0, 1.0))
+    work, _ = replayed._settle((), Level.LIKELY, 1.0)
+    slower = work.duration_ns.sum() / graph.work.duration_ns.sum()
+    assert slower == pytest.approx((1 / 0.85) ** 0.5 if is_slower else 1.0, abs=0.02)

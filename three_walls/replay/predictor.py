@@ -208,8 +208,9 @@ class StepReplay:
     def _settle(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> tuple[Work, Times]:
         """The work of the steady step without the profiler after ``changes``, and its replay."""
         if cost not in self._unprofiled:
-            unprofiled = without_profiler(self.graph, self.added_ns, cost, self.loader)
-            self._unprofiled[cost] = find_steady(self.graph, unprofiled)
+            unprofiled = find_steady(self.graph, without_profiler(self.graph, self.added_ns, cost, self.loader))
+            captured = find_busy_fractions(self.graph, replay(self.graph, self.graph.work))
+            self._unprofiled[cost] = _limit_clocks(self.graph, *unprofiled, captured)
         if not changes:
             if self.loader is None:
                 return find_steady(self.graph, *self._unprofiled[cost])
@@ -219,11 +220,7 @@ class StepReplay:
         settled = find_steady(self.graph, work) if self.loader is None else find_paced(self.graph, work, self.loader)
         if cost not in self._busy:
             self._busy[cost] = find_busy_fractions(self.graph, self._settle((), level, cost)[1])
-        before, after = self._busy[cost], find_busy_fractions(self.graph, settled[1])
-        if max(*before, *after) <= replay_thresholds.LIMITED_BUSY_FRACTION:
-            return settled
-        limited = slow_clocks(self.graph, settled[0], before, after)
-        return limited, replay(self.graph, limited)
+        return _limit_clocks(self.graph, *settled, self._busy[cost])
 
     def _find_shrinking(self, level: Level, cost: float) -> float:
         """Of the waiting for ranks that were not captured the part that shrinks with the work of the hosts.
@@ -314,6 +311,15 @@ def find_busy_fractions(graph: StepGraph, times: Times) -> Float64Array:
     return np.asarray(busy_ns / max(1, times.longest_ns))
 
 
+def _limit_clocks(graph: StepGraph, work: Work, times: Times, before: Float64Array) -> tuple[Work, Times]:
+    """``work`` and its replay, slower where the device now computes more of the step than the fraction ``before``."""
+    after = find_busy_fractions(graph, times)
+    if max(*before, *after) <= replay_thresholds.LIMITED_BUSY_FRACTION:
+        return work, times
+    limited = slow_clocks(graph, work, before, after)
+    return limited, replay(graph, limited)
+
+
 def slow_clocks(graph: StepGraph, work: Work, before: Float64Array, after: Float64Array) -> Work:
     """``work`` at the clock that its power allows: per rank the device computed ``before`` an edit, and ``after`` it.
 
@@ -354,7 +360,10 @@ def fit_profiler_cost(
     costs = np.linspace(0, 2 * usual.most, replay_thresholds.PROFILER_COSTS_COUNT)
     works = [without_profiler(graph, added_ns, cost, loader) for cost in costs]
     steady = (find_paced(graph, work, loader) if loader else find_steady(graph, work) for work in works)
-    steps_ns = np.minimum.accumulate([times.longest_ns + tail_ns for _, times in steady])
+    # The profiler holds up the host, so the captured device rests more than it does unprofiled, and its clock is higher.
+    captured = find_busy_fractions(graph, replay(graph, graph.work))
+    limited = (_limit_clocks(graph, *each, captured) for each in steady)
+    steps_ns = np.minimum.accumulate([times.longest_ns + tail_ns for _, times in limited])
     tolerance_ns = replay_thresholds.SAME_STEP_FRACTION * log.median_ns
 
     def find_cost(step_ns: int, usual_cost: float) -> float:
