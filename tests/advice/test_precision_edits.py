@@ -108,15 +108,21 @@ def test_current_scaling_leaves_the_first_and_the_last_layer_in_bf16(tmp_path: P
     assert every == pytest.approx(2 * inner, rel=0.01)
 
 
-def test_blockwise_scaling_multiplies_the_outer_layers_in_fp8_too_which_only_current_scaling_leaves(tmp_path: Path) -> None:
+def test_blockwise_scaling_multiplies_the_outer_layers_in_fp8_too_which_only_current_scaling_leaves(
+    tmp_path: Path,
+) -> None:
     """Outer layers take 0.65 of BF16, inner ones 0.65 in place of 0.54: of four layers of 1,000 us, 300 us less."""
     graph = step_of(tmp_path, gemm_us=1000, apart_us=5)
     before = {"config.fp8": "hybrid", "layers_per_inner_layer_ratio": 2.0}
     from_current, from_delayed = (
         changes("blockwise", **before, **{"config.fp8_recipe": recipe}) for recipe in (CURRENT, DELAYED)
     )
-    assert step_us(graph, *from_current) == pytest.approx(step_us(graph) - 2 * 350 + 2 * 1000 * (0.65 * 1.85 - 1), abs=5)
+    assert step_us(graph, *from_current) == pytest.approx(
+        step_us(graph) - 2 * 350 + 2 * 1000 * (0.65 * 1.85 - 1), abs=5
+    )
     assert step_us(graph, *from_delayed) > step_us(graph)
+    casts = [change.time.likely for change in from_current if change.select.categories == ("quantize",)]
+    assert casts == [0.0, 2.0]  # of two layers that were cast, four are
 
 
 def test_unknown_sizes_leave_the_edit_without_a_prediction() -> None:
