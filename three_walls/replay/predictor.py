@@ -360,7 +360,7 @@ def fit_profiler_cost(
     costs = np.linspace(0, 2 * usual.most, replay_thresholds.PROFILER_COSTS_COUNT)
     works = [without_profiler(graph, added_ns, cost, loader) for cost in costs]
     steady = (find_paced(graph, work, loader) if loader else find_steady(graph, work) for work in works)
-    # The profiler holds up the host, so the captured device rests more than it does unprofiled, and its clock is higher.
+    # The profiler holds up the host, so the captured device rests more than without it, and its clock is higher.
     captured = find_busy_fractions(graph, replay(graph, graph.work))
     limited = (_limit_clocks(graph, *each, captured) for each in steady)
     steps_ns = np.minimum.accumulate([times.longest_ns + tail_ns for _, times in limited])
