@@ -209,8 +209,7 @@ class StepReplay:
         """The work of the steady step without the profiler after ``changes``, and its replay."""
         if cost not in self._unprofiled:
             unprofiled = find_steady(self.graph, without_profiler(self.graph, self.added_ns, cost, self.loader))
-            captured = find_busy_fractions(self.graph, replay(self.graph, self.graph.work))
-            self._unprofiled[cost] = _limit_clocks(self.graph, *unprofiled, captured)
+            self._unprofiled[cost] = _limit_clocks(self.graph, *unprofiled, _find_captured_busy(self.graph))
         if not changes:
             if self.loader is None:
                 return find_steady(self.graph, *self._unprofiled[cost])
@@ -311,6 +310,10 @@ def find_busy_fractions(graph: StepGraph, times: Times) -> Float64Array:
     return np.asarray(busy_ns / max(1, times.longest_ns))
 
 
+def _find_captured_busy(graph: StepGraph) -> Float64Array:
+    return graph.once("busy as captured", lambda: find_busy_fractions(graph, replay(graph)))
+
+
 def _limit_clocks(graph: StepGraph, work: Work, times: Times, before: Float64Array) -> tuple[Work, Times]:
     """``work`` and its replay, slower where the device now computes more of the step than the fraction ``before``."""
     after = find_busy_fractions(graph, times)
@@ -361,8 +364,7 @@ def fit_profiler_cost(
     works = [without_profiler(graph, added_ns, cost, loader) for cost in costs]
     steady = (find_paced(graph, work, loader) if loader else find_steady(graph, work) for work in works)
     # The profiler holds up the host, so the captured device rests more than without it, and its clock is higher.
-    captured = find_busy_fractions(graph, replay(graph, graph.work))
-    limited = (_limit_clocks(graph, *each, captured) for each in steady)
+    limited = (_limit_clocks(graph, *each, _find_captured_busy(graph)) for each in steady)
     steps_ns = np.minimum.accumulate([times.longest_ns + tail_ns for _, times in limited])
     tolerance_ns = replay_thresholds.SAME_STEP_FRACTION * log.median_ns
 
