@@ -224,8 +224,8 @@ class StepReplay:
     def _find_shrinking(self, level: Level, cost: float) -> float:
         """Of the waiting for ranks that were not captured the part that shrinks with the work of the hosts.
 
-        Their hosts are taken to cost those ranks about what its own host costs a captured one. Nothing shows it, so at
-        the ends it is none, and all.
+        Their hosts are taken to hold a captured rank up in proportion to what its own host costs it. Nothing shows
+        it, so at the ends it is none, and all.
         """
         if level is not Level.LIKELY:
             return float(level is Level.HIGH)

@@ -11,7 +11,7 @@ import numpy as np
 
 from three_walls.tuning.memory_model import MemoryModel
 from three_walls.tuning.step_model import Array, StepModel
-from three_walls.tuning.trials import BASE, OUT_OF_MEMORY, Choice, Space, TriedChoice
+from three_walls.tuning.trials import BASE, OUT_OF_MEMORY, Choice, Edit, Space, TriedChoice
 
 _CLEAR = (4.0, 3.0, 2.0)
 """Deviations by which a step with an edit has to be shorter before nothing more is measured of it, where the step
@@ -49,8 +49,7 @@ more than the command says."""
 _MOST_LOST = 3
 """Runs in a row that fail although their configurations ran before: then the machine fails, not the configuration."""
 
-Edits = set[tuple[int, int]]
-"""Places of settings, and the numbers of their values."""
+Edits = set[Edit]
 
 
 class TrialSearch:
@@ -135,14 +134,6 @@ class TrialSearch:
         own = [each for each in self.measured if each[place] == choice[place]]
         return any(_replace(each, place, BASE) in self.measured for each in own)
 
-    def _is_confounded(self, choice: Choice, fewer: Choice) -> bool:
-        """Whether no run tells what ``choice`` has beside ``fewer`` from its other edits: all had them together."""
-        edits = sorted(self._ran)
-        [own] = _edits_of(choice) - _edits_of(fewer)
-        ran = np.array([[1.0, *(edit in _edits_of(each) for edit in edits)] for each in self.measured])
-        others = np.delete(ran, 1 + edits.index(own), axis=1)
-        return bool(np.linalg.matrix_rank(ran) == np.linalg.matrix_rank(others))
-
     def chances(self, choices: Sequence[Choice]) -> Array:
         """How likely a run of each of ``choices`` does not fail."""
         distinct = len(self.measured) + len(self._failed)
@@ -156,7 +147,7 @@ class TrialSearch:
         return chances
 
     @cached_property
-    def _clashes(self) -> list[frozenset[tuple[int, int]]]:
+    def _clashes(self) -> list[frozenset[Edit]]:
         """Those of the space that no run disproved."""
         ran = [{*enumerate(choice)} for choice in self.measured]
         return [clash for clash in self.space.clashes if not any(clash <= each for each in ran)]
@@ -195,7 +186,7 @@ class TrialSearch:
             clear = _CLEAR[min(times, len(_CLEAR) - 1)]
             if (
                 choice not in self._failed
-                and (gain < clear * spread or self._is_confounded(self.best, choice))
+                and (gain < clear * spread or not self._ran_apart(self.best, choice))
                 and not is_small
                 and self.chances([choice])[0] > 0.5
             ):

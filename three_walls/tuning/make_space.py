@@ -32,7 +32,7 @@ from three_walls.megatron.settings.option_words import is_flag, read_command_lin
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.report.report import LiveReport
 from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
-from three_walls.tuning.trials import Choice, ExpectedGain, Space, Tunable, Variant
+from three_walls.tuning.trials import Choice, Clashes, ExpectedGain, Space, Tunable, Variant
 from three_walls.tuning.tuned_command import TEMPLATE
 
 _NAME = re.compile(r"[^\s=]+")
@@ -354,10 +354,10 @@ def _predict(variant: Variant, base: Mapping[str, ConfigData], run: ReplayedRun)
     return replace(variant, gain=ExpectedGain(low, likely, high))
 
 
-def find_clashes(settings: Sequence[Tunable], config: RunConfig) -> frozenset[frozenset[tuple[int, int]]]:
-    """Pairs of values that Megatron-Bridge refuses together on a base of ``config``, but not beside any of a setting.
+def find_clashes(settings: Sequence[Tunable], config: RunConfig) -> Clashes:
+    """Pairs of values that Megatron-Bridge refuses together on a base of ``config``.
 
-    Of what it refuses whatever is beside a value, the job's script may take care. See ``Space.clashes``.
+    What it refuses of a value beside every value of the other setting does not count: the job's script may prevent it.
     """
     clashes = set()
     for (place, setting), (other_place, other) in itertools.combinations(enumerate(settings), 2):

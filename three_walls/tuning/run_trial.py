@@ -113,7 +113,7 @@ class Ended:
         if self.failure or len(self.steps_ms) < LEAST_STEADY:
             return 0.0
         usual = _leave_out_long(self.steps_ms)
-        if len(usual) < LEAST_STEADY:  # what was left out may be the others' kind: the run may still warm up
+        if len(usual) < LEAST_STEADY:  # so few vary too little to tell, and the run may still warm up
             usual = list(self.steps_ms)
         means = [(step + following) / 2 for step, following in itertools.pairwise(usual)]
         deviation = statistics.stdev(means) / statistics.fmean(means)

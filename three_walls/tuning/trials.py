@@ -14,6 +14,10 @@ BASE = 0
 """The number of the value that the job has anyway."""
 _LEAST_ACTIVATIONS = 0.02
 """Of the peak: where less comes and goes in a step, what is allocated between steps tells nothing."""
+Edit = tuple[int, int]
+"""The place of a setting, and the number of one of its values."""
+Clashes = frozenset[frozenset[Edit]]
+"""Pairs of values, the base's among them, that the launcher refuses together."""
 Choice = tuple[int, ...]
 """A configuration: of every setting the number of its value, :data:`BASE` or one of ``Setting.values`` from 1 on."""
 
@@ -65,8 +69,7 @@ class Space:
     settings: tuple[Tunable, ...]
     sweep: int
     """How many runs it takes to try every configuration once."""
-    clashes: frozenset[frozenset[tuple[int, int]]] = frozenset()
-    """Pairs of places of settings and numbers of their values, the base's among them, that the launcher refuses."""
+    clashes: Clashes = frozenset()
 
     @property
     def base(self) -> Choice:

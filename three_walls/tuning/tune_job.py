@@ -46,7 +46,7 @@ from three_walls.tuning.make_space import (
 )
 from three_walls.tuning.other_ranks import OtherRanks
 from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
-from three_walls.tuning.trials import BASE, Choice, MemoryUse, Space, TriedChoice, Tunable, Variant
+from three_walls.tuning.trials import BASE, Choice, Clashes, MemoryUse, Space, TriedChoice, Tunable, Variant
 from three_walls.tuning.tuned_command import TEMPLATE, VARIABLE, TunedCommand, as_line
 from three_walls.tuning.tuned_page import Tuned, conclude, render_tuned
 
@@ -117,8 +117,8 @@ class Tuning:
         self._notes: list[str] = []
         self._given = self._list_given()
         self._planned: tuple[Tunable, ...] = ()
-        self._clashes: tuple[tuple[Tunable, ...], frozenset[frozenset[tuple[int, int]]]] | None = None
-        """Those of the settings that they were looked for in."""
+        self._clashes: tuple[tuple[Tunable, ...], Clashes] | None = None
+        """With the settings that they are of."""
         self.end = ""
 
     @property
@@ -209,7 +209,7 @@ class Tuning:
             search = TrialSearch(space, trials, most, self._request.worth)
         return search
 
-    def _find_clashes(self, space: Space) -> frozenset[frozenset[tuple[int, int]]]:
+    def _find_clashes(self, space: Space) -> Clashes:
         """Values of Megatron-Bridge's settings that exclude each other, by what the log of the base says it has."""
         if self._framework != BRIDGE or not self._measured:
             return frozenset()
