@@ -18,7 +18,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import sqrt
 from pathlib import Path
@@ -38,6 +38,7 @@ from three_walls.lib.resources import TABLES_DIR
 from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.pipeline import analyze, replay_run
 from three_walls.tables.prediction_intervals import (
+    Inside,
     Levels,
     MeasuredGain,
     PredictionIntervals,
@@ -53,7 +54,7 @@ README = ROOT / "README.md"
 INTERVALS = TABLES_DIR / "prediction-intervals.yaml"
 
 LEAST_INSIDE_FRACTION = 0.8
-MOST_MEDIAN_WIDTH_FRACTION = 0.14
+MOST_MEDIAN_WIDTH_FRACTION = 0.12
 LEAST_RANK_CORRELATION = 0.85
 SAME_QUANTILE_RATIO = 0.02
 """The shipped quantile may differ by this from the one that the pairs give: replays change in small ways."""
@@ -452,6 +453,11 @@ def count_edits(compared: Sequence[Comparison]) -> dict[Regime, dict[str, int]]:
     return {regime: dict(sorted(count.items())) for regime, count in counts.items()}
 
 
+def count_inside(scored: Sequence[Comparison]) -> dict[Regime, Inside]:
+    groups = {regime: _of_regime(scored, regime) for regime in Regime}
+    return {regime: Inside(sum(each.is_inside() for each in group), len(group)) for regime, group in groups.items()}
+
+
 def learn(compared: Sequence[Comparison], bases: Sequence[Base]) -> PredictionIntervals:
     """The intervals that all pairs and logs give."""
     shipped = prediction_intervals()
@@ -459,6 +465,7 @@ def learn(compared: Sequence[Comparison], bases: Sequence[Base]) -> PredictionIn
         shipped,
         step_ratio=round(learn_step_ratio(bases), 3),
         quantile=round(shipped.learn(each.gain for each in compared), 3),
+        inside=count_inside(leave_bases_out(compared)),
         edits=count_edits(compared),
     )
 
@@ -467,7 +474,8 @@ def write_intervals(learnt: PredictionIntervals) -> None:
     """Renews what is learnt in prediction-intervals.yaml."""
     text = re.sub(r"(?ms)^step_ratio: .*", "", INTERVALS.read_text())
     edits = {regime.value: dict(counts) for regime, counts in learnt.edits.items()}
-    values = {"step_ratio": learnt.step_ratio, "quantile": learnt.quantile, "edits": edits}
+    inside = {regime.value: asdict(count) for regime, count in learnt.inside.items()}
+    values = {"step_ratio": learnt.step_ratio, "quantile": learnt.quantile, "inside": inside, "edits": edits}
     INTERVALS.write_text(text + yaml.safe_dump(values, sort_keys=False))
 
 
@@ -475,7 +483,8 @@ def is_current(shipped: PredictionIntervals, learnt: PredictionIntervals) -> boo
     """Whether the ``shipped`` intervals are those that were ``learnt``."""
     ratios = (shipped.quantile / learnt.quantile, shipped.step_ratio / learnt.step_ratio)
     same = all(abs(ratio - 1) <= SAME_QUANTILE_RATIO for ratio in ratios)
-    return same and all(shipped.edits.get(regime, {}) == learnt.edits[regime] for regime in Regime)
+    counted = all(shipped.edits.get(regime, {}) == learnt.edits[regime] for regime in Regime)
+    return same and counted and shipped.inside == learnt.inside
 
 
 @click.command(help=__doc__)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from three_walls.tables.prediction_intervals import (
+    Inside,
     Levels,
     MeasuredGain,
     PredictionIntervals,
@@ -25,11 +26,13 @@ INTERVALS = PredictionIntervals(
     loader_fraction=0.3,
     absent_fraction=0.1,
     gain_ratio=0.5,
+    largest_gain_fraction=0.4,
     least_left_ratio=0.5,
     coverage_fraction=0.8,
     step_coverage_fraction=0.9,
     step_ratio=1.0,
     quantile=1.0,
+    inside={Regime.HOST: Inside(15, 20)},
     edits={Regime.HOST: {"fused-rope": 3, "micro-batch": 2}},
 )
 
@@ -54,6 +57,14 @@ def test_a_run_that_waits_for_its_data_loader_is_less_certain_than_a_host_bound_
 
 def test_a_large_gain_is_less_certain_than_a_small_one() -> None:
     assert INTERVALS.widen(gain(0.3), DEVICE).low == pytest.approx(0.3 - (0.02**2 + 0.15**2) ** 0.5)
+
+
+def test_a_gain_of_most_of_the_step_is_no_less_certain_than_a_large_one() -> None:
+    assert INTERVALS.widen(gain(0.7), DEVICE).low == pytest.approx(0.7 - (0.02**2 + 0.2**2) ** 0.5)
+
+
+def test_a_loss_is_as_uncertain_as_a_gain_of_its_size() -> None:
+    assert INTERVALS.widen(gain(-0.3), DEVICE).high == pytest.approx(-0.3 + (0.02**2 + 0.15**2) ** 0.5)
 
 
 def test_what_was_measured_is_as_uncertain_as_measurements_were_whatever_its_parameters() -> None:
@@ -94,7 +105,9 @@ def test_edits_count_for_their_effects_and_their_regime() -> None:
 
 
 def test_the_shipped_intervals_rest_on_edits_in_every_regime() -> None:
-    assert all(prediction_intervals().edits[regime] for regime in Regime)
+    shipped = prediction_intervals()
+    assert all(shipped.edits[regime] for regime in Regime)
+    assert all(0 < shipped.inside[regime].inside <= shipped.inside[regime].measured for regime in Regime)
 
 
 def test_what_changes_the_work_of_hosts_is_less_certain_where_ranks_wait_for_ranks_that_were_not_captured() -> None:
@@ -108,4 +121,4 @@ def test_what_changes_the_work_of_hosts_is_less_certain_where_ranks_wait_for_ran
 def test_a_gain_of_nearly_all_of_the_step_leaves_half_of_the_likely_rest_at_least() -> None:
     wide = INTERVALS.widen(gain(0.9), DEVICE)
     assert wide.high == pytest.approx(0.95)
-    assert wide.low < 0.5
+    assert wide.low < 0.75

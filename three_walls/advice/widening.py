@@ -47,9 +47,10 @@ class Widening:
 
     def describe(self, effects: Collection[str]) -> str:
         """What the range of a gain of ``effects`` rests on, in a sentence."""
-        count, regime = self.intervals.count_edits(effects, self.limits.regime), self.limits.regime.value
-        known = f"{count} of them {'was' if count == 1 else 'were'} of these settings on {regime} runs" if count else ""
+        regime = self.limits.regime
+        count, judged = self.intervals.count_edits(effects, regime), self.intervals.inside[regime]
+        known = f"{count} of them {'changes' if count == 1 else 'change'} these settings" if count else ""
         return (
-            f"The range holds {self.intervals.coverage_fraction:.0%} of the measured edits; "
-            f"{known or f'none of them was of these settings on a {regime} run: the gain is by replay alone'}."
+            f"Such ranges hold {judged.inside} of {judged.measured} gains measured on {regime.value} runs; "
+            f"{known or 'none of them changes these settings: the gain is by replay alone'}."
         )

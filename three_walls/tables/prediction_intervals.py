@@ -77,6 +77,14 @@ class MeasuredGain:
 
 
 @dataclass(frozen=True, slots=True)
+class Inside:
+    """How many measured gains are inside the ranges that the edits of all other bases give."""
+
+    inside: int
+    measured: int
+
+
+@dataclass(frozen=True, slots=True)
 class PredictionIntervals:
     """``prediction-intervals.yaml``: what a replayed gain is widened by. The file explains the fields."""
 
@@ -86,12 +94,14 @@ class PredictionIntervals:
     loader_fraction: float
     absent_fraction: float
     gain_ratio: float
+    largest_gain_fraction: float
     least_left_ratio: float
     coverage_fraction: float
     step_coverage_fraction: float
     step_ratio: float
     """What the range of the unprofiled step is widened by."""
     quantile: float
+    inside: Mapping[Regime, Inside]
     edits: Mapping[Regime, Mapping[str, int]]
     """How many edits of each effect were measured."""
 
@@ -126,7 +136,7 @@ class PredictionIntervals:
             self.communication_fraction * limits.communication_fraction,
             self.loader_fraction * limits.waits_for_loader,
             min(self.absent_fraction * limits.absent_fraction, (gain.high - gain.low) / 2),
-            self.gain_ratio * gain.likely,
+            self.gain_ratio * min(abs(gain.likely), self.largest_gain_fraction),
         )
 
 
