@@ -244,6 +244,7 @@ def test_the_argument_block_is_kept_raw(tmp_path: Path) -> None:
 
 def test_the_summary_of_bridge_names_its_sections(tmp_path: Path) -> None:
     assert read(tmp_path, *SUMMARY).non_default_settings == (
+        ("model.core_class", "TransformerConfig"),
         ("model.num_layers", "48"),
         ("model.expert_model_parallel_size", "8"),
         ("train.micro_batch_size", "2"),

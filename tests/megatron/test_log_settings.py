@@ -145,6 +145,34 @@ def test_what_a_summary_leaves_out_has_cores_default_only_where_the_release_is_k
 
 
 @pytest.mark.parametrize(
+    ("core_class", "latent", "rank", "normalization"),
+    [
+        ("MLATransformerConfig", True, 512, "RMSNorm"),
+        ("TransformerConfig", False, None, "LayerNorm"),
+        ("OtherConfig", None, None, None),
+    ],
+)
+def test_what_a_summary_leaves_out_has_the_default_of_the_class_that_it_names(
+    core_class: str, latent: bool | None, rank: int | None, normalization: str | None
+) -> None:
+    found = read_summary([("model.core_class", core_class), *SUMMARY], release_is_known=False)
+    config = merge_sources([found])
+    names = ("multi_latent_attention", "kv_lora_rank", "normalization")
+    assert tuple(config.get(name) for name in names) == (latent, rank, normalization)
+    assert "model.core_class" not in found.unknown
+
+
+def test_the_default_of_a_class_is_not_put_before_what_a_summary_states() -> None:
+    stated = [("model.core_class", "MLATransformerConfig"), *SUMMARY, ("model.kv_lora_rank", "256")]
+    assert merge_sources([read_summary(stated, release_is_known=False)]).get("kv_lora_rank") == 256
+
+
+def test_a_summary_that_is_torn_before_its_second_section_leaves_defaults_open() -> None:
+    torn = [("model.core_class", "MLATransformerConfig"), ("model.fp8", "'e4m3'")]
+    assert not merge_sources([read_summary(torn, release_is_known=False)]).knows("multi_latent_attention")
+
+
+@pytest.mark.parametrize(
     ("version", "nearest"),
     [("0.4.0", ""), ("0.4.0+d728871", ""), ("0.6.3", "0.6.2"), ("0.7.0", "main (a snapshot of ")],
 )

@@ -236,6 +236,9 @@ class Block:
             return
         if self.row.section and (heading := self.row.section.match(line.text)):
             self.section, self.number, self.unexpected = f"{heading['section']}.", -1, 0
+            for name, value in heading.groupdict().items():
+                if name != "section" and value:
+                    self._add(name, value)
         elif match := self.row.line.match(line.text):
             groups = match.groupdict()
             self._add(groups.get("name") or "", groups["value"])

@@ -176,6 +176,8 @@ class ConfigKeyTable:
     keys: ByName[ConfigKey]
     argument_names: Mapping[str, tuple[Text, ...]] = field(default_factory=dict)
     """Name in Megatron-LM's arguments block that is neither a key nor a flag of one -> the keys it sets."""
+    core_class_defaults: Mapping[str, Settings] = field(default_factory=dict)
+    """Class of Megatron Core that a model has -> defaults that other such classes do not have."""
     enums: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Enum class, with its module -> number by member."""
     dtypes: Mapping[str, Text] = field(default_factory=dict)
@@ -188,6 +190,7 @@ class ConfigKeyTable:
         """Settings for which other words stand: their keys must exist and allow the values."""
         for loc, rows in (
             (("shorthands",), self.shorthands),
+            (("core_class_defaults",), self.core_class_defaults),
             (("bridge_scripts", "implied"), self.bridge_scripts.implied),
             (("bridge_scripts", "implied_by_none"), self.bridge_scripts.implied_by_none),
         ):

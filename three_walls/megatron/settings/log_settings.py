@@ -22,6 +22,7 @@ from three_walls.megatron.settings.setting_sources import (
     LOG_OBJECTS,
     LOG_PROGRESS,
     LOG_SUMMARY,
+    MEGATRON_CORE_DEFAULT,
     SettingsBuilder,
     SourceSettings,
 )
@@ -31,6 +32,8 @@ from three_walls.tables.config_keys import ConfigKey, config_keys, flags_of, key
 
 BRIDGE_LIBRARY, CORE_LIBRARY = "megatron_bridge", "megatron_core"
 _CONSTANTS = {"None": None, "True": True, "False": False}
+_CLASS, _MODEL_CLASS = ".core_class", "model.core_class"
+"""Group of the headings in log-lines.yaml: which class of Megatron Core a section of the summary is compared with."""
 _SIZES = ("world_size", "data_parallel_size")
 
 
@@ -123,14 +126,19 @@ def read_summary(pairs: Sequence[tuple[str, str]], release_is_known: bool) -> So
     """Bridge's "Configuration Summary" after its checks. It leaves out values that equal Megatron Core's default."""
     settings = SettingsBuilder(LOG_SUMMARY)
     places = _keys_by_place()
-    for path, text in pairs:
+    printed = dict(pairs)
+    defaults = config_keys().core_class_defaults.get(printed.pop(_MODEL_CLASS, ""), {})
+    for path, text in printed.items():
         key = places.get(path)
         if key is not None:
             _set(key, read_printed(text), path, settings)
-        else:
+        elif not path.endswith(_CLASS):
             settings.note_unknown(path)
     is_whole = {"model", "train"} <= {path.partition(".")[0] for path, _ in pairs}  # train follows model
     _infer_comm_overlap(settings, release_is_known and is_whole)
+    for name in defaults if is_whole else ():
+        if name not in settings.values:
+            settings.set(name, defaults[name], MEGATRON_CORE_DEFAULT)
     return settings.build(
         "bridge",
         is_settled=True,

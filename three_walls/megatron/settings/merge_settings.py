@@ -16,12 +16,11 @@ from three_walls.megatron.derive import (
     overlaps_tensor_parallelism,
 )
 from three_walls.megatron.settings.run_config import ConfigConflict, ConfigValue, RunConfig
-from three_walls.megatron.settings.setting_sources import LOG_LAYOUT, LOG_OBJECTS, SourceSettings
+from three_walls.megatron.settings.setting_sources import LOG_LAYOUT, LOG_OBJECTS, MEGATRON_CORE_DEFAULT, SourceSettings
 from three_walls.tables.bridge_releases import bridge_schema, known_releases, recipe_overlaps, release_number
 from three_walls.tables.config_keys import config_keys, keys_by_path
 
 MEGATRON_LM_DEFAULT = "Megatron-LM default"
-MEGATRON_CORE_DEFAULT = "Megatron Core default"
 
 _PRECISION_OBJECT = "MixedPrecisionConfig"
 _OVERLAPS, _OVERLAPS_CLASS = "comm_overlap", "CommOverlapConfig"

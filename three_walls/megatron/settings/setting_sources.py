@@ -26,6 +26,7 @@ LOG_CONFIG = "log config"
 LOG_LAYOUT = "log layout"
 LOG_PROGRESS = "progress file"
 COMMAND_LINE = "command line"
+MEGATRON_CORE_DEFAULT = "Megatron Core default"
 ENVIRONMENT = "environment"
 KERNELS = "kernels of the trace"
 
