@@ -224,3 +224,20 @@ def test_values_that_the_launcher_refuses_beside_each_other_alone_are_known() ->
         frozenset(overlap_beside_allgather),
         frozenset(graphs_beside_full_recompute),
     }  # that graphs need another tracker of random numbers holds beside any value: a script may set it
+
+
+@pytest.mark.parametrize(("heads", "is_refused"), [(20, True), (16, False)])
+def test_a_value_that_the_sizes_of_the_model_exclude_is_known(heads: int, is_refused: bool) -> None:
+    sizes = {"num_attention_heads": heads, "tensor_model_parallel_size": 1}
+    base_config = config(multi_latent_attention=True, rope_type="yarn", apply_rope_fusion=False, **sizes)
+    given: dict[str, list[Any]] = {"apply_rope_fusion": [False, True], "micro_batch_size": [1, 2]}
+    settings = list_given(given, BRIDGE, ["train.py"], {"apply_rope_fusion": False, "micro_batch_size": 1}).settings
+    assert find_clashes(settings, base_config) == ({frozenset({(0, 1)})} if is_refused else set())
+
+
+def test_a_value_is_not_excluded_by_sizes_that_are_tried() -> None:
+    sizes = {"num_attention_heads": 24, "tensor_model_parallel_size": 1}
+    base_config = config(multi_latent_attention=True, rope_type="yarn", apply_rope_fusion=False, **sizes)
+    given: dict[str, list[Any]] = {"apply_rope_fusion": [False, True], "tensor_model_parallel_size": [1, 3]}
+    settings = list_given(given, BRIDGE, ["train.py"], {"apply_rope_fusion": False, "tensor_model_parallel_size": 1})
+    assert frozenset({(0, 1)}) not in find_clashes(settings.settings, base_config)

@@ -17,11 +17,13 @@ import yaml
 from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.advice.finding import REPLAYED, Finding, PlannedEdit, PlanStep
 from three_walls.bridge.check_overrides import find_problems
+from three_walls.bridge.constraints import constraint_table
 from three_walls.bridge.render_bridge import CHECK_SECTION
 from three_walls.bridge.render_overrides import RELEASE_UNKNOWN, spell
 from three_walls.capture.capture_commands import setting_words
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.lib.errors import InputError, UsageError
+from three_walls.lib.expressions import list_names, parse_expression
 from three_walls.lib.files import read_text_file
 from three_walls.lib.hydra import read_override, write_value
 from three_walls.lib.plain_data import ConfigData
@@ -355,11 +357,17 @@ def _predict(variant: Variant, base: Mapping[str, ConfigData], run: ReplayedRun)
 
 
 def find_clashes(settings: Sequence[Tunable], config: RunConfig) -> Clashes:
-    """Pairs of values that Megatron-Bridge refuses together on a base of ``config``.
+    """Values, and pairs of values, that Megatron-Bridge refuses on a base of ``config``.
 
-    What it refuses of a value beside every value of the other setting does not count: the job's script may prevent it.
+    What it refuses of a value beside every other value counts only where that needs other sizes of the model or the
+    layout: the job's script may set what else it needs.
     """
     clashes = set()
+    alone = {
+        (place, number): {name for name in _list_problems((value,), config) if _needs_sizes(name)}
+        for place, setting in enumerate(settings)
+        for number, value in enumerate(setting.values, start=1)
+    }
     for (place, setting), (other_place, other) in itertools.combinations(enumerate(settings), 2):
         rows = [Variant(""), *setting.values]
         columns = [Variant(""), *other.values]
@@ -368,9 +376,20 @@ def find_clashes(settings: Sequence[Tunable], config: RunConfig) -> Clashes:
             enumerate(table), enumerate(zip(*table, strict=True))
         ):
             always = frozenset.intersection(*row) | frozenset.intersection(*column)
+            for edit in {(place, number), (other_place, other_number)} & alone.keys():
+                alone[edit] &= row[other_number]
             if row[other_number] - always:
                 clashes.add(frozenset(((place, number), (other_place, other_number))))
-    return frozenset(clashes)
+    return frozenset(clashes | {frozenset({edit}) for edit, names in alone.items() if names})
+
+
+def _needs_sizes(name: str) -> bool:
+    """Whether the constraint ``name`` needs other numbers, and nothing else."""
+    constraint = constraint_table().constraints.get(name)
+    if constraint is None or "None" in constraint.needs:  # that something is set, or is not, is no size
+        return False
+    keys = [config_keys().keys.get(each) for each in list_names(parse_expression(constraint.needs))]
+    return bool(keys) and all(key is not None and key.type == "int" for key in keys)
 
 
 def _list_problems(variants: Sequence[Variant], config: RunConfig) -> frozenset[str]:

@@ -17,7 +17,7 @@ _LEAST_ACTIVATIONS = 0.02
 Edit = tuple[int, int]
 """The place of a setting, and the number of one of its values."""
 Clashes = frozenset[frozenset[Edit]]
-"""Pairs of values, the base's among them, that the launcher refuses together."""
+"""Values, and pairs of values with the base's among them, that the launcher refuses."""
 Choice = tuple[int, ...]
 """A configuration: of every setting the number of its value, :data:`BASE` or one of ``Setting.values`` from 1 on."""
 
