@@ -23,18 +23,20 @@ FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFuncto
 ASKED = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__, op_id = 9"
 
 
-def run_with_wait(folder: Path, waited_ns: int, paused_ns: int = 0, *, is_ahead: bool = False) -> LiveReport:
+def run_with_wait(
+    folder: Path, waited_ns: int, paused_ns: int = 0, *, is_ahead: bool = False, only: int | None = None
+) -> LiveReport:
     """Steps of 10 ms: the thread clears gradients, asks for a batch, launches a GEMM and the optimizer, and waits.
 
     ``paused_ns``: how long its host does nothing after the GEMM's launch; steps are longer by it. ``is_ahead``: the GPU
-    has another GEMM to run while the thread waits.
+    has another GEMM to run while the thread waits. ``only``: the one step that waits, where not all do.
     """
     builder = TraceBuilder()
     for order in range(6):
         at = 10_000 + order * (10 * MS + paused_ns)
         for fill in range(10):
             builder.kernel(FILL, at + 2_000 * fill, at + 2_000 * (fill + 1), launched=at - 14_000 + 1_200 * fill)
-        if is_ahead:
+        if is_ahead or only not in (None, order):
             builder.kernel(GEMM, at + 20_000, at + waited_ns + 29_000, launched=at - 2_000)
         builder.nvtx(ASKED, at, at + waited_ns)
         launched = at + waited_ns + 25_000
@@ -67,6 +69,17 @@ def test_a_host_that_waits_for_a_batch_while_the_gpu_has_work_does_not_wait_for_
     assert report.facts.get("data_loader_wait_ns").value == 4 * MS
     assert report.facts.get("data_loader_sets_pace").value is False
     assert "data loader" not in report.verdict.reason
+    answer = report.replay.with_edits(scales={"gemms": 0.5})
+    assert answer.step is not None
+    assert answer.after is not None
+    assert answer.step.likely_ns - answer.after.likely_ns >= MS
+
+
+@pytest.mark.parametrize("only", range(1, 5))
+def test_a_batch_that_is_late_in_one_step_of_several_sets_no_pace(tmp_path: Path, only: int) -> None:
+    report = run_with_wait(tmp_path, 4 * MS, only=only)
+    assert report.facts.get("data_loader_wait_ns").value == 4 * MS
+    assert report.facts.get("data_loader_sets_pace").value is False
     answer = report.replay.with_edits(scales={"gemms": 0.5})
     assert answer.step is not None
     assert answer.after is not None

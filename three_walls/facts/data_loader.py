@@ -6,6 +6,8 @@ import polars as pl
 
 from three_walls.lib.declare import artifact, duration, flag
 from three_walls.lib.measurement import Measurement, known, missing
+from three_walls.step.attribute_steps import Attribution
+from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
 from three_walls.step.operators import read_named_ranges, take_batch_requests
 from three_walls.step.ownership import LABELS
@@ -34,6 +36,16 @@ def starved_by_loader_ns(step: StepView, batch_requests: NamedRanges) -> int:
     )
 
 
+@artifact
+def starving_ranks(attribution: Attribution) -> frozenset[int]:
+    """Indices of ranks whose GPU is launch-starved in their median step for as long as a loader would have to be waited
+    for: a batch that is late in one step of several sets no pace."""
+    starved = pl.col("ns").filter(bucket="launch_starved").sum() / pl.col("ns").sum()
+    of_step = attribution.budget.join(attribution.steps.filter("kept"), on=STEP, how="semi").group_by(STEP).agg(starved)
+    usual = of_step.group_by("rank_index").agg(pl.col("ns").median())
+    return frozenset(usual.filter(pl.col("ns") >= LOADER_BOUND_FRACTION)["rank_index"])
+
+
 @duration("data loader wait per step", share="waiting for the data loader")
 def data_loader_wait_ns(step: StepView, batch_requests: NamedRanges) -> Measurement[int]:
     """Time per step in which a thread asks PyTorch's data loader for its next batch, and does nothing else.
@@ -52,7 +64,12 @@ def data_loader_wait_ns(step: StepView, batch_requests: NamedRanges) -> Measurem
     if_true="The step waits for its data loader",
     if_false="The step does not wait for its data loader",
 )
-def data_loader_sets_pace(step: StepView, data_loader_wait_fraction: float, starved_by_loader_ns: int) -> bool:
+def data_loader_sets_pace(
+    step: StepView, data_loader_wait_fraction: float, starved_by_loader_ns: int, starving_ranks: frozenset[int]
+) -> bool:
     """Whether the GPU starves for batches for so much of the step that the loader is slower than the rest of it."""
     step_ns = step.window[1] - step.window[0]
-    return min(data_loader_wait_fraction, starved_by_loader_ns / max(1, step_ns)) >= LOADER_BOUND_FRACTION
+    return (
+        step.rank_index in starving_ranks
+        and min(data_loader_wait_fraction, starved_by_loader_ns / max(1, step_ns)) >= LOADER_BOUND_FRACTION
+    )

@@ -9,7 +9,7 @@ work, and nobody knows what is left of it after an edit, so it is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,10 +34,11 @@ class LoaderWaits:
     """What the loader needs for the batches of a step; 0 where the GPU has work meanwhile: then it may need less."""
 
 
-def find_loader_waits(graph: StepGraph, ranges: Sequence[NamedRanges]) -> LoaderWaits | None:
+def find_loader_waits(graph: StepGraph, ranges: Sequence[NamedRanges], starving: Collection[int]) -> LoaderWaits | None:
     """The waiting in the step of ``graph``; None where no rank waits for its loader.
 
-    ``ranges``: of each rank of the graph (in order of ``ranks``), on its own clock as ``graph.calls`` is.
+    ``ranges``: of each rank of the graph (in order of ``ranks``), on its own clock as ``graph.calls`` is. ``starving``:
+    indices of the ranks that a loader may hold up in most steps.
     """
     wait_ns = np.zeros(2 * graph.calls.height, dtype=np.int64)
     period_ns, without_pauses_ns = 0, graph.without_pauses().measured_ns
@@ -56,7 +57,7 @@ def find_loader_waits(graph: StepGraph, ranges: Sequence[NamedRanges]) -> Loader
         least_ns = LOADER_BOUND_FRACTION * without_pauses_ns[place]
         if waits.sum() >= least_ns:
             wait_ns += waits
-            if _measure_starving(graph, asked, place) >= least_ns:
+            if graph.ranks[place] in starving and _measure_starving(graph, asked, place) >= least_ns:
                 period_ns = max(period_ns, int(without_pauses_ns[place]))
     return LoaderWaits(wait_ns, period_ns) if wait_ns.any() else None
 

@@ -161,6 +161,7 @@ def captured_replay(
     sick_ranks: tuple[Straggler, ...],
     labelled_step: LabelledOperations,
     cuda_graph_fraction: Measurement[float],
+    starving_ranks: frozenset[int],
     progress: Progress,
 ) -> Measurement[CapturedReplay]:
     """Replays kept steps as they were captured.
@@ -190,7 +191,7 @@ def captured_replay(
     graph = replace(graph, silent_ns=silent_ns)
     ranges = [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))]
     graph = label_synchronizations(graph, ranges)
-    return known(CapturedReplay(graph, added_ns, place, error, find_loader_waits(graph, ranges)))
+    return known(CapturedReplay(graph, added_ns, place, error, find_loader_waits(graph, ranges, starving_ranks)))
 
 
 @artifact
