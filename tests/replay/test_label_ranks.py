@@ -26,7 +26,7 @@ from three_walls.layers.directions import align
 from three_walls.layers.labels import LABELS
 from three_walls.replay.label_ranks import label_ranks
 from three_walls.step.build_timeline import build_timeline, wanted_ranges
-from three_walls.step.find_steps import median_steps
+from three_walls.step.find_steps import list_median_steps
 from three_walls.step.ranks.matched_ranks import match_ranks
 from three_walls.tables.kernel_names import load_api_patterns, union_of
 from three_walls.trace.read_inputs import read_inputs
@@ -109,7 +109,7 @@ def label(paths: list[Path]) -> pl.DataFrame:
     graph = build_graph(
         timeline,
         matched_ranks,
-        timeline.steps.filter("kept", pl.col("step") == min(median_steps(timeline.steps).values())),
+        timeline.steps.filter("kept", pl.col("step") == list_median_steps(timeline.steps)["step"].min()),
     )
     labelled = label_ranks(graph, read.with_kernels, read.config, {})
     assert labelled.columns == [*graph.operations.columns, "rank_number", "name", *LABELS]

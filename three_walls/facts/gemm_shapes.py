@@ -19,6 +19,7 @@ from three_walls.lib.measurement import NS_PER_S, Measurement, known, missing
 from three_walls.megatron.count_flops import precision_of
 from three_walls.megatron.model_shape import ModelShape
 from three_walls.megatron.parallel_layout import CompleteLayout
+from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.gemms import Gemm, find_gemms, gemms_of_launches
 from three_walls.step.operators import Operators, read_operators
@@ -122,7 +123,12 @@ def expert_passes(
 
 @artifact
 def received_by_rank(
-    step: StepView, inputs: Inputs, timeline: Timeline, weights: Weights, received_tokens_count: Measurement[int]
+    step: StepView,
+    inputs: Inputs,
+    timeline: Timeline,
+    attribution: Attribution,
+    weights: Weights,
+    received_tokens_count: Measurement[int],
 ) -> tuple[int | None, ...]:
     """Tokens that the experts of each captured rank got in its median step; empty where not every rank was read."""
     if inputs.surveyed:
@@ -134,7 +140,7 @@ def received_by_rank(
         for rank in trace.ranks:
             if rank.rank_index == step.rank_index:
                 counts.append(received_tokens_count.value)
-            elif (view := view_other_rank(step, trace, rank, timeline)) is not None:
+            elif (view := view_other_rank(step, trace, rank, timeline, attribution.median_of)) is not None:
                 operators = read_operators(trace, rank.process, view.operations)
                 passes = _find_passes(find_launched_gemms(view, operators), weights)
                 counts.append(sum(each.total for each in passes) or None)

@@ -23,7 +23,6 @@ from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
-from three_walls.step.find_steps import list_median_steps
 from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
 from three_walls.step.ownership import COMPUTE_MASK, LABELS, ConservationError
 from three_walls.step.ranks.matched_ranks import MINIMUM_RESOLVED_FRACTION, MatchedRanks
@@ -60,7 +59,7 @@ def pipeline_phases(
     has_exchanges = (timeline.operations["category"] == EXCHANGE).any()
     if not has_exchanges and not (isinstance(stages, int) and stages > 1):
         return ()
-    medians = list_median_steps(timeline.steps)
+    medians = attribution.medians
     phases_of_all, reasons = _find_phases_of_ranks(timeline, medians)
     drains = _find_drains(phases_of_all, matched_ranks).join(medians, on=_RANK_AND_STEP, how="semi")
     measured = _measure(

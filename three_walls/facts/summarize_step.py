@@ -11,7 +11,6 @@ from three_walls.lib.declare import artifact
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.compute_gaps import summarize_gap_causes
-from three_walls.step.find_steps import median_steps
 from three_walls.step.intervals import DURATION
 from three_walls.step.ranks.attributed_steps import LEFT_OUT
 from three_walls.step.ranks.matched_ranks import MatchedRanks
@@ -38,7 +37,7 @@ MOST_UNCLASSIFIED = 20
 def rank_rows(inputs: Inputs, attribution: Attribution, matched_ranks: MatchedRanks) -> tuple[RankReport, ...]:
     """One row per rank read in full, by global rank; with all of its steps and the budget of its median kept step."""
     ranks = [rank for trace in inputs.with_kernels for rank in trace.ranks]
-    budgets, exposure, medians = _budgets(attribution), _exposure(attribution), median_steps(attribution.steps)
+    budgets, exposure, medians = _budgets(attribution), _exposure(attribution), attribution.median_of
     causes = summarize_gap_causes(attribution.compute_gaps, medians)
     steps_of = _list_steps(matched_ranks.steps, budgets)
     rows = []

@@ -42,7 +42,16 @@ from three_walls.step.slow_ranks import (
     measure_step_spreads,
 )
 from three_walls.step.step_rows import Straggler, Wait
-from three_walls.step.step_tables import BudgetRows, ExposureRows, Pauses, Slices, Steps, StepTimes, TransferRows
+from three_walls.step.step_tables import (
+    BudgetRows,
+    ExposureRows,
+    Pauses,
+    Slices,
+    StepKeys,
+    Steps,
+    StepTimes,
+    TransferRows,
+)
 from three_walls.step.stragglers import explain_stragglers, find_late_ranks
 from three_walls.step.stream_edges import EventCalls, list_event_calls
 from three_walls.step.survey.survey_rows import Survey
@@ -60,6 +69,8 @@ class Attribution:
 
     steps: Steps
     """Timeline.steps."""
+    medians: StepKeys
+    """The step of each rank that stands for it: list_median_steps."""
     compute: StepTimes
     """The time in which any compute kernel runs."""
     slices: Slices
@@ -86,6 +97,11 @@ class Attribution:
     pauses: Pauses
     """When the host did nothing for far longer than usual: find_pauses."""
 
+    @property
+    def median_of(self) -> dict[int, int]:
+        """The ``medians`` by rank index."""
+        return dict(self.medians.rows())
+
 
 @dataclass(frozen=True, slots=True)
 class AttributedRun:
@@ -102,7 +118,9 @@ class AttributedRun:
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
     """Attributes the time of every step. ``timeline``: finished by match_ranks; ``traces``: for kernel names."""
     # Stragglers are found by what owned the time before the calls that ranks have in common, in any step.
-    event_calls, pauses, is_shown, measured = attribute_parts(timeline, traces, bool(matched_ranks.arrivals.height))
+    pauses = find_pauses(timeline, traces)
+    medians = list_median_steps(timeline.steps, pauses)
+    event_calls, is_shown, measured = attribute_parts(timeline, medians, pauses, bool(matched_ranks.arrivals.height))
     slices, exposed_slices, compute, budget, exposure, gap_sums, gap_stretches, spreads = measured
     transfer = measure_transfer(timeline, matched_ranks, exposed_slices, exposure)
     kernel_spread = measure_kernel_spread(spreads)
@@ -112,13 +130,14 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
         slow_ranks = find_slow_ranks(measure_paces(paced_calls, list(matched_ranks.rank_of), matched_ranks.pipeline))
     return Attribution(
         steps=timeline.steps,
+        medians=medians,
         compute=compute,
         slices=slices.filter(is_shown),
         budget=budget.sort(*STEP, "bucket"),
         exposure=exposure.sort(*STEP_AND_CLASS),
         transfer=transfer,
         compute_gaps=ComputeGaps(gap_sums, gap_stretches),
-        waits=list_waits(matched_ranks, timeline.steps, exposure, transfer),
+        waits=list_waits(matched_ranks, medians, exposure, transfer),
         stragglers=explain_stragglers(
             find_late_ranks(matched_ranks, timeline.steps, kernel_spread, slow_ranks),
             matched_ranks,
@@ -134,15 +153,14 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
 
 
 def attribute_parts(
-    timeline: Timeline, traces: Sequence[Trace], slices_every_step: bool
-) -> tuple[EventCalls, Pauses, pl.Expr, list[AnyTable]]:
-    """The run attributed part by part: its event calls, its pauses, which steps are shown, and what is measured."""
+    timeline: Timeline, medians: StepKeys, pauses: Pauses, slices_every_step: bool
+) -> tuple[EventCalls, pl.Expr, list[AnyTable]]:
+    """The run attributed part by part: its event calls, which steps are shown, and what is measured."""
     event_calls = list_event_calls(timeline.api_calls, timeline.stream_waits, timeline.event_records)
-    is_shown = pl.col("step").is_in(list_median_steps(timeline.steps)["step"].unique().to_list())
+    is_shown = pl.col("step").is_in(medians["step"].unique().to_list())
     is_sliced = pl.lit(value=True) if slices_every_step else is_shown
-    pauses = find_pauses(timeline, traces)
     parts = [_attribute_part(part, is_shown, is_sliced, pauses) for part in divide_run(timeline, event_calls)]
-    return event_calls, pauses, is_shown, [pl.concat(frames) for frames in zip(*parts, strict=True)]
+    return event_calls, is_shown, [pl.concat(frames) for frames in zip(*parts, strict=True)]
 
 
 def _attribute_part(part: Part, is_shown: pl.Expr, is_sliced: pl.Expr, pauses: Pauses) -> tuple[AnyTable, ...]:

@@ -13,7 +13,7 @@ from three_walls.megatron.parallel_layout import ParallelLayout, read_layout
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.build_timeline import Timeline, take_rank
-from three_walls.step.find_steps import STEP, list_steps, median_steps
+from three_walls.step.find_steps import STEP, list_steps
 from three_walls.step.joined_log import JoinedLog
 from three_walls.step.operators import Operators, read_operators
 from three_walls.step.ownership import union_where
@@ -245,7 +245,7 @@ def choose_step(
     sick: Sequence[Straggler] = (),
 ) -> Measurement[StepView]:
     """The representative step of ``run``; missing without a kept step. ``sick``: ranks that may not represent it."""
-    medians = median_steps(attribution.steps)
+    medians = attribution.median_of
     if not medians:
         return missing(NO_STEP)
     trace_of = {rank.rank_index: (trace, rank) for trace in traces for rank in trace.ranks}
@@ -288,13 +288,15 @@ def _take_between(timeline: Timeline, rank_index: int, start_ns: int, end_ns: in
     return take_rank(timeline.operations, rank_index).filter(is_between)
 
 
-def view_other_rank(step: StepView, trace: Trace, rank: Rank, timeline: Timeline) -> StepView | None:
-    """The operations of ``rank``'s median kept step in place of those of ``step``; None without a kept step.
+def view_other_rank(
+    step: StepView, trace: Trace, rank: Rank, timeline: Timeline, median_of: Mapping[int, int]
+) -> StepView | None:
+    """The operations of ``rank``'s step of ``median_of`` in place of those of ``step``; None without a kept step.
 
     What was attributed to ``step`` (slices, budget, transfer) stays that of its own rank.
     """
     steps = timeline.steps.filter(pl.col("rank_index") == rank.rank_index)
-    number = median_steps(steps).get(rank.rank_index)
+    number = median_of.get(rank.rank_index)
     if number is None:
         return None
     start, end = steps.filter(pl.col("step") == number).select("start_ns", "end_ns").row(0)

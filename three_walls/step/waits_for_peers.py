@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import polars as pl
 
 from three_walls.lib.text import in_percent
-from three_walls.step.find_steps import STEP, list_median_steps
+from three_walls.step.find_steps import STEP
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.ranks.rank_groups import PAIRWISE
 from three_walls.step.step_rows import Wait
-from three_walls.step.step_tables import Arrivals, ExposureRows, Steps, TransferRows
+from three_walls.step.step_tables import Arrivals, ExposureRows, StepKeys, TransferRows
 from three_walls.tables.buckets import COMMUNICATION_CATEGORIES
 
 MINIMUM_BLAME_FRACTION = 0.5
@@ -24,10 +24,9 @@ FASTEST_CALLS = "fastest calls"
 
 
 def list_waits(
-    matched_ranks: MatchedRanks, steps: Steps, exposure: ExposureRows, transfer: TransferRows
+    matched_ranks: MatchedRanks, medians: StepKeys, exposure: ExposureRows, transfer: TransferRows
 ) -> tuple[Wait, ...]:
-    """A row per class and rank, from the rank's median kept step. ``exposure`` and ``transfer``: see Attribution."""
-    medians = list_median_steps(steps)
+    """A row per class and rank, from its step of ``medians``. ``exposure`` and ``transfer``: see Attribution."""
     awaited = _find_awaited(matched_ranks.arrivals.join(medians, on=STEP, how="semi"))
     rows = (
         exposure.join(transfer, on=STEP_AND_CLASS, how="left")

@@ -9,7 +9,7 @@ import polars as pl
 
 from three_walls.lib.text import in_ms, write_times
 from three_walls.step.attribute_steps import Attribution
-from three_walls.step.find_steps import STEP, list_median_steps
+from three_walls.step.find_steps import STEP
 from three_walls.step.ranks.matched_ranks import MatchedRanks
 from three_walls.step.stragglers import LateRank
 from three_walls.step.survey.rank_survey import RankSurvey
@@ -59,7 +59,7 @@ def _list_ranks(
     attribution: Attribution, matched_ranks: MatchedRanks, remarks: Mapping[int, str]
 ) -> tuple[SurveyedRank, ...]:
     """A row per rank with a kept step, by rank."""
-    medians = list_median_steps(attribution.steps)
+    medians = attribution.medians
     owned: dict[int, dict[Group, int]] = {}
     for index, bucket, ns in attribution.budget.join(medians, on=STEP).select("rank_index", "bucket", "ns").rows():
         times = owned.setdefault(index, dict.fromkeys(Group, 0))

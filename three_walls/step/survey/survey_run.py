@@ -14,7 +14,8 @@ import polars as pl
 from three_walls.step.attribute_steps import AttributedRun, Attribution, attribute_parts
 from three_walls.step.build_timeline import Timeline, build_timeline
 from three_walls.step.compute_gaps import ComputeGaps
-from three_walls.step.find_steps import STEP, median_steps
+from three_walls.step.find_steps import STEP, list_median_steps
+from three_walls.step.host_pauses import find_pauses
 from three_walls.step.ranks.attributed_steps import check_are_kept
 from three_walls.step.ranks.matched_ranks import MatchedRanks, match_ranks
 from three_walls.step.ranks.steps_to_read import sample_steps
@@ -67,7 +68,7 @@ def choose_ranks(
     ``attribution``: see attribute_survey. ``late_ranks``: the latest first. ``rank_numbers``: of ranks that
     the user wants to see.
     """
-    medians = median_steps(attribution.steps)
+    medians = attribution.median_of
     if not medians:
         return {}
     rank_of = matched_ranks.rank_of
@@ -189,15 +190,17 @@ def attribute_survey(survey: RankSurvey, matched_ranks: MatchedRanks) -> Attribu
         survey.paced.calls.join(kept_steps, on=STEP, how="semi").explode("ns"),
         survey.paced.compute.join(kept_steps, on=STEP, how="semi"),
     )
+    medians = list_median_steps(survey.steps)
     return Attribution(
         steps=survey.steps,
+        medians=medians,
         compute=survey.compute,
         slices=nothing,
         budget=survey.budget,
         exposure=survey.exposure,
         transfer=transfer,
         compute_gaps=ComputeGaps(nothing, nothing),
-        waits=list_waits(matched_ranks, survey.steps, survey.exposure, transfer),
+        waits=list_waits(matched_ranks, medians, survey.exposure, transfer),
         stragglers=(),
         kernel_spread=measure_kernel_spread(survey.spreads.join(kept_steps, on=STEP, how="semi")),
         slow_ranks=find_slow_ranks(measure_paces(paced_calls, list(matched_ranks.rank_of), matched_ranks.pipeline)),
@@ -214,7 +217,8 @@ def complete_attribution(
     traces: Sequence[Trace],
 ) -> Attribution:
     """``surveyed`` with what only ranks read in full show, which are those of ``timeline`` and ``traces``."""
-    event_calls, pauses, is_shown, measured = attribute_parts(timeline, traces, slices_every_step=True)
+    pauses = find_pauses(timeline, traces)
+    event_calls, is_shown, measured = attribute_parts(timeline, surveyed.medians, pauses, slices_every_step=True)
     slices, _, _, _, _, gap_sums, gap_stretches, _ = measured
     in_full = set(timeline.steps["rank_index"].to_list())
     stragglers = explain_stragglers(
