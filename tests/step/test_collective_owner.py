@@ -118,6 +118,24 @@ def test_the_gather_of_token_counts_is_no_tensor_parallelism(tmp_path: Path) -> 
     assert owners(tmp_path, ALL_GATHER, TP2, text, grid=1) == {"tensor_parallel"}
 
 
+@pytest.mark.parametrize(
+    ("exchange", "grid", "owner"),
+    [("_AllToAll", 1, "ep_control"), ("_AllToAll", 24, "tensor_parallel"), ("", 1, "tensor_parallel")],
+)
+def test_without_sizes_an_all_to_all_of_experts_shows_that_token_counts_are_gathered(
+    tmp_path: Path, exchange: str, grid: int, owner: str
+) -> None:
+    builder = TraceBuilder().steps(4)
+    for at in (602, 1602, 2602, 3602):
+        builder.kernel(ALL_GATHER, at, at + 40, stream=20, launched=at - 5, grid=grid)
+        builder.nvtx("_GatherFromSequenceParallelRegion, seq = 1", at - 6, at - 3)
+        builder.kernel(SEND_RECV, at + 50, at + 90, stream=20, launched=at + 45, grid=24)
+        if exchange:
+            builder.nvtx(exchange, at + 44, at + 47)
+    exchanged = "ep_all_to_all" if exchange else "send_recv_ambiguous"
+    assert set(measure(builder.write(tmp_path / "trace.sqlite")).ranks[0].communication) == {owner, exchanged}
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     calls=st.lists(

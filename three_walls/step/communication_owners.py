@@ -256,7 +256,10 @@ def _category_of_owner(config: RunConfig) -> pl.Expr:
         # A tensor-parallel group of one rank communicates nothing. With expert parallelism these functions run over the
         # experts' group: the all-gather dispatcher moves tokens with them, the other dispatchers gather token counts.
         of_tensors = pl.lit("ep_dispatch_combine" if (experts or 0) > 1 else None, dtype=pl.String)
-    counts = _ONE_CHANNEL & (pl.col("category").cast(pl.String) == "all_gather") & pl.lit((experts or 0) > 1)
+    category = pl.col("category").cast(pl.String)
+    # Without a size an all-to-all of the experts shows that they are on several ranks.
+    exchange = pl.lit(experts > 1) if experts else (category == "ep_all_to_all").any().over("rank_index")
+    counts = _ONE_CHANNEL & (category == "all_gather") & exchange
     if tensor == 1 and config.get("moe_token_dispatcher_type") in ("alltoall", "flex"):
         counts = pl.lit((experts or 0) > 1)
     return (
