@@ -108,6 +108,15 @@ def test_short_pauses_of_one_step_count_together(
     assert count(Program().run(tmp_path, {(2, launch): 30 * MS for launch in launches})) == found
 
 
+def test_a_long_pause_makes_no_pause_of_a_short_gap_of_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("three_walls.step.host_pauses.MINIMUM_PAUSE_FRACTION", 0.5)
+    monkeypatch.setattr("three_walls.step.host_pauses.MINIMUM_PAUSES_FRACTION", 0.5)
+    report = Program().run(tmp_path, {(2, 8): 150 * MS, (2, MIDDLE): 30 * MS})
+    assert (count(report), cost(report)) == (1, 0)  # another step is shown
+
+
 @pytest.mark.parametrize("launch", [FIRST, MIDDLE, UPDATE])
 def test_one_pause_anywhere_is_found_where_it_is(tmp_path: Path, launch: int) -> None:
     report = Program().run(tmp_path, {(2, launch): 30 * MS})

@@ -90,7 +90,7 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
         .join(kept, on="rank_index")
         .join(usual, on="rank_index")
         .filter(gap_ns >= MINIMUM_PAUSE_NS)
-        .filter(_take_much(gap_ns))
+        .filter(_is_long(gap_ns) | _take_much(gap_ns))
         .sort("gap_ns", "rank_index", "end_ns", descending=[True, False, False])
         .head(MOST_LONG_GAPS)
     )
@@ -105,14 +105,17 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
             silence, usual_ns = found
             rows.append({**gap, **silence._asdict(), "launch_ns": gap["end_ns"], "usual_ns": usual_ns})
     pauses = pl.DataFrame(rows, schema={**PAUSES, "step_ns": pl.Float64})
-    return pauses.filter(_take_much(DURATION)).select(*PAUSES).sort("rank_index", "start_ns")
+    is_long = _is_long(DURATION)  # one long pause makes no pauses of a step's short gaps
+    return pauses.filter(is_long | _take_much(DURATION * ~is_long)).select(*PAUSES).sort("rank_index", "start_ns")
+
+
+def _is_long(pause_ns: pl.Expr) -> pl.Expr:
+    return pause_ns >= MINIMUM_PAUSE_FRACTION * pl.col("step_ns")
 
 
 def _take_much(pause_ns: pl.Expr) -> pl.Expr:
-    """Whether ``pause_ns``, or all that it names of a step together, is long for a step of ``step_ns``."""
-    step_ns = pl.col("step_ns")
-    of_step = pause_ns.sum().over(STEP) >= MINIMUM_PAUSES_FRACTION * step_ns
-    return (pause_ns >= MINIMUM_PAUSE_FRACTION * step_ns) | of_step
+    """Whether ``pause_ns`` of a step together is long for a step of ``step_ns``."""
+    return pause_ns.sum().over(STEP) >= MINIMUM_PAUSES_FRACTION * pl.col("step_ns")
 
 
 def _list_gaps(timeline: Timeline, traces: Mapping[int, Trace]) -> _Gaps:
