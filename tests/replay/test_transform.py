@@ -14,6 +14,7 @@ from tests.replay.small_graphs import GraphBuilder
 from tests.trace_builder import GEMM, POINTWISE, SEND_RECV, TraceBuilder
 from three_walls.layers.labels import LABELS
 from three_walls.replay import replay_thresholds
+from three_walls.replay.predictor import PauseCost
 from three_walls.replay.step_graph import StepGraph, replay
 from three_walls.replay.transform_graph import (
     find_graph_nodes,
@@ -650,6 +651,19 @@ def test_a_slow_rank_is_healed_to_the_pace_of_its_peers(tmp_path: Path) -> None:
     healed = Transformation(Action.HEAL, Selection(ranks=(1,)))
     assert step_us(graph) == 80
     assert step_us(labelled(graph, rank_number=[0, 1]), healed) == 40
+
+
+@pytest.mark.parametrize(
+    ("cost", "by_rank", "left"),
+    [(50, (50, 50), 50), (100, (50, 50), 50), (50, (0, 50), 0), (20, (0, 50), 0), (60, (20, 50), 20)],
+)
+def test_healing_a_rank_takes_what_it_pauses_alone(
+    tmp_path: Path, cost: int, by_rank: tuple[int, int], left: int
+) -> None:
+    graph = labelled(two_ranks(tmp_path, 40, 80), rank_number=[0, 1])
+    pauses = PauseCost(cost, dict(enumerate(by_rank)))
+    assert pauses.after(graph, ()) == cost
+    assert pauses.after(graph, (Transformation(Action.HEAL, Selection(ranks=(1,))),)) == left
 
 
 def test_collectives_that_crawl_beside_another_process_are_healed_with_its_rank(tmp_path: Path) -> None:

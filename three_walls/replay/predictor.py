@@ -57,17 +57,14 @@ class PauseCost:
     """What the pauses of the host cost in the step, whatever else changes in it."""
 
     ns: int = 0
-    shares: Mapping[int, float] = field(default_factory=dict)
-    """The part of each rank (its place in the graph), which goes where that rank is healed."""
+    by_rank_ns: Mapping[int, int] = field(default_factory=dict)
+    """How long each rank (its place in the graph) pauses, which goes where that rank is healed."""
 
     def after(self, graph: StepGraph, changes: Sequence[Transformation]) -> int:
-        """What is left of it after ``changes``."""
-        left = {
-            place: share
-            for place, share in self.shares.items()
-            if not any(_heals(graph, change, place) for change in changes)
-        }
-        return round(self.ns * sum(left.values()))
+        """What is left of it after ``changes``. Healing a rank saves no pause that others have, too."""
+        healed = {place for place in self.by_rank_ns if any(_heals(graph, change, place) for change in changes)}
+        left_ns = sum(ns for place, ns in self.by_rank_ns.items() if place not in healed)
+        return min(self.ns, left_ns) if healed else self.ns
 
 
 def _heals(graph: StepGraph, change: Transformation, place: int) -> bool:

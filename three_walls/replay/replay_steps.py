@@ -275,9 +275,7 @@ def _price_pauses(
     )
     if other_ns is not None and abs(other_ns - left_ns) < abs(other_ns - paused_ns):
         return without, PauseCost()
-    by_rank = graph.sum_pauses()
-    shares = {place: ns / max(1, sum(by_rank)) for place, ns in enumerate(by_rank)}
-    return without, PauseCost(max(0, paused_ns - left_ns), shares)
+    return without, PauseCost(max(0, paused_ns - left_ns), dict(enumerate(graph.sum_pauses())))
 
 
 def _without_replay(reason: str) -> RunReplay:
