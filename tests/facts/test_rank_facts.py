@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from lockstep import MS, Behaviour, simulate
+from paused import pause_before
 
 from tests.measured import measure
 
@@ -23,6 +24,26 @@ def test_the_latest_rank_gives_the_facts(tmp_path: Path) -> None:
     assert facts.number("straggler_late_ns") == facts.number("straggler_late_recoverable_ns") == late_ns
     assert facts.number("straggler_late_fraction") == pytest.approx(late_ns / (facts.number("step_ns") or 0))
     assert facts.get("straggler_cause").value == "slow_compute"
+
+
+def test_pauses_of_all_ranks_make_none_a_smaller_part_of_the_step_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traces = simulate([USUAL, SLOW]).write(tmp_path)
+    even = measure(traces).facts
+    fraction = even.number("culprit_cost_fraction")
+    assert fraction is not None
+    for module in ("step.step_view", "facts.rank_facts"):
+        monkeypatch.setattr(f"three_walls.{module}.MINIMUM_LATE_FRACTION", 0.95 * fraction)
+    paused = []
+    for trace in traces:
+        path = trace
+        for launch in range(43, 145, 29):  # in the middle of each step but the first
+            path = pause_before(path, tmp_path / f"{launch}-{trace.name}", launch, 10 * MS)
+        paused.append(path)
+    facts = measure(paused).facts
+    assert facts.number("host_pause_ns") == pytest.approx(10 * MS, rel=0.01)
+    assert facts.number("culprit_rank") == even.number("culprit_rank") == 1
 
 
 def test_ranks_that_keep_up_are_late_by_nothing(tmp_path: Path) -> None:

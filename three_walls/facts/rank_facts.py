@@ -63,11 +63,11 @@ def culprit(
     if latest_rank.missing_reason:
         return missing(latest_rank.missing_reason)
     waiting_ns = max(0, wait_exposed_ns - step.contended_ns)
-    for straggler, late_ns in find_sick(attribution.stragglers, step.step_ns, profiler_excess_ns.value):
+    for straggler, late_ns in find_sick(attribution.stragglers, step.unpaused_ns, profiler_excess_ns.value):
         if data_loader_sets_pace.value and straggler.cause == StragglerCause.LAUNCH_STARVED:
             continue
         cost_ns = min(late_ns, waiting_ns)
-        if cost_ns >= MINIMUM_LATE_FRACTION * step.step_ns:
+        if cost_ns >= MINIMUM_LATE_FRACTION * step.unpaused_ns:
             return known(RootCauseRank(straggler.rank, straggler.cause, cost_ns))
     return known(None)
 

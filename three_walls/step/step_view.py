@@ -171,6 +171,11 @@ class StepView:
         """Time of the step that ``buckets`` own together."""
         return sum(self.budget_ns.get(bucket, 0) for bucket in buckets)
 
+    @property
+    def unpaused_ns(self) -> int:
+        """Length of the step without the pauses of the host, which make nothing else of it a smaller share."""
+        return self.step_ns - self.owned_ns("host_pause")
+
     def union_ns(self, categories: Collection[str], *, exposed: bool = False) -> int:
         """Time in which an operation of ``categories`` runs; with ``exposed``, while no compute kernel does."""
         return int(union_where(self.slices, tuple(categories), exposed)["ns"].sum())
@@ -197,9 +202,9 @@ def sick_ranks(
     attribution: Attribution, any_step: Measurement[StepView], joined_log: Measurement[JoinedLog]
 ) -> tuple[Straggler, ...]:
     """Ranks that may not represent the run. Steps of all ranks are equally long, so any step and the log decide."""
-    step_ns = any_step.value.step_ns if any_step.value else 0
+    step_ns, unpaused_ns = (any_step.value.step_ns, any_step.value.unpaused_ns) if any_step.value else (0, 0)
     excess_ns = joined_log.value.measure_excess_ns(step_ns) if joined_log.value else None
-    return tuple(straggler for straggler, _ in find_sick(attribution.stragglers, step_ns, excess_ns))
+    return tuple(straggler for straggler, _ in find_sick(attribution.stragglers, unpaused_ns, excess_ns))
 
 
 @artifact
