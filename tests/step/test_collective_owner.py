@@ -22,6 +22,8 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4
 REDUCE = "ncclDevKernel_Reduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 TP2 = "--tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 1"
+TP8 = "--tensor-model-parallel-size 8 --sequence-parallel"
+EP8 = "--expert-tensor-parallel-size 1 --expert-model-parallel-size 8 --moe-token-dispatcher-type alltoall"
 EP4 = "--expert-model-parallel-size 4"
 DISTRIBUTED = "--use-distributed-optimizer"
 
@@ -75,6 +77,11 @@ def test_coalesced_collectives_are_data_parallel(tmp_path: Path) -> None:
         (ALL_REDUCE, f"{EP4} {DISTRIBUTED}", 24, "all_reduce"),
         (REDUCE_SCATTER, f"{TP2} {DISTRIBUTED}", 24, "reduce_scatter"),  # either
         (REDUCE_SCATTER, f"--context-parallel-size 2 {DISTRIBUTED}", 24, "reduce_scatter"),
+        (REDUCE_SCATTER, TP8, 24, "tensor_parallel"),  # no two ranks hold the same parameters
+        (ALL_GATHER, TP8, 1, "tensor_parallel"),
+        (REDUCE_SCATTER, f"{TP8} --num-experts 8 --expert-tensor-parallel-size 1", 24, "reduce_scatter"),  # of experts
+        (ALL_GATHER, f"{TP8} --num-experts 8 {EP8}", 24, "tensor_parallel"),
+        (ALL_GATHER, f"{TP8} --num-experts 8 {EP8}", 1, "all_gather"),  # it may be token counts
         (REDUCE_SCATTER, "--expert-model-parallel-size 8 --moe-token-dispatcher-type allgather", 24, "reduce_scatter"),
     ],
 )

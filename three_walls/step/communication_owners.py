@@ -18,7 +18,8 @@ A collective is settled by the first of these that applies:
    reduce-scatter carries gradients, and an all-gather carries parameters or the dispatcher's token counts. Token counts
    are a few kilobytes, for which NCCL uses a single channel (one block); buckets of parameters use more. All-reduces
    stay open unless they reduce the gradients (no distributed optimizer), because the gradient norm, losses and
-   auxiliary losses run on several groups.
+   auxiliary losses run on several groups. Where no two ranks hold the same parameters, nothing but tensor parallelism
+   reduces and scatters, and it gathers all that is more than token counts.
 
 The communicator is known where NCCL's own NVTX ranges state it. A kernel is launched inside the range of its call or,
 where calls are grouped, inside the end of the outermost group. A group with calls on several communicators launches
@@ -32,6 +33,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from three_walls.megatron.parallel_layout import read_layout
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.categories import CATEGORY, CATEGORY_OR_SEND_RECV
 from three_walls.step.step_tables import ClassifiedOperations, Operations
@@ -275,11 +277,12 @@ def _category_of_owner(config: RunConfig) -> pl.Expr:
 def _category_by_config(config: RunConfig) -> pl.Expr:
     """Category where the parallel sizes leave one kind of group for the operation; null elsewhere."""
     context, experts = config.size("context_parallel_size"), config.size("expert_model_parallel_size")
-    if _tensor_size(config) != 1 or context != 1 or experts is None:
+    if context != 1 or experts is None or (experts > 1 and config.get("moe_token_dispatcher_type") == "allgather"):
         return pl.lit(None, dtype=pl.String)
     category = pl.col("category").cast(pl.String)
-    if config.get("moe_token_dispatcher_type") == "allgather" and experts > 1:
-        return pl.lit(None, dtype=pl.String)
+    if _tensor_size(config) != 1:
+        of_layers = (category == "reduce_scatter") | ((category == "all_gather") & ~(_ONE_CHANNEL & (experts > 1)))
+        return pl.when(of_layers & _holds_all_parameters_once(config)).then(pl.lit(TENSOR_PARALLEL))
     small = pl.lit("ep_control" if experts > 1 else None, dtype=pl.String)
     reduces_gradients = pl.lit(config.get("use_distributed_optimizer") is False)
     return (
@@ -292,6 +295,13 @@ def _category_by_config(config: RunConfig) -> pl.Expr:
         .when((category == "all_reduce") & (pl.col("grid_x") > 1) & reduces_gradients)
         .then(pl.lit(DATA_PARALLEL))
     )
+
+
+def _holds_all_parameters_once(config: RunConfig) -> bool:
+    """Whether no two ranks hold the same parameters, so that none are gathered and no gradients reduced."""
+    layout = read_layout(config)
+    is_dense = config.knows("num_moe_experts") and config.get("num_moe_experts") is None
+    return layout.data == 1 and (is_dense or layout.expert_data == 1)
 
 
 def _tensor_size(config: RunConfig) -> int | None:
