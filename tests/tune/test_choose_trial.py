@@ -273,6 +273,15 @@ def test_edits_that_all_runs_had_together_are_told_apart_however_much_they_gain(
     assert TrialSearch(space, [*runs, TriedChoice((1, 0), 0.95)], 6, WORTH).not_shown_to_help == ()
 
 
+@pytest.mark.parametrize(("took", "is_apart"), [(0.3, True), (0.95, False)])
+def test_edits_that_gained_much_together_are_run_apart_before_others_are_tried(took: float, is_apart: bool) -> None:
+    names = ("batch", "fused", "loss", "router")
+    space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in names))
+    runs = [TriedChoice((0, 0, 0, 0), 1.0, 0.01), TriedChoice((1, 1, 0, 0), took, 0.01)]
+    choice, _ = TrialSearch(space, runs, 8, WORTH).next()
+    assert (choice in ((1, 0, 0, 0), (0, 1, 0, 0))) is is_apart
+
+
 def test_an_edit_that_only_sums_tell_apart_is_named() -> None:
     """Two runs with another edit each, and one with all three: only if their effects add up do they tell ``a``."""
     space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "abc"))

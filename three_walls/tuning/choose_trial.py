@@ -46,6 +46,10 @@ _CERTAIN = 0.97
 _REFUSED = 0.1
 """How likely a configuration runs that the launcher refuses by what is known of its release: a job's script may set
 more than the command says."""
+_SHARED = 0.1
+"""Of a logarithm of steps: where an edit is taken to gain more together with others that no run tells apart from it,
+it is run apart before anything else. A model that spreads a large gain over all of them misjudges what runs without
+one."""
 _MOST_LOST = 3
 """Runs in a row that fail although their configurations ran before: then the machine fails, not the configuration."""
 
@@ -88,6 +92,8 @@ class TrialSearch:
         between = _BETWEEN if self.most_runs > _FEW_RUNS else 2 * _BETWEEN
         if best not in [trial.choice for trial in recent[1 - between :]]:
             return best, "again, to tell edits from drift"
+        if shared := self._list_shared(unclear):
+            return self._likeliest(shared)[0], "to tell whether its last edit helps"
         if is_promising and not (unclear and is_last):
             return choice, f"expected to gain {-math.expm1(-gain):.1%} on the best so far"  # from a logarithm
         if unclear:
@@ -192,6 +198,16 @@ class TrialSearch:
             ):
                 unclear.append(choice)
         return unclear
+
+    def _list_shared(self, unclear: Sequence[Choice]) -> list[Choice]:
+        """Those of ``unclear`` whose last edit may have a large part in a gain that no run tells apart."""
+        assert self.model
+        gains = [self.model.gains_over(each, [self.best])[0][0] for each in unclear]
+        return [
+            each
+            for each, gain in zip(unclear, gains, strict=True)
+            if gain > _SHARED and not self._ran_apart(self.best, each)
+        ]
 
     def _without_one(self, choice: Choice, clear: float) -> list[Choice]:
         """``choice`` without one edit each, but a number that is by ``clear`` deviations faster than a smaller change
