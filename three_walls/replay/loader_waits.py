@@ -55,7 +55,7 @@ def find_loader_waits(graph: StepGraph, ranges: Sequence[NamedRanges], starving:
                 waits[2 * index] += np.maximum(0, overlap_ns)
         waits = np.minimum(waits, graph.host_segment_ns)
         least_ns = LOADER_BOUND_FRACTION * without_pauses_ns[place]
-        if waits.sum() >= least_ns:
+        if waits.sum() >= replay_thresholds.LEAST_LOADER_WAIT_FRACTION * without_pauses_ns[place]:
             wait_ns += waits
             if graph.ranks[place] in starving and _measure_starving(graph, asked, place) >= least_ns:
                 period_ns = max(period_ns, int(without_pauses_ns[place]))

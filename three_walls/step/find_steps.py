@@ -39,6 +39,8 @@ MAXIMUM_PAUSE_FRACTION = 0.5
 (logging, data): that is the earlier step's time. A pause of more than half a step is something else (evaluation, a
 checkpoint)."""
 
+LEAST_PAUSED_FRACTION = 0.05
+"""Of the median step without pauses: a step that pauses for less stands for the others as well as one without."""
 MOST_OFF_FRACTION = 0.1
 """Of the median step without pauses: a step without a pause that is further off does not stand for the others. Of six
 steps of a run with few launches the shortest and the longest differ from the median by 10 and 36 percent."""
@@ -211,7 +213,7 @@ def list_median_steps(steps: Steps, pauses: Pauses | None = None) -> StepKeys:
     """The kept step of each rank that stands for it: the one of median length.
 
     Of two in the middle it is the shorter, of equally long ones the earlier. Where hosts pause in some steps, lengths
-    count without ``pauses``, and of the steps that have none it is the nearest, unless that is far off. In the first
+    count without ``pauses``, and of the steps without long ones it is the nearest, unless that is far off. In the first
     step of a capture none are looked for: where all others have some, it has them, too.
     """
     found = pl.DataFrame(schema=PAUSES) if pauses is None else pauses
@@ -221,13 +223,14 @@ def list_median_steps(steps: Steps, pauses: Pauses | None = None) -> StepKeys:
         steps.with_columns(is_first=pl.col("start_ns") == pl.col("start_ns").min().over(rank))
         .filter("kept")
         .join(paused, on="step", how="left")  # its peers wait for a rank that pauses
-        .with_columns(
-            length_ns=DURATION - pl.col("paused_ns").fill_null(0), is_paused=pl.col("paused_ns").is_not_null()
-        )
+        .with_columns(length_ns=DURATION - pl.col("paused_ns").fill_null(0))
         .sort(rank, "length_ns", "start_ns")
         .with_columns(behind=(pl.int_range(pl.len()) - (pl.len() - 1) // 2).over(rank))  # the one in the middle
         .with_columns(usual_ns=length_ns.filter(behind == 0).first().over(rank))
-        .with_columns(off_ns=(length_ns - pl.col("usual_ns")).abs())
+        .with_columns(
+            off_ns=(length_ns - pl.col("usual_ns")).abs(),
+            is_paused=pl.col("paused_ns").fill_null(0) > LEAST_PAUSED_FRACTION * pl.col("usual_ns"),
+        )
     )
     later = kept.filter(~pl.col("is_first"))
     is_regular = later["step"].n_unique() > 1 and bool(later["is_paused"].all())
