@@ -29,11 +29,12 @@ def test_a_step_takes_no_less_than_half_of_what_is_likely_left() -> None:
 
 def test_the_sentence_counts_the_measured_edits_of_these_settings() -> None:
     assert WIDENING.describe(ROPE) == (
-        "Such ranges hold 15 of 20 gains measured on host-bound runs; 3 of them change these settings."
+        "Such ranges hold 15 of 20 gains measured on host-bound runs; "
+        "3 of the edits measured there change these settings."
     )
 
 
 def test_the_sentence_says_where_nothing_was_measured() -> None:
     assert WIDENING.describe(("ep-overlap",)).endswith(
-        "none of them changes these settings: the gain is by replay alone."
+        "no edit measured there changes these settings: the gain is by replay alone."
     )

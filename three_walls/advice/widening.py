@@ -49,8 +49,8 @@ class Widening:
         """What the range of a gain of ``effects`` rests on, in a sentence."""
         regime = self.limits.regime
         count, judged = self.intervals.count_edits(effects, regime), self.intervals.inside[regime]
-        known = f"{count} of them {'changes' if count == 1 else 'change'} these settings" if count else ""
+        known = f"{count} of the edits measured there {'changes' if count == 1 else 'change'} these settings"
         return (
             f"Such ranges hold {judged.inside} of {judged.measured} gains measured on {regime.value} runs; "
-            f"{known or 'none of them changes these settings: the gain is by replay alone'}."
+            f"{known if count else 'no edit measured there changes these settings: the gain is by replay alone'}."
         )

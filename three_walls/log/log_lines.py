@@ -143,7 +143,7 @@ class BlockRow:
     closes: Pattern
     """Ends the block, but not before its first line was read."""
     section: Pattern | None = None
-    """A heading inside the block; its group ``section`` is put before the names, other groups are values."""
+    """A heading inside the block; its group ``section`` is put before the names. Other groups are values."""
     repeats: bool = False
     """Whether a run prints the block repeatedly; of any other block only the first is read."""
     keeps_last: bool = False

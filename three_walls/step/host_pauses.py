@@ -114,7 +114,7 @@ def _is_long(pause_ns: pl.Expr) -> pl.Expr:
 
 
 def _take_much(pause_ns: pl.Expr) -> pl.Expr:
-    """Whether ``pause_ns`` of a step together is long for a step of ``step_ns``."""
+    """Whether all ``pause_ns`` of a step together are long for a step of ``step_ns``."""
     return pause_ns.sum().over(STEP) >= MINIMUM_PAUSES_FRACTION * pl.col("step_ns")
 
 

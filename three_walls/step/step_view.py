@@ -173,7 +173,7 @@ class StepView:
 
     @property
     def unpaused_ns(self) -> int:
-        """Length of the step without the pauses of the host, which make nothing else of it a smaller share."""
+        """Length of the step without the pauses of the host. Shares of it do not shrink where the host pauses."""
         return self.step_ns - self.owned_ns("host_pause")
 
     def union_ns(self, categories: Collection[str], *, exposed: bool = False) -> int:
