@@ -31,7 +31,9 @@ def launches_and_waits(
         )
         for part, (called, kind, start, end) in enumerate(rows)
     ).sort("start_ns")
-    operations = pl.DataFrame({"start_ns": at_ns + 20, "end_ns": at_ns + 50, "stream": np.full(count, STREAM)})
+    operations = pl.DataFrame(
+        {"start_ns": at_ns + 20, "end_ns": at_ns + 50, "stream": np.full(count, STREAM)}
+    ).with_columns(category=pl.lit("gemm"))
     waits = pl.DataFrame({"correlation": 3 * np.arange(count) + 2, "stream": np.full(count, stream)})
     typed = calls.select(pl.col(column).cast(dtype) for column, dtype in CALLS.items())
     return typed, operations, waits, 3 * np.arange(count)
@@ -53,6 +55,38 @@ def test_a_call_that_waits_for_a_kernel_launched_after_it_waits_for_none() -> No
     calls, operations, waits, call_of = launches_and_waits(1, BY_NAME[2])
     waiting, _ = find_awaited(calls.with_columns(start_ns=pl.lit(0)), operations, waits, call_of)
     assert waiting.tolist() == []
+
+
+def calls_with_operations(*rows: tuple[str, int, int]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, Int64Array]:
+    """Calls of 10 ns and what each launches. ``rows``: a category, and when the operation begins and ends."""
+    start_ns = 100 * np.arange(len(rows))
+    category, begin, end = zip(*rows, strict=True)
+    calls = pl.DataFrame({"start_ns": start_ns, "end_ns": start_ns + 10}).with_columns(
+        rank=pl.lit(0), thread=pl.lit(1), correlation=pl.int_range(pl.len()), name=pl.lit("cudaMemcpyAsync_v3020")
+    )
+    launches = pl.Series(category).is_in(["gemm"])
+    kinds = calls.with_columns(kind=pl.when(launches).then(pl.lit("launch")).otherwise(pl.lit("copy")))
+    operations = pl.DataFrame({"start_ns": start_ns + begin, "end_ns": start_ns + end, "category": category})
+    typed = kinds.select(pl.col(column).cast(dtype) for column, dtype in CALLS.items())
+    no_waits = pl.DataFrame(schema={"correlation": pl.Int64, "stream": pl.Int64})
+    return typed, operations.with_columns(stream=pl.lit(STREAM)), no_waits, np.arange(len(rows))
+
+
+@pytest.mark.parametrize("copy", ["copy_h2d_pageable", "copy_d2h_pageable"])
+def test_a_pageable_copy_that_ends_before_its_call_returns_was_waited_for(copy: str) -> None:
+    waiting, awaited = find_awaited(*calls_with_operations((copy, 2, 8), (copy, 2, 30)))
+    assert (waiting.tolist(), awaited.tolist()) == ([0], [0])
+
+
+@pytest.mark.parametrize("category", ["gemm", "memset", "copy_d2d", "copy_h2d_pinned"])
+def test_what_ends_while_its_call_is_open_on_a_slow_host_was_not_waited_for(category: str) -> None:
+    waiting, _ = find_awaited(*calls_with_operations((category, 2, 8), ("gemm", 2, 30)))
+    assert waiting.tolist() == []
+
+
+def test_launches_block_where_most_of_them_return_after_their_kernels() -> None:
+    waiting, awaited = find_awaited(*calls_with_operations(("gemm", 2, 8), ("gemm", 2, 30), ("gemm", 3, 9)))
+    assert (waiting.tolist(), awaited.tolist()) == ([0, 2], [0, 2])
 
 
 @pytest.mark.slow

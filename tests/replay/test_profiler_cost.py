@@ -92,23 +92,33 @@ def test_without_the_profiler_no_host_segment_is_negative_and_none_grows(tmp_pat
 def test_a_log_decides_how_much_the_profiler_added(tmp_path: Path) -> None:
     graph = launches(tmp_path, 11)
     added = np.zeros(len(graph.host_segment_ns))
-    added[0::2] = 10 * US  # of the 95 us between two launches
+    added[0::2] = 50 * US  # of the 95 us between two launches
     without = fit_profiler_cost(graph, added, 0, None)
     assert without.least < without.likely < without.most
-    unprofiled_ns = int(graph.measured_ns[0]) - 100 * US
+    unprofiled_ns = int(graph.measured_ns[0]) - 330 * US  # 11 times 50 us are a cost of 1
     fitted = fit_profiler_cost(graph, added, 0, LogSteps(unprofiled_ns, unprofiled_ns, unprofiled_ns))
     assert fitted.least == fitted.likely == fitted.most
-    assert abs(fitted.likely - 1.0) < 0.1
+    assert abs(fitted.likely - 0.6) < 0.1
+
+
+def test_of_the_costs_that_give_nearly_the_log_s_step_the_most_usual_one_counts(tmp_path: Path) -> None:
+    graph = launches(tmp_path, 11)
+    added = np.zeros(len(graph.host_segment_ns))
+    added[0::2] = 10 * US
+    unprofiled_ns = int(graph.measured_ns[0]) - 110 * US  # exact at a cost of 1; 5% of the step are 0.4 more or less
+    fitted = fit_profiler_cost(graph, added, 0, LogSteps(unprofiled_ns, unprofiled_ns, unprofiled_ns))
+    assert [round(cost, 1) for cost in (fitted.least, fitted.likely, fitted.most)] == [1.0, 1.4, 1.4]
 
 
 def test_the_quartiles_of_a_log_give_the_ends_of_what_the_profiler_added(tmp_path: Path) -> None:
     graph = launches(tmp_path, 11)
     added = np.zeros(len(graph.host_segment_ns))
-    added[0::2] = 10 * US
+    added[0::2] = 50 * US
     measured_ns = int(graph.measured_ns[0])
-    log = LogSteps(measured_ns - 130 * US, measured_ns - 120 * US, measured_ns - 110 * US)
+    log = LogSteps(measured_ns - 440 * US, measured_ns - 330 * US, measured_ns - 220 * US)
     fitted = fit_profiler_cost(graph, added, 0, log)
-    assert [round(cost, 1) for cost in (fitted.least, fitted.likely, fitted.most)] == [1.0, 1.1, 1.2]
+    # 5% of the step are 0.06 more.
+    assert [fitted.least, fitted.likely, fitted.most] == pytest.approx([0.46, 0.66, 0.86], abs=0.05)
 
 
 def test_where_the_device_decides_the_ends_are_those_without_a_log(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ from three_walls.trace.schemas import BoolArray, Int64Array, StreamWaits
 _STREAM, _EVENT, _COPY, _DEVICE = "Stream", "Event", "Mem", "device"
 """What calls wait for: a stream, an event, their own copy, by parts of their names; else the device."""
 
+_PAGEABLE = ("copy_h2d_pageable", "copy_d2h_pageable")
+"""Copies that the call stages itself."""
+
 
 def find_awaited(
     calls: HostCalls, operations: Operations, waits: StreamWaits, call_of: Int64Array
@@ -77,12 +80,20 @@ def find_awaited(
 
 
 def _find_own_waits(calls: pl.DataFrame, operations: Operations, call_of: Int64Array) -> Int64Array:
-    """The operations that ended before the calls that launched them returned."""
+    """The operations that the calls that launched them waited for: those that ended before the call returned.
+
+    Copies from and to pageable memory are waited for. On a slow host any short operation ends while its call is still
+    open, which looks the same; but launches block with CUDA_LAUNCH_BLOCKING alone, and then most of them are over.
+    """
     has_call = np.flatnonzero(call_of != NONE)
-    end_of_call = calls["end_ns"].to_numpy()
-    is_graph = calls["kind"].eq_missing("graph_launch").to_numpy()  # a call without a name has no kind
-    is_over = operations["end_ns"].to_numpy()[has_call] <= end_of_call[call_of[has_call]]
-    return np.asarray(has_call[is_over & ~is_graph[call_of[has_call]]])
+    call = call_of[has_call]
+    kind = calls["kind"].cast(pl.String).fill_null("")  # a call without a name has no kind
+    is_launch = (kind == "launch").to_numpy()[call]
+    is_over = operations["end_ns"].to_numpy()[has_call] <= calls["end_ns"].to_numpy()[call]
+    is_blocking = is_launch.any() and is_over[is_launch].mean() > replay_thresholds.BLOCKING_LAUNCHES_FRACTION
+    copies = operations["category"].cast(pl.String).is_in(_PAGEABLE).to_numpy()[has_call]
+    waits = copies | (kind == "synchronize").to_numpy()[call] | (is_launch & is_blocking)
+    return np.asarray(has_call[is_over & waits])
 
 
 class _Launched:

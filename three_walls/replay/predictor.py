@@ -344,11 +344,11 @@ def _computes(graph: StepGraph) -> BoolArray:
 def fit_profiler_cost(
     graph: StepGraph, added_ns: Float64Array, tail_ns: int, log: LogSteps | None, loader: LoaderWaits | None = None
 ) -> ProfilerCost:
-    """The cost at which the replayed step is the log's; without a log the range that runs with logs have shown.
+    """The cost at which the replayed step is nearly the log's; without a log the range that runs with logs have shown.
 
     The steps of a log differ, because the pace of the host does: the ends are where the replayed step is the log's
-    upper and lower quartile. Where the device decides, many costs give the same step: of these it is the nearest to
-    what other runs have shown.
+    upper and lower quartile. Many costs give nearly the same step, the more so where the device decides: of these it is
+    the nearest to what the measured edits of other runs ask for.
     """
     usual = ProfilerCost(
         replay_thresholds.LEAST_PROFILER_COST_RATIO,
@@ -373,7 +373,7 @@ def fit_profiler_cost(
             most = costs[-1]
         return float(min(max(usual_cost, least), most))
 
-    likely = find_cost(log.median_ns, usual.likely)
+    likely = find_cost(log.median_ns, usual.most)
     return ProfilerCost(
         min(likely, find_cost(log.high_ns, usual.least)), likely, max(likely, find_cost(log.low_ns, usual.most))
     )

@@ -265,7 +265,8 @@ def _without_gaps(graph: StepGraph, edges: Edges, operations: BoolArray) -> Edge
 def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
     runs = graph.once(
-        (Action.FUSE, change.select, change.launches), lambda: _find_fused_runs(graph, selected, change.launches)
+        (Action.FUSE, change.select, change.launches),
+        lambda: _shorten_runs(graph, selected, max(1, change.launches), _fused_kernel_of_calls(graph, selected)),
     )
     call_of, run, is_removed, is_kept = graph.call_of, runs.run, runs.is_removed, runs.is_kept
     duration_ns = np.where(selected, work.duration_ns * _at(change.time, level), work.duration_ns.astype(np.float64))
@@ -276,9 +277,6 @@ def _fuse(graph: StepGraph, work: Work, change: Transformation, level: Level) ->
     duration_ns[is_kept] += (moved_ns / np.maximum(1, keepers))[of_run[is_kept]]
     duration_ns[is_removed] = 0
     edges = _without_gaps(graph, _launch_together(graph, work.edges, runs), is_removed)
-    if level is Level.HIGH:  # whether these calls waited for the device is not known
-        is_free = is_removed & runs.waits_for_own[np.maximum(call_of, 0)]
-        edges = edges.take(~((edges.kind == Kind.AWAITED) & is_free[np.maximum(edges.operation, 0)]))
     within, host = runs.within, _at(change.host, level)
     is_known = runs.kernel[np.maximum(call_of, 0)] != NONE
     left_ns = _scale_host(work.host_segment_ns, within, 0, graph.silent_ns)
@@ -315,20 +313,11 @@ class _Runs:
     """The host segments that go."""
     kernel: Int64Array
     """Per call the fused kernel that would take over; NONE if not known."""
-    waits_for_own: BoolArray
-    """Calls that wait for nothing but what such a kernel would take over."""
 
 
-def _find_fused_runs(graph: StepGraph, selected: BoolArray, launches: int) -> _Runs:
-    kernel = _fused_kernel_of_calls(graph, selected)
-    return _shorten_runs(graph, selected, max(1, launches), kernel, _waits_for_own(graph, kernel))
-
-
-def _shorten_runs(
-    graph: StepGraph, selected: BoolArray, kept_launches: int, kernel: Int64Array, waits_for_own: BoolArray
-) -> _Runs:
+def _shorten_runs(graph: StepGraph, selected: BoolArray, kept_launches: int, kernel: Int64Array) -> _Runs:
     """The runs of ``selected`` operations, of each of which ``kept_launches`` launches stay."""
-    run, position = _find_runs(graph, selected, kernel, waits_for_own)
+    run, position = _find_runs(graph, selected, kernel)
     call_of = graph.call_of
     in_run = selected & (call_of != NONE) & (run[np.maximum(call_of, 0)] != NONE)
     is_removed = np.zeros(len(call_of), dtype=bool)
@@ -339,9 +328,8 @@ def _shorten_runs(
         is_removed=is_removed,
         is_kept=in_run & ~is_removed,
         launched_by=_find_new_launches(graph, run, position, is_removed, kept_launches),
-        within=_host_segments_within(graph, run, position, kept_launches, waits_for_own),
+        within=_host_segments_within(graph, run, position, kept_launches),
         kernel=kernel,
-        waits_for_own=waits_for_own,
     )
 
 
@@ -355,21 +343,6 @@ def _fused_kernel_of_calls(graph: StepGraph, selected: BoolArray) -> Int64Array:
     return kernels
 
 
-def _waits_for_own(graph: StepGraph, fused_kernel: Int64Array) -> BoolArray:
-    """Per call whether all that it waits for is its own operation, which a known fused kernel would take over.
-
-    A short kernel that ends while its launch call is open looks like that.
-    """
-    flags = np.zeros(graph.calls.height, dtype=bool)
-    edges = graph.edges
-    operation = edges.operation[(edges.kind == Kind.AWAITED) & (edges.operation != NONE)]
-    target = edges.target[(edges.kind == Kind.AWAITED) & (edges.operation != NONE)]
-    call = graph.call_of[operation]
-    is_own = (call != NONE) & (graph.points.sync_node[2 * np.maximum(call, 0) + 1] == target)
-    flags[call[is_own]] = True
-    return np.asarray(flags & (fused_kernel != NONE))
-
-
 def _sum_by_run(host_segment_ns: Int64Array, first_calls: Int64Array) -> Float64Array:
     """The sum of ``host_segment_ns`` of each run, by the ascending first calls of the runs; it is 0 outside of runs."""
     places = np.flatnonzero(host_segment_ns)
@@ -379,9 +352,8 @@ def _sum_by_run(host_segment_ns: Int64Array, first_calls: Int64Array) -> Float64
 
 def _graph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     selected = select_operations(graph, change.select)
-    calls_count = graph.calls.height
-    nothing, nowhere = np.full(calls_count, NONE), np.zeros(calls_count, dtype=bool)
-    runs = graph.once((Action.GRAPH, change.select), lambda: _shorten_runs(graph, selected, 1, nothing, nowhere))
+    unknown = np.full(graph.calls.height, NONE)
+    runs = graph.once((Action.GRAPH, change.select), lambda: _shorten_runs(graph, selected, 1, unknown))
     edges = _launch_together(graph, work.edges, runs)
     at_start = np.zeros(graph.nodes_count, dtype=bool)
     at_start[graph.start_node[runs.is_removed]] = True
@@ -475,14 +447,11 @@ def _mean_launch_ns(graph: StepGraph, work: Work) -> float:
     return float(work.host_segment_ns[_host_segments_of(graph, counted)].sum() / max(1, launches))
 
 
-def _find_runs(
-    graph: StepGraph, selected: BoolArray, kernel: Int64Array, goes_on: BoolArray
-) -> tuple[Int64Array, Int64Array]:
+def _find_runs(graph: StepGraph, selected: BoolArray, kernel: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Per call the run of launches of ``selected`` operations that it is part of (or NONE), and its place in the run.
 
     A launch of other work ends a run, and so does a call that waits for the device, or another thread. ``kernel``: per
-    call the kernel that it shall belong to; one of another kernel begins another run. ``goes_on``: calls that end none
-    by waiting.
+    call the kernel that it shall belong to; one of another kernel begins another run.
     """
     count = graph.calls.height
     has_call = graph.call_of != NONE
@@ -490,7 +459,7 @@ def _find_runs(
     launches_selected[graph.call_of[has_call & selected]] = True
     launches_other[graph.call_of[has_call & ~selected]] = True
     waits = (graph.points.sync_node[1::2] != NONE) | _is_synchronizing(graph)
-    ends_run = launches_other | (waits & ~goes_on)
+    ends_run = launches_other | waits
     key = _thread_numbers(graph)
     changes = np.concatenate([[True], key[1:] != key[:-1]]) if count else np.zeros(0, dtype=bool)
     # Runs lie between the calls that end one; a thread's first call ends the run of the thread before.
@@ -528,12 +497,10 @@ def _launch_together(graph: StepGraph, edges: Edges, runs: _Runs) -> Edges:
     return replace(edges, point=point, source=source)
 
 
-def _host_segments_within(
-    graph: StepGraph, run: Int64Array, position: Int64Array, kept_launches: int, goes_on: BoolArray
-) -> BoolArray:
+def _host_segments_within(graph: StepGraph, run: Int64Array, position: Int64Array, kept_launches: int) -> BoolArray:
     """The host segments between the last launch of a run that is left and the last one of all.
 
-    Those that end at a sync point stay, but for those of calls that go on (``goes_on``).
+    Those that end at a sync point stay.
     """
     count = len(run)
     inside = np.zeros(count + 1, dtype=np.int64)
@@ -549,9 +516,7 @@ def _host_segments_within(
     inside[last_kept + 1] += 1
     inside[last + 1] -= 1
     within = np.repeat(np.cumsum(inside)[:count] > 0, 2)
-    stays = graph.points.sync_node != NONE
-    stays[1::2] &= ~goes_on
-    return np.asarray(within & ~stays)
+    return np.asarray(within & (graph.points.sync_node == NONE))
 
 
 def _hide(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
