@@ -373,7 +373,7 @@ def fit_profiler_cost(
             most = costs[-1]
         return float(min(max(usual_cost, least), most))
 
-    likely = find_cost(log.median_ns, usual.most)
+    likely = find_cost(log.median_ns, replay_thresholds.LOGGED_PROFILER_COST_RATIO)
     return ProfilerCost(
         min(likely, find_cost(log.high_ns, usual.least)), likely, max(likely, find_cost(log.low_ns, usual.most))
     )

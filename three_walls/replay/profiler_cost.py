@@ -26,7 +26,7 @@ from three_walls.lib.resources import TABLES_DIR
 from three_walls.replay.host_chains import find_first_calls, find_handoffs
 from three_walls.replay.step_graph import HostCalls
 from three_walls.step.step_tables import RangeTimes
-from three_walls.trace.schemas import Float64Array
+from three_walls.trace.schemas import Float64Array, Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,10 @@ def profiler_costs() -> ProfilerCosts:
     return load_table(TABLES_DIR / "profiler-costs.yaml", ProfilerCosts)
 
 
+_ENDS_STRETCH = ("launch", "graph_launch", "synchronize", "allocate")
+"""Kinds of calls before which the host thinks of what it does next, and not of other calls."""
+
+
 @dataclass(frozen=True, slots=True)
 class RangeCost:
     """Host time that one NVTX range takes, in ns."""
@@ -87,13 +91,13 @@ def measure_profiler_cost(calls: HostCalls, ranges: RangeTimes) -> Float64Array:
     """
     scale = _measure_host_pace(calls)
     before, inside = _cost_of_calls(calls)
-    added = np.zeros(2 * calls.height)
-    added[0::2], added[1::2] = before * scale, inside * scale
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     first, (resumed, followed) = find_first_calls(calls), find_handoffs(calls)
     since = np.roll(end, 1)
     since[first] = start[first]
     since[resumed] = end[followed]
+    added = np.zeros(2 * calls.height)
+    added[0::2], added[1::2] = _spread_before_launches(calls, before * scale, start - since), inside * scale
     events = _list_events(ranges)
     cost = measure_range_cost(events, calls)
     thread = calls["thread"].to_numpy()
@@ -110,6 +114,19 @@ def measure_profiler_cost(calls: HostCalls, ranges: RangeTimes) -> Float64Array:
         added[2 * places] += total[between[1]] - total[between[0]]
         added[2 * places + 1] += total[between[2]] - total[between[1]]
     return added
+
+
+def _spread_before_launches(calls: pl.DataFrame, before: Float64Array, think_ns: Int64Array) -> Float64Array:
+    """``before`` each call, spread in proportion over all ``think_ns`` since the launch or the wait before it.
+
+    Calls that look a kernel up are recorded a tenth of a microsecond before its launch, so no time is left right there.
+    """
+    ends = calls["kind"].is_in(_ENDS_STRETCH).fill_null(value=False).to_numpy()
+    thread = calls["thread"].to_numpy()
+    begins = np.concatenate([[True], ends[:-1] | (thread[1:] != thread[:-1])]) if len(ends) else ends
+    stretch = np.cumsum(begins) - 1
+    sums = np.bincount(stretch, before) / np.maximum(1, np.bincount(stretch, think_ns))
+    return np.asarray(think_ns * sums[stretch])
 
 
 def measure_range_cost(events: RangeEvents, calls: HostCalls) -> RangeCost:
