@@ -75,6 +75,7 @@ def test_what_the_launcher_states_is_not_counted() -> None:
         ({"mtp_num_layers": 1}, (8,)),  # another layer with attention
         ({"rampup_batch_size": (2, 2, 100)}, (8,)),  # the batch is not the final one
         ({"num_layers_in_first_pipeline_stage": 1}, (8,)),  # stages differ
+        ({"context_parallel_size": 2}, (8,)),  # a pass is one kernel, or two
     ],
 )
 def test_what_does_not_divide_or_is_not_known_leaves_the_number_unknown(

@@ -14,6 +14,9 @@ from tests.layers.layers import DENSE, DENSE_BACK, EMBEDDING, HEAD, HEAD_BACK, M
 from three_walls.layers.labels import LabelledOperations
 from three_walls.megatron.settings.run_config import ConfigData, RunConfig
 
+_CORE = "attention>    attention  attention_core\n"
+_CORE_BACK = "attention<    attention  attention_core\n"
+
 
 def config(layers: int, micro_batches: int | None = None, stages: int = 1, **values: ConfigData) -> RunConfig:
     """Of a run of ``stages`` ranks; ``micro_batches`` of a step, where the config states what they follow from."""
@@ -53,6 +56,15 @@ def test_micro_batches_go_back_in_the_order_in_which_they_went_forward(order: st
     micro_batches = range(order.count("F"))
     assert layers_in_order(found, "forward") == [(number, layer) for number in micro_batches for layer in (0, 1)]
     assert layers_in_order(found, "backward") == [(number, layer) for number in micro_batches for layer in (1, 0)]
+
+
+@pytest.mark.parametrize("order", ["FBFB", "FRFR"])
+def test_a_layer_may_run_one_kernel_of_attention_for_each_part_of_its_sequence(order: str) -> None:
+    """As with context parallelism: between the parts the ranks exchange keys and values, and no GEMM is launched."""
+    table = DENSE.replace(_CORE, _CORE + "elementwise attention\n" + _CORE)
+    back = DENSE_BACK.replace(_CORE_BACK, _CORE_BACK + "elementwise attention\n" + _CORE_BACK)
+    assert (table, back) != (DENSE, DENSE_BACK)
+    assert differences(label(passes(order, table=table, back=back), config(2, 2))) == []
 
 
 @pytest.mark.parametrize("order", ["FFBFBB", "FFRFRR"])

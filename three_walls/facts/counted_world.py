@@ -29,22 +29,25 @@ def add_counted_world(config: RunConfig, timeline: Timeline) -> RunConfig:
 
 
 def _count_world(config: RunConfig, timeline: Timeline) -> int | None:
-    """TP x PP x CP x DP, where DP is the global batch size / (micro-batch size x micro-batches).
+    """TP x PP x DP, where DP is the global batch size / (micro-batch size x micro-batches).
 
-    The micro-batches are the backward passes of attention per layer of a stage; recompute does not change them.
+    The micro-batches are the backward passes of attention per layer of a stage; recompute does not change them. With
+    context parallelism a pass runs several kernels, and how many is not known.
     """
     layout, layers = read_layout(config), config.size("num_layers")
-    sizes = (layout.tensor, layout.pipeline, layout.context, layout.micro_batch, layout.global_batch, layers)
-    if not all(sizes) or has_uneven_stages(config) or any(config.get(key) for key in _OTHER_ATTENTION):
+    sizes = (layout.tensor, layout.pipeline, layout.micro_batch, layout.global_batch, layers)
+    if not all(sizes) or layout.context != 1 or has_uneven_stages(config):
         return None
-    tensor, pipeline, context, micro_batch, global_batch, layers = (size or 0 for size in sizes)
+    if any(config.get(key) for key in _OTHER_ATTENTION):
+        return None
+    tensor, pipeline, micro_batch, global_batch, layers = (size or 0 for size in sizes)
     passes = _backward_passes(timeline)
     if len(passes) != 1 or layers % pipeline:
         return None
     microbatches, rest = divmod(passes.pop(), layers // pipeline)
     if rest or not microbatches or global_batch % (micro_batch * microbatches):
         return None
-    return tensor * pipeline * context * (global_batch // (micro_batch * microbatches))
+    return tensor * pipeline * (global_batch // (micro_batch * microbatches))
 
 
 def _backward_passes(timeline: Timeline) -> set[int]:

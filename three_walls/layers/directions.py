@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from three_walls.layers.layer_order import Launches, bound_layers
+from three_walls.layers.layer_order import Launches, bound_layers, read_phases
 from three_walls.step.operators import EVALUATES, Operators
 from three_walls.step.step_tables import Operations
 from three_walls.tables.buckets import GEMM_CATEGORIES
@@ -75,7 +75,7 @@ class Directions:
 def find_directions(launches: Operations, operators: Operators) -> Directions:
     """``launches``: of one rank, in their order, with ``name``."""
     contexts = _read_contexts(launches, operators)
-    phases = launches["phase"].cast(pl.String).to_list()
+    phases = read_phases(launches)
     # Autograd's ranges are around every backward pass, or around none: some functions write ranges of their own.
     are_inside = [contexts[place].node is not None for place, phase in enumerate(phases) if phase == BACKWARD]
     if (are_inside and all(are_inside)) or (not are_inside and any(context.node is not None for context in contexts)):

@@ -75,8 +75,8 @@ class Launches:
     @staticmethod
     def of(operations: Operations, category: str, shared: SharedExperts | None = None) -> Launches:
         """``operations`` of a rank in the order of their launches; ``category``: the column with their categories."""
-        categories, phases = (operations[name].cast(pl.String).to_list() for name in (category, "phase"))
-        return Launches(categories, phases, operations["stream"].to_list(), shared)
+        categories = operations[category].cast(pl.String).to_list()
+        return Launches(categories, read_phases(operations), operations["stream"].to_list(), shared)
 
     def take(self, places: Sequence[int], breaks: frozenset[int] = frozenset()) -> Launches:
         """The launches at ``places``, in that order."""
@@ -129,6 +129,24 @@ class Launches:
         while place > begin and self.categories[place - 1] == self.categories[place]:
             place -= 1
         return place
+
+
+def read_phases(operations: Operations) -> list[str | None]:
+    """Per launch of a rank, in their order, the phase of the attention that it begins; None of all others.
+
+    With context parallelism a layer launches a kernel of attention for each part of its sequence. No GEMM lies between
+    them, as there does between two layers.
+    """
+    phases: list[str | None] = []
+    begun: dict[int | None, str | None] = {}
+    columns = (operations[name] for name in ("launch_thread", "category", "phase"))
+    for thread, category, phase in zip(*(column.to_list() for column in columns), strict=True):
+        phases.append(phase if phase != begun.get(thread) else None)
+        if category in GEMM_CATEGORIES:
+            begun[thread] = None
+        elif phase is not None:
+            begun[thread] = phase
+    return phases
 
 
 @dataclass(frozen=True, slots=True)
