@@ -35,6 +35,7 @@ from three_walls.advice.widening import find_limits
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import TABLES_DIR
+from three_walls.log.read_log import read_logs
 from three_walls.megatron.settings.option_words import read_user_settings
 from three_walls.pipeline import analyze, replay_run
 from three_walls.tables.prediction_intervals import (
@@ -59,6 +60,7 @@ LEAST_RANK_CORRELATION = 0.85
 SAME_QUANTILE_RATIO = 0.02
 """The shipped quantile may differ by this from the one that the pairs give: replays change in small ways."""
 NEAR_STEP_FRACTION = 0.05
+WARM_UP_ITERATIONS, LEAST_LOGGED_STEPS = 2, 5
 STILL_FRACTION = 0.03
 """The most noise that an edit may have whose base is said to hold still."""
 HELPS_FRACTION = 0.03
@@ -283,6 +285,8 @@ class Base:
     """By how much the predicted unprofiled step is off, as a share of the log's; None where one is not known."""
     step_score: float = 0.0
     """That, as a multiple of the range that is not widened by ``step_ratio``, on the side of the log."""
+    logged_off: tuple[float, ...] = ()
+    """By how much each step of its log before the capture is off the median of the others."""
 
 
 def check_base(name: str) -> Base:
@@ -301,7 +305,20 @@ def check_base(name: str) -> Base:
         return Base(name, f"{described}, no log")
     off = predicted / logged - 1
     half_ns = (high - predicted if logged > predicted else predicted - low) / prediction_intervals().step_ratio
-    return Base(name, f"{described}, log {logged / 1e6:.0f} ms ({off:+.1%})", off, abs(predicted - logged) / half_ns)
+    described += f", log {logged / 1e6:.0f} ms ({off:+.1%})"
+    return Base(name, described, off, abs(predicted - logged) / half_ns, compare_logged_steps(path, facts))
+
+
+def compare_logged_steps(path: Path, facts: FactSheet) -> tuple[float, ...]:
+    """By how much each step of the log beside ``path`` is off the median of the others; those before the capture count,
+    without the first two."""
+    last = facts.number("config.profile_step_start") or 0
+    iterations = read_logs(sorted(path.glob("*.log"))).iterations if path.is_dir() else ()
+    steps_ns = [each.elapsed_ns for each in iterations if WARM_UP_ITERATIONS < each.iteration <= last]
+    if len(steps_ns) < LEAST_LOGGED_STEPS:
+        return ()
+    others = (median(steps_ns[:place] + steps_ns[place + 1 :]) for place in range(len(steps_ns)))
+    return tuple(step_ns / other - 1 for step_ns, other in zip(steps_ns, others, strict=True))
 
 
 def describe_steps(bases: Sequence[Base]) -> str:
@@ -309,9 +326,17 @@ def describe_steps(bases: Sequence[Base]) -> str:
     known = [base for base in bases if base.off is not None]
     near = sum(abs(base.off or 0) <= NEAR_STEP_FRACTION for base in known)
     inside = sum(base.step_score <= learn_step_ratio([other for other in known if other is not base]) for base in known)
-    return (
+    told = (
         f"unprofiled step without a log: within {NEAR_STEP_FRACTION:.0%} of the log on {near} of {len(known)} traces; "
         f"the log inside the range on {inside}"
+    )
+    logs = [base.logged_off for base in bases if base.logged_off]
+    if not logs:
+        return told
+    alike = fmean(fmean(abs(off) <= NEAR_STEP_FRACTION for off in steps) for steps in logs)
+    return (
+        f"{told}\nsteps of one log within {NEAR_STEP_FRACTION:.0%} of its others: {alike:.0%} ({len(logs)} logs), "
+        "so a captured step cannot show more"
     )
 
 

@@ -156,6 +156,8 @@ def test_logs_are_inside_ranges_of_the_step_that_other_traces_give() -> None:
     assert learn_step_ratio(bases) == 3.0
     told = describe_steps([*bases, Base("unknown", "")])
     assert told.endswith("within 5% of the log on 3 of 3 traces; the log inside the range on 2")
+    logged = describe_steps([Base("still", "", 0.0, 1.0, (0.01, -0.02)), Base("drifts", "", 0.0, 1.0, (0.2, 0.04))])
+    assert "steps of one log within 5% of its others: 75% (2 logs)" in logged
 
 
 @pytest.mark.skipif(not (REPOSITORY / "benchmarks" / "traces").is_dir(), reason="an sdist leaves base traces out")
