@@ -121,9 +121,9 @@ def test_of_the_costs_that_give_nearly_the_log_s_step_the_most_usual_one_counts(
     graph = launches(tmp_path, 11)
     added = np.zeros(len(graph.host_segment_ns))
     added[0::2] = 10 * US
-    unprofiled_ns = int(graph.measured_ns[0]) - 110 * US  # exact at a cost of 1; 5% of the step are 0.4
+    unprofiled_ns = int(graph.measured_ns[0]) - 110 * US  # exact at a cost of 1; 8% of the step are 0.65
     fitted = fit_profiler_cost(graph, added, 0, LogSteps(unprofiled_ns, unprofiled_ns, unprofiled_ns))
-    assert [round(cost, 1) for cost in (fitted.least, fitted.likely, fitted.most)] == [0.8, 1.4, 1.4]
+    assert [round(cost, 1) for cost in (fitted.least, fitted.likely, fitted.most)] == [0.8, 1.5, 1.5]
 
 
 def test_the_quartiles_of_a_log_give_the_ends_of_what_the_profiler_added(tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_the_quartiles_of_a_log_give_the_ends_of_what_the_profiler_added(tmp_pat
     measured_ns = int(graph.measured_ns[0])
     log = LogSteps(measured_ns - 440 * US, measured_ns - 330 * US, measured_ns - 220 * US)
     fitted = fit_profiler_cost(graph, added, 0, log)
-    # 5% of the step are 0.06 more.
-    assert [fitted.least, fitted.likely, fitted.most] == pytest.approx([0.46, 0.66, 0.86], abs=0.05)
+    # 8% of the step are 0.1 more.
+    assert [fitted.least, fitted.likely, fitted.most] == pytest.approx([0.5, 0.7, 0.9], abs=0.06)
 
 
 def test_where_the_device_decides_the_ends_are_those_without_a_log(tmp_path: Path) -> None:
