@@ -185,6 +185,12 @@ def test_settings_are_asked_for_by_their_names() -> None:
     assert found.after == Prediction(59 * MS, 60 * MS, 61 * MS)
 
 
+def test_modules_may_be_asked_for_as_a_list() -> None:
+    made = run(FakePredictor(), ROPE, config__recompute_modules=("core_attn",))
+    [note] = made.with_edits({"recompute_modules": ["core_attn"]}).notes
+    assert note == "recompute_modules=[core_attn] is set already: it changes nothing."
+
+
 def test_host_is_scaled_whole_and_other_names_select_operations() -> None:
     changes = find_changes(Question(scales=(("host", 0.5), ("gemms", 0.8), ("norm", 2.0))), run(FakePredictor()))
     host, gemms, norm = changes.transformations

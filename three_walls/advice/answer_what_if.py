@@ -22,7 +22,7 @@ from three_walls.facts.fact_rows import MINIMUM_LINK_FRACTION, Prediction
 from three_walls.lib.errors import UsageError
 from three_walls.lib.fact import Fact, FactSheet, FactValue
 from three_walls.lib.load_documents import suggest
-from three_walls.lib.plain_data import ConfigData
+from three_walls.lib.plain_data import ConfigData, ConfigScalar
 from three_walls.lib.text import in_percent
 from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Predictor, Selection, Transformation
 from three_walls.tables.buckets import CATEGORIES, COMMUNICATION_CATEGORIES, TOKEN_EXCHANGES
@@ -63,7 +63,7 @@ class ReplayedRun:
 
     def with_edits(
         self,
-        settings: Mapping[str, ConfigData] = MappingProxyType({}),
+        settings: Mapping[str, ConfigData | list[ConfigScalar]] = MappingProxyType({}),
         *,
         scales: Mapping[str, float] = MappingProxyType({}),
         dropped_kernels: Sequence[str] = (),
@@ -78,7 +78,10 @@ class ReplayedRun:
 
         Raises UsageError for a name that does not exist.
         """
-        named = {name if name.startswith("env.") else f"config.{name}": value for name, value in settings.items()}
+        named = {
+            name if name.startswith("env.") else f"config.{name}": tuple(value) if isinstance(value, list) else value
+            for name, value in settings.items()
+        }
         question = Question(named, tuple(scales.items()), tuple(dropped_kernels), network_bytes_per_s)
         return answer(question, self)
 
