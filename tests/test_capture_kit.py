@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.paths import REPOSITORY
+from tests.try_each import try_each
 from three_walls.advice.format.load_rules import load_rule_base
 from three_walls.facts.sheet import DEFINITIONS
 
@@ -21,7 +22,7 @@ CASES = sorted(KIT.glob("cases/*.yaml"))
 RULES = {rule.id for rule in load_rule_base(DEFINITIONS).rules}
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+@try_each(CASES, lambda path: path.stem)
 def test_a_case_changes_something_in_every_edit_and_names_rules_that_exist(path: kit.Path) -> None:
     case = kit.read_case(path)
     assert case.edits

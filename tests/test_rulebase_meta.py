@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.paths import REPOSITORY
+from tests.try_each import try_each
 from three_walls.advice.format.conditions import KnownFacts, list_conditions
 from three_walls.advice.format.load_rules import cases_file, load_rule_base, rule_files
 from three_walls.advice.format.rule import Claim, Edit, FactTarget, Rule, TimeShare
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 unit_of = KnownFacts.of(DEFINITIONS).unit_of
 RULES = load_rule_base(DEFINITIONS).rules
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+each_rule = try_each(RULES, lambda rule: rule.id)
 
 
 def edits_of(rule: Rule) -> Iterator[Edit]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.advice.builders import read, sheet_of
 from tests.advice.test_rulebase import effects_directory
+from tests.try_each import try_each
 from three_walls.advice.compare_settings import _find_case, compare_settings, is_set
 from three_walls.advice.format.conditions import list_conditions, unit_of_setting
 from three_walls.advice.format.effect import CHANGE_NUMBERS, Effect, EffectCase
@@ -128,7 +129,7 @@ NAMED = {name for each in SHIPPED for name in (*each.settings, *each.together_wi
 """Settings that some effect is about; a precision recipe stands for those that it sets."""
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.edits], ids=lambda rule: rule.id)
+@try_each([rule for rule in RULES if rule.edits], lambda rule: rule.id)
 def test_every_setting_that_a_rule_edits_is_one_that_an_effect_is_about(rule: Rule) -> None:
     edits = [*rule.edits, *(edit for each in rule.requires.values() for edit in each.fix)]
     assert {f"{edit.kind}.{edit.key}" for edit in edits} <= NAMED
@@ -148,7 +149,7 @@ def _conditions(found: EffectCase) -> Iterator[Condition]:
     yield from list_conditions((*found.from_, *found.to))
 
 
-@pytest.mark.parametrize("found", SHIPPED, ids=lambda found: found.id)
+@try_each(SHIPPED, lambda found: found.id)
 def test_conditions_on_the_new_settings_compare_settings_and_numbers_of_the_change(found: Effect) -> None:
     """Measured facts are those of the run as it is: they belong to ``from``."""
     for each in found.cases:
@@ -156,7 +157,7 @@ def test_conditions_on_the_new_settings_compare_settings_and_numbers_of_the_chan
         assert all(unit_of_setting(name) or name in NUMBERS for name in compared), compared
 
 
-@pytest.mark.parametrize("found", SHIPPED, ids=lambda found: found.id)
+@try_each(SHIPPED, lambda found: found.id)
 def test_every_case_is_one_that_some_change_comes_to(found: Effect) -> None:
     """Random values of what the conditions compare, on either side of each, make every case the first that counts."""
     values, random = _values_of(found), Random(found.id)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.try_each import try_each
 from three_walls.advice.finding import Bounds, Finding, Gain, Outcome, PlannedEdit, PlanStep
 from three_walls.bridge.nearest_recipe import find_nearest_recipe, model_distance, precision_of
 from three_walls.bridge.tuned_recipes import (
@@ -225,7 +226,7 @@ def test_the_order_of_the_recipes_does_not_matter(table: list[TunedRecipe], gpu:
     assert find(*table, gpu=gpu, gpus=gpus) == find(*tuned_recipes(), gpu=gpu, gpus=gpus)
 
 
-@pytest.mark.parametrize("tuned", tuned_recipes(), ids=lambda tuned: tuned.name)
+@try_each(tuned_recipes(), lambda tuned: tuned.name)
 def test_a_run_that_is_the_recipe_has_no_differences(tuned: TunedRecipe) -> None:
     kinds: dict[str, ConfigData] = {"multi_latent_attention": tuned.model.multi_latent_attention}
     run = config(**{**tuned.model.sizes, **kinds, **tuned.settings})

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bridge.builders import edit, spelled
+from tests.try_each import try_each
 from three_walls.bridge.render_overrides import spell
 from three_walls.lib.plain_data import ConfigData
 from three_walls.megatron.settings.merge_settings import merge_sources
@@ -95,17 +96,17 @@ def test_a_text_that_begins_as_a_flag_does_is_set_by_hand() -> None:
     assert "Megatron-LM: set --hybrid-override-pattern by hand to '-M-M'" in found.notes
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (key, value)
-        for key in KEYS
-        if key.bridge is not None
-        for value in ((True, False) if key.type == "bool" else (*key.values, None))
-    ],
-    ids=lambda parameter: parameter.name if isinstance(parameter, ConfigKey) else str(parameter),
-)
-def test_every_allowed_value_of_every_key_is_read_back_from_its_override(key: ConfigKey, value: ConfigData) -> None:
+OVERRIDES: list[tuple[ConfigKey, ConfigData]] = [
+    (key, value)
+    for key in KEYS
+    if key.bridge is not None
+    for value in ((True, False) if key.type == "bool" else (*key.values, None))
+]
+
+
+@try_each(OVERRIDES, lambda of: f"{of[0].name}={of[1]}")
+def test_every_allowed_value_of_every_key_is_read_back_from_its_override(of: tuple[ConfigKey, ConfigData]) -> None:
+    key, value = of
     to = (value,) if value is not None and key.type in ("list", "int_list") else value
     with_objects = {
         "comm_overlap": ConfigValue("CommOverlapConfig", "dump"),

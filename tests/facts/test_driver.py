@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
+from tests.try_each import try_each
 from three_walls import pipeline
 from three_walls.export.step_timeline import PlanChange
 from three_walls.facts import sheet
@@ -145,7 +146,7 @@ def test_a_unit_that_nothing_can_format_is_refused() -> None:
         Catalog().fact("parsecs", "the distance")(distance)
 
 
-@pytest.mark.parametrize("name", CATALOG.declared)
+@try_each(CATALOG.declared)
 def test_a_parameter_names_something_that_is_made_and_has_its_type(name: str) -> None:
     declared = CATALOG.declared[name]
     expected = get_type_hints(declared.function)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.try_each import try_each
 from three_walls.facts.sheet import DEFINITION_BY_NAME, DEFINITIONS
 
 
@@ -14,7 +13,7 @@ def test_every_fact_has_a_label_of_its_own() -> None:
     assert [names for names in names_by_label.values() if len(names) > 1] == []
 
 
-@pytest.mark.parametrize("name", DEFINITION_BY_NAME)
+@try_each(DEFINITION_BY_NAME)
 def test_a_label_is_a_short_noun_phrase(name: str) -> None:
     label = DEFINITION_BY_NAME[name].label
     words = label.split()
@@ -24,7 +23,7 @@ def test_a_label_is_a_short_noun_phrase(name: str) -> None:
     assert first.islower() or any(letter.isupper() for letter in first[1:])
 
 
-@pytest.mark.parametrize("name", DEFINITION_BY_NAME)
+@try_each(DEFINITION_BY_NAME)
 def test_a_meaning_can_be_read_alone(name: str) -> None:
     each = DEFINITION_BY_NAME[name]
     assert not each.meaning.startswith(("The same", "Those", "Their", "Both"))
@@ -47,7 +46,7 @@ def test_the_meaning_of_a_time_with_a_share_of_the_step_begins_as_the_shares_doe
         assert DEFINITION_BY_NAME[share.numerator].meaning == f"Time per step {of_step}"
 
 
-@pytest.mark.parametrize("name", DEFINITION_BY_NAME)
+@try_each(DEFINITION_BY_NAME)
 def test_a_fraction_is_of_defined_facts(name: str) -> None:
     each = DEFINITION_BY_NAME[name]
     assert {each.numerator, each.denominator} <= {"", *DEFINITION_BY_NAME}

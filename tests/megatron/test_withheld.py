@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.try_each import try_each
 from three_walls.lib.errors import UsageError
 from three_walls.megatron.settings.log_settings import read_argument_block
 from three_walls.megatron.settings.merge_settings import merge_sources
@@ -19,7 +20,7 @@ KEYS = list(config_keys().keys.values())
 SECRETS = ["hunter2", "hf_AbCdEfGhIjKlMnOpQrStUv", "/home/alice/model", "alice", "eyJhbGciOiJIUzI1NiJ9", "removed"]
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+@try_each(KEYS, lambda key: key.name)
 def test_no_setting_takes_a_secret_for_a_value(key: ConfigKey) -> None:
     assert [secret for secret in SECRETS if shown_words(key, [secret]) is not None] == []
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.try_each import try_each
 from three_walls.lib.errors import RuleBaseError
 from three_walls.lib.load_documents import load_table
 from three_walls.tables.config_keys import (
@@ -22,7 +23,7 @@ KEYS = list(config_keys().keys.values())
 FRAME = "shorthands: {}\ndefaults_unknown_with: []\nbridge_scripts: {recipe: [], options: {}}\ndtypes: {}\n"
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+@try_each(KEYS, lambda key: key.name)
 def test_every_key_has_a_spelling_and_a_default_of_its_type(key: ConfigKey) -> None:
     assert flags_of(key) or paths_of(key) or (key.bridge is not None and key.bridge.in_force)
     assert all(is_of_type(key.type.removesuffix("_list").replace("list", "str"), value) for value in key.values)
@@ -30,7 +31,7 @@ def test_every_key_has_a_spelling_and_a_default_of_its_type(key: ConfigKey) -> N
         assert is_allowed(key, key.megatron_lm.default)
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+@try_each(KEYS, lambda key: key.name)
 def test_flags_and_paths_have_the_form_of_their_launcher(key: ConfigKey) -> None:
     assert all(flag.startswith("--") and "_" not in flag for flag in flags_of(key))
     whole = {"comm_overlap", "mixed_precision"}
