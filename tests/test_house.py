@@ -39,6 +39,7 @@ def list_twice(places: dict[str, list[str]]) -> list[str]:
     return [f"{name}: {', '.join(found)}" for name, found in sorted(places.items()) if len(found) > 1]
 
 
+@pytest.mark.slow
 def test_no_two_files_have_one_name() -> None:
     places = defaultdict(list)
     for module in modules():

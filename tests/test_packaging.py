@@ -36,6 +36,7 @@ def wheel(dist: Path) -> Path:
     return next(dist.glob("*.whl"))
 
 
+@pytest.mark.exhaustive
 def test_the_license_is_in_the_wheel_and_named_in_its_metadata(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name.partition(".dist-info/")[2]: name for name in archive.namelist() if ".dist-info/" in name}

@@ -132,6 +132,7 @@ conditions = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(conditions, st.dictionaries(names, values), names, values)
 def test_learning_a_fact_never_changes_a_decided_answer(
     found: Clause, known: dict[str, ConfigData], name: str, value: ConfigData

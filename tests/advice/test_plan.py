@@ -523,6 +523,7 @@ def test_the_first_entries_of_a_plan_are_what_whatif_says_of_their_settings(
         before_ns = after.likely_ns
 
 
+@pytest.mark.slow
 @given(random_runs(), st.randoms(use_true_random=False))
 def test_the_order_of_the_rules_does_not_matter(found: tuple[list[Rule], FakePredictor], random: Random) -> None:
     rules, predictor = found

@@ -105,11 +105,14 @@ def test_a_configuration_next_to_the_traces_is_seen_but_not_read(tmp_path: Path)
     assert "num_moe_experts" not in report.config.values
 
 
+QWEN, FOREIGN = "qwen-alltoall-ep8.sqlite.xz", "foreign-inference.sqlite.xz"
+
+
 @pytest.mark.parametrize(
     "trace",
     [
-        pytest.param(trace, marks=reads_sample(trace))
-        for trace in ("qwen-alltoall-ep8.sqlite.xz", "foreign-inference.sqlite.xz")
+        pytest.param(QWEN, marks=[reads_sample(QWEN), pytest.mark.exhaustive]),
+        pytest.param(FOREIGN, marks=reads_sample(FOREIGN)),
     ],
 )
 def test_a_command_line_or_a_foreign_program_leaves_no_rule_waiting_for_settings(trace: str) -> None:

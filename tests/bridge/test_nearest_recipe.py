@@ -221,6 +221,7 @@ def test_a_variable_is_unset_only_where_the_environment_is_known() -> None:
     assert (len(unknown.differences), unknown.unknown_count) == (0, 1)
 
 
+@pytest.mark.slow
 @given(st.permutations(tuned_recipes()), st.sampled_from(["H100", "H200", "B300"]), st.sampled_from([4, 64, 1000]))
 def test_the_order_of_the_recipes_does_not_matter(table: list[TunedRecipe], gpu: str, gpus: int) -> None:
     assert find(*table, gpu=gpu, gpus=gpus) == find(*tuned_recipes(), gpu=gpu, gpus=gpus)

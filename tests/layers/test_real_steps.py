@@ -36,8 +36,8 @@ IN_ORDER = (RECOMPUTED, DEEPEP, "shared-experts")
 
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
-    """``make test`` tries what plain Megatron-LM gives; the larger captures of Megatron-Bridge take longest."""
-    return [reads_sample(name), *([pytest.mark.exhaustive] * name.startswith("te-"))]
+    """``make test`` tries what plain Megatron-LM gives; the larger captures take longest."""
+    return [reads_sample(name), *([pytest.mark.exhaustive] * name.startswith(("te-", "qwen")))]
 
 
 @cache

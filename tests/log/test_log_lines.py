@@ -194,6 +194,7 @@ def test_memory_of_the_whole_device_where_it_is_printed(tmp_path: Path) -> None:
     assert (memory.device_bytes, memory.max_reserved_bytes) == (640 * MIB, 512 * MIB)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [MEMORY_MB, MEMORY_GB])
 def test_a_memory_line_cut_anywhere_gives_no_other_peak(tmp_path: Path, line: str) -> None:
     (whole,) = read(tmp_path, line).memory

@@ -58,6 +58,7 @@ def test_a_print_has_the_prefix_of_its_launcher(tmp_path: Path, prefix: str) -> 
     assert [printed.after and printed.after.iteration for printed in log.timers] == [1]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(0, 18), st.sampled_from(["[rank3]:W1 warning", "W1 a: b", "  F.py:3:", ""])), max_size=15

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +106,7 @@ def test_the_path_of_several_ranks_leads_through_the_one_that_is_late() -> None:
     assert by_rank["rank"][-1] == 2
 
 
+@pytest.mark.slow
 @given(random_graphs() | st.sampled_from([1, 2, 3]).map(lockstep_graph), st.data())
 @settings(max_examples=80, deadline=None)
 def test_segments_partition_the_step_of_every_rank(graph: StepGraph, data: st.DataObject) -> None:
@@ -119,6 +121,7 @@ def test_segments_partition_the_step_of_every_rank(graph: StepGraph, data: st.Da
         assert sum(path.sum_by(column).values()) == path.step_ns
 
 
+@pytest.mark.slow
 @given(random_graphs(), st.data())
 @settings(max_examples=80, deadline=None)
 def test_an_operation_may_end_later_by_its_slack_and_no_more(graph: StepGraph, data: st.DataObject) -> None:

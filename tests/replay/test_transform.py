@@ -292,6 +292,7 @@ def test_launches_in_layers_tell_what_another_one_there_takes() -> None:
     assert find_single_launches(labelled(graph, module=["outside", "outside"])).all()
 
 
+@pytest.mark.slow
 def test_communication_and_compute_that_are_exposed_take_turns(tmp_path: Path) -> None:
     exposed = Transformation(Action.EXPOSE, Selection(categories=("communication",)))
     beside = Step().run(110, 150, launched=105, name=SEND_RECV, stream=9).run(112, 142, launched=110, name=GEMM)

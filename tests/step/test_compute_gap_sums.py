@@ -44,7 +44,7 @@ def anything(operations: list[tuple], calls: list[tuple], events: list[tuple]) -
     return builder
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(device, max_size=15), st.lists(host, max_size=6), st.lists(event, max_size=8))
 def test_the_causes_sum_to_the_time_without_compute(
     operations: list[tuple],  # type: ignore[type-arg]

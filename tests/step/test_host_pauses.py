@@ -220,6 +220,7 @@ def test_a_pause_of_host_and_device_costs_its_length_however_far_the_host_was_ah
         assert report.plan[0].gain_ns.likely == pytest.approx(even.plan[0].gain_ns.likely, rel=0.01), launch
 
 
+@pytest.mark.exhaustive
 @reads_sample("qwen-alltoall-ep8.sqlite.xz")
 def test_a_pause_does_not_count_as_time_that_other_ranks_are_late(tmp_path: Path) -> None:
     """Four fifths of this step wait for ranks that were not captured, and wait less as the step gets shorter."""

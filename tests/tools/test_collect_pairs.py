@@ -116,6 +116,7 @@ def test_a_base_is_cut_to_the_steps_that_fit_with_the_same_verdict(
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_base_stays_where_some_of_its_steps_tell_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = Path(shutil.copytree(MEASURED_BASES / "muon", tmp_path / "muon"))
@@ -125,6 +126,7 @@ def test_a_base_stays_where_some_of_its_steps_tell_otherwise(tmp_path: Path, mon
     assert measure_bytes(base) == before
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_base_whose_steps_do_not_fit_gets_packed_tables_with_the_same_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

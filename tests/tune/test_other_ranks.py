@@ -59,6 +59,7 @@ def test_every_rank_runs_what_the_first_decides(tmp_path: Path) -> None:
     assert runs_of(tmp_path)[2] == first  # it was finished
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_fails_ends_the_run_on_all(tmp_path: Path) -> None:
     code = (
         "import os, runpy, sys, time\n"

@@ -285,7 +285,10 @@ def test_the_value_that_the_bases_log_prints_is_not_tried(tmp_path: Path) -> Non
     assert "micro_batch_size=1" not in done.stdout
 
 
-@pytest.mark.parametrize(("of_the_base", "settled"), [("b=0", [["a", "b", "c"]]), ("b=1", [["a"], ["c"]])])
+@pytest.mark.parametrize(
+    ("of_the_base", "settled"),
+    [("b=0", [["a", "b", "c"]]), pytest.param("b=1", [["a"], ["c"]], marks=pytest.mark.exhaustive)],
+)
 def test_first_values_with_which_the_step_stays_are_the_bases(
     tmp_path: Path, of_the_base: str, settled: list[list[str]]
 ) -> None:
@@ -350,7 +353,7 @@ def test_where_the_budget_is_spent_after_the_base_nothing_is_said_about_edits(tm
     assert results(tmp_path)["end"] == "the budget of time is spent"
 
 
-@pytest.mark.parametrize("fails", [{}, {"c=1": "hang"}])
+@pytest.mark.parametrize("fails", [{}, pytest.param({"c=1": "hang"}, marks=pytest.mark.exhaustive)])
 def test_a_run_is_ended_when_the_budget_is_spent_and_made_again_where_there_is_more(
     tmp_path: Path, fails: dict[str, str]
 ) -> None:

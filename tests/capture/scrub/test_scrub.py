@@ -99,7 +99,12 @@ def test_settings_and_names_that_analysis_reads_stay(planted: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "name", ["wide-nvlink-alltoall.sqlite", "cuda-graph-envelopes.sqlite.xz", "two-processes-one-report.sqlite.xz"]
+    "name",
+    [
+        pytest.param("wide-nvlink-alltoall.sqlite", marks=pytest.mark.exhaustive),
+        "cuda-graph-envelopes.sqlite.xz",
+        "two-processes-one-report.sqlite.xz",
+    ],
 )
 def test_a_real_trace_is_analyzed_alike(tmp_path: Path, name: str) -> None:
     out = tmp_path / "out.sqlite"
@@ -128,7 +133,8 @@ KEPT_STEPS = {"mixtral-shape.sqlite.xz": (1, 3), "wide-fused": (2, 3), "foreign-
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "wide-fused")) for name in KEPT_STEPS]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (not name.startswith("foreign"))) for name in KEPT_STEPS],
 )
 def test_steps_alone_are_attributed_as_in_the_whole_capture(tmp_path: Path, name: str) -> None:
     source = MEASURED_BASES / name if name == "wide-fused" else SAMPLES / name

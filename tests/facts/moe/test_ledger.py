@@ -241,6 +241,7 @@ def test_a_real_run_below_the_links_limit(name: str) -> None:
         assert row.ns == pytest.approx(2.07e6 if row.direction == "forward" else 4.13e6, rel=0.02)
 
 
+@pytest.mark.exhaustive
 @reads_sample("qwen-full-recompute.sqlite.xz")
 def test_a_real_run_with_full_recompute_has_three_directions() -> None:
     report = analyze_sample("qwen-full-recompute.sqlite.xz")

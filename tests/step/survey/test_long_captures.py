@@ -60,6 +60,7 @@ def kept(report: Report) -> list[list[int]]:
     return [[step.index for step in rank.steps if step.kept] for rank in report.ranks]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "starts",
     [pytest.param((), marks=pytest.mark.exhaustive), (0.3, 0.6, 0.1, 0.8, 0.2, 0.5)],
