@@ -8,7 +8,7 @@ import pytest
 
 from tests.step.test_operators import nest
 from three_walls.layers.operator_sequences import FusedPart, Sequences, find_sequences
-from three_walls.step.operators import Operators
+from three_walls.step.operators import EVALUATES, Operators
 
 MAIN, AUTOGRAD = 1, 2
 ROPE = "alias slice cos* mul* to* sin* mul* to* mul chunk neg cat mul add cat"
@@ -216,6 +216,27 @@ def test_a_forward_pass_that_runs_again_has_numbers_of_its_own() -> None:
     assert back is not None
     assert back.forward == queries.number
     assert part(outside + 3) is None
+
+
+def test_what_one_replay_runs_again_may_be_gone_back_through_in_the_next_of_its_thread() -> None:
+    program = Program().run("CheckpointFunction")
+    program.rows.append(("aten::neg, op_id = 1", 2, 4, MAIN))
+    program.thread = AUTOGRAD
+    first = program.at
+    program.run(f"{ROPE} {ROPE}").attend()  # an up-projection runs again before attention does
+    program.rows.append((f"{EVALUATES}CheckpointFunctionBackward", first, program.at, AUTOGRAD))
+    start = program.at
+    program.go_back(103)
+    program.rows.append((f"{EVALUATES}CheckpointWithoutOutputFunctionBackward", start, program.at, AUTOGRAD))
+    operators = nest(*program.rows)
+    attention = operators.innermost(AUTOGRAD, program.attention[0])
+    assert attention is not None
+    found = find_sequences(operators, [attention])
+    around = operators.around(operators.innermost(AUTOGRAD, start + 3))
+    back = next(found.parts[index] for index in around if index in found.parts)
+    queries = next(part for part in found.parts.values() if part.number == part.forward)
+    assert (back.work, back.forward) == ("rope", queries.number)
+    assert not found.ambiguous
 
 
 def test_operators_inside_of_operators_and_ranges_of_the_program_do_not_count() -> None:

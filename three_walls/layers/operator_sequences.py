@@ -59,8 +59,8 @@ class _Walk:
     """The outermost operators of the forward pass, in order."""
     numbered: dict[Stream, list[int]] = field(default_factory=lambda: defaultdict(list))
     """The ranges of the forward pass whose operator has a number, in order."""
-    nodes: list[tuple[int, int, int | None]] = field(default_factory=list)
-    """Numbered ranges of nodes of the backward pass: range, range of the node, replay."""
+    nodes: list[tuple[int, int, Stream]] = field(default_factory=list)
+    """Numbered ranges of nodes of the backward pass: range, range of the node, thread and replay."""
 
 
 def is_operator(operator: Operator) -> bool:
@@ -115,7 +115,7 @@ def _walk(operators: Operators) -> _Walk:
             stream = (thread, replay)
             if node is not None:
                 if operator.sequence is not None:
-                    walk.nodes.append((index, node, replay))
+                    walk.nodes.append((index, node, stream))
                 continue
             around = walk.outermost.get(operator.parent) if operator.parent is not None else None
             if around is None and is_operator(operator) and name not in wrappers:
@@ -210,9 +210,13 @@ def _go_back(
         made_by[number] = parts.get(walk.outermost[index])
     part_of: dict[int, FusedPart] = {}
     first_range: dict[int, int] = {}
-    for index, node, replay in walk.nodes:
+    thread, replay = stream
+    for index, node, (of_thread, of_replay) in walk.nodes:
+        # A thread numbers the operators of all its replays in a row. What one runs again, as an up-projection before
+        # attention is, may be gone back through in the next.
+        goes_back = of_replay is None if replay is None else of_replay is not None and of_thread == thread
         number = operators.found[index].sequence
-        forward_part = made_by.get(number) if number is not None and replay == stream[1] else None
+        forward_part = made_by.get(number) if number is not None and goes_back else None
         if forward_part is None:
             continue
         back = FusedPart(
