@@ -53,6 +53,8 @@ class Action(StrEnum):
     """Synchronizing calls that wait for selected operations, and whose names ``calls`` matches, return at once."""
     REPEAT = "repeat"
     """Selected forward work is done ``time`` times more, before its backward pass (recompute)."""
+    UNREPEAT = "unrepeat"
+    """Backward work that holds selected forward work ``time`` times does so no more."""
     MICRO_BATCH = "micro_batch"
     """``factor`` times as many samples in each pass, in as many fewer passes.
 
