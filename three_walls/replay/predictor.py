@@ -20,7 +20,6 @@ from three_walls.replay.loader_waits import LoaderWaits, find_paced
 from three_walls.replay.step_graph import NONE, StepGraph, Times, Work, find_steady, replay
 from three_walls.replay.transform_graph import (
     find_graph_nodes,
-    find_single_launches,
     knows_passes,
     select_operations,
     transform,
@@ -150,8 +149,6 @@ class StepReplay:
             return "one rank was captured, so how the work is spread over the ranks is not known"
         if transformation.action is Action.MICRO_BATCH and not knows_passes(self.graph):
             return "which micro-batch each launch belongs to is not known"
-        if transformation.action is Action.UNGRAPH and not find_single_launches(self.graph).any():
-            return "everything is launched by CUDA graphs, so how long a launch of its own takes is not known"
         if transformation.action is Action.UNGRAPH and not find_graph_nodes(self.graph, transformation.select).any():
             return "no CUDA graph of the step is known to launch what these edits take out of it"
         if transformation.action is Action.HOST or select_operations(self.graph, transformation.select).any():

@@ -407,7 +407,7 @@ def _number_passes(graph: StepGraph, *parts: str) -> Int64Array:
 def _ungraph(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
     """Nodes are launched in the order in which they ran; those that stay in the graph follow the ones before them."""
     launched = find_graph_nodes(graph, change.select)
-    launch_ns = _at(change.host, level) * _mean_launch_ns(graph, work)
+    launch_ns = 1000 * _at(change.added_host_us, level)
     nodes = np.flatnonzero(graph.once("in graph", lambda: _is_in_graph(graph)))
     nodes = nodes[np.lexsort((graph.start_node[nodes], graph.call_of[nodes]))]
     call = graph.call_of[nodes]
@@ -428,23 +428,6 @@ def _ungraph(graph: StepGraph, work: Work, change: Transformation, level: Level)
 def find_graph_nodes(graph: StepGraph, select: Selection) -> BoolArray:
     """The operations of ``select`` that CUDA graphs launch."""
     return np.asarray(select_operations(graph, select) & graph.once("in graph", lambda: _is_in_graph(graph)))
-
-
-def find_single_launches(graph: StepGraph) -> BoolArray:
-    """The operations that are launched by themselves: those in layers, if any is known.
-
-    Outside of layers the host takes another time: optimizers launch one kernel for many tensors.
-    """
-    outside = (graph.call_of != NONE) & ~graph.once("in graph", lambda: _is_in_graph(graph))
-    in_layers = outside & select_operations(graph, Selection(modules=_LAYER_MODULES))
-    return np.asarray(in_layers if in_layers.any() else outside)
-
-
-def _mean_launch_ns(graph: StepGraph, work: Work) -> float:
-    """Host time of a launch outside of graphs, with all since the launch before it: Python's, too."""
-    counted = graph.once("single launches", lambda: find_single_launches(graph))
-    launches = len(np.unique(graph.call_of[counted]))
-    return float(work.host_segment_ns[_host_segments_of(graph, counted)].sum() / max(1, launches))
 
 
 def _find_runs(graph: StepGraph, selected: BoolArray, kernel: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -41,7 +41,7 @@ class Action(StrEnum):
     UNGRAPH = "ungraph"
     """Each selected operation of a CUDA graph is launched by a call of its own, in place of one for the whole graph.
 
-    It takes ``host`` of the host time that a launch of this step takes outside of graphs, with the time before it.
+    It takes the host ``added_host_us``, with what Python does before it.
     """
     HIDE = "hide"
     """Communication holds no compute up: what waits for it in ``share`` of the passes starts without it."""
@@ -136,7 +136,7 @@ class Transformation:
     many times the samples, per doubling or halving."""
     host: Levels = ALL
     """Of the host time of the launches (for ``host``: of all host time), what remains. For ``micro_batch``: of that of
-    a pass, per doubling or halving. For ``ungraph``: of that of a launch outside of graphs, what each takes."""
+    a pass, per doubling or halving."""
     share: Levels = ALL
     """For ``hide``: the share of the passes that can be covered. For ``even_hosts``: of the difference, what goes."""
     slowdown: Levels = ALL
@@ -158,7 +158,7 @@ class Transformation:
     """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
     added_host_us: Levels = NOTHING
     """Host time added to each pass through a layer, besides the launches: for ``repeat`` to the backward passes, for
-    ``scale`` to every pass that has selected operations."""
+    ``scale`` to every pass that has selected operations. For ``unrepeat`` it goes. For ``ungraph``: of each launch."""
     reason: str = ""
     """Where the parameters come from."""
     source: str = ""

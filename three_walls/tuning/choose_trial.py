@@ -85,6 +85,8 @@ class TrialSearch:
             if not unclear and gain <= _STOPS * self.worth:
                 choice, gain = self._find_promising(StepModel(self.space, self.trials, _DOUBT), distance)
         is_promising = gain > _STOPS * self.worth
+        if not unclear and not is_promising:  # before the end, what is kept has run without each of its edits
+            unclear = [each for each in self._list_apart() if each not in self.measured]
         is_last = 0 < self.most_runs - len(self.trials) - 1 <= len(unclear)  # what is left has to settle these
         if not unclear and not is_promising:
             return None, "nothing left promises more than what matters"
@@ -185,19 +187,19 @@ class TrialSearch:
         """The best configuration without one edit each, where it is not settled whether the edit helps."""
         assert self.model
         unclear = []
-        for choice in self._without_one(self.best, _CLEAR[-1]):
+        for choice in self._list_apart():
             (gain,), (spread,) = self.model.gains_over(choice, [self.best])
             times = sum(trial.choice == choice and trial.step_s is not None for trial in self.trials)
             is_small = times > 0 and abs(gain) + spread < self.worth
             clear = _CLEAR[min(times, len(_CLEAR) - 1)]
-            if (
-                choice not in self._failed
-                and (gain < clear * spread or not self._ran_apart(self.best, choice))
-                and not is_small
-                and self.chances([choice])[0] > 0.5
-            ):
+            if (gain < clear * spread or not self._ran_apart(self.best, choice)) and not is_small:
                 unclear.append(choice)
         return unclear
+
+    def _list_apart(self) -> list[Choice]:
+        """The best configuration without one edit each, but those that failed or are likelier to fail than to run."""
+        without = [each for each in self._without_one(self.best, _CLEAR[-1]) if each not in self._failed]
+        return [each for each in without if self.chances([each])[0] > 0.5]
 
     def _list_shared(self, unclear: Sequence[Choice]) -> list[Choice]:
         """Those of ``unclear`` whose last edit may have a large part in a gain that no run tells apart."""
