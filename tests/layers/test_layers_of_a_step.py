@@ -318,6 +318,24 @@ def test_attention_of_plain_operators_that_nothing_names_is_not_guessed_at() -> 
     assert found["pass"].null_count() == found.height
 
 
+@pytest.mark.parametrize("node", ["FusedAttnFuncBackward", "CheckpointFunctionBackward"])
+def test_what_a_hook_runs_again_before_attention_goes_back_ends_no_layer(node: str) -> None:
+    step = [forward(ATTENTION + MLP, layer) for layer in range(2)]
+    step += [forward(HEAD, None), backward(HEAD_BACK, None)]
+    nodes, ranges = [len(step) - 1], []
+    for layer in (1, 0):
+        nodes.append(len(step))
+        step.append(backward(MLP_BACK + "gemm attention projection\ngemm attention projection", layer))
+        ranges += [(f"{EVALUATES}{node}", len(step), len(step) + 1)]
+        ranges += [("_LayerNormLinear, seq = 7, op_id = 1", len(step), len(step))]
+        step.append(backward("norm attention\ngemm attention projection\nelementwise attention", layer))
+        step.append(backward("attention< attention attention_core\nelementwise attention", layer))
+        nodes.append(len(step))
+        step.append(backward("gemm attention projection\ngemm attention projection\nnorm attention", layer))
+    found = label(step, settings(num_layers=2, pipeline_model_parallel_size=1), ranges, nodes)
+    assert differences(found) == []
+
+
 def test_the_function_marks_nothing_where_kernels_have_attention_s_names() -> None:
     around_norm = [("FusedDSAIndexerLoss", 0, 0)]
     step = [forward("norm attention", 0), forward(ATTENTION[ATTENTION.index("gemm") :] + MLP, 0)]

@@ -60,6 +60,8 @@ class Context(NamedTuple):
     """Whether it is a weight gradient that the schedule put off."""
     sequence: int | None = None
     """Number of the operator; that of a backward operator is the number of the forward one."""
+    runs_again: bool = False
+    """Whether a hook of a node of the backward pass runs it again, as the up-projections before attention goes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def _read_contexts(launches: Operations, operators: Operators) -> list[Context]:
             node = index if outer.node is None else outer.node
             sequence = operator.sequence if outer.sequence is None else outer.sequence
             return inner._replace(direction=BACKWARD, node=node, sequence=sequence)
+        if operator.sequence is not None and outer.direction == BACKWARD:  # what goes back has no numbers of its own
+            inner = inner._replace(runs_again=True)
         if outer.node is None and operator.sequence is not None:
             return inner._replace(sequence=operator.sequence)
         return inner

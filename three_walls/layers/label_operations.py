@@ -44,6 +44,7 @@ from three_walls.tables.model_parts import (
     OPTIMIZER,
     OUTSIDE,
     PERMUTE,
+    PROJECTION,
     RECOMPUTE,
     ROUTER,
     SHARED_EXPERT,
@@ -119,6 +120,7 @@ def _label_launches(operations: Operations, directions: Directions, config: RunC
     _label_layers(operations, launches, directions, config, labels)
     _follow_accumulation(operations, labels)
     _label_delayed(categories, directions.contexts, labels)
+    _label_run_again(categories, directions.contexts, labels)
     for place, category in enumerate(categories):
         if category in CATEGORIES_OUTSIDE_LAYERS:
             labels.module[place] = OUTSIDE
@@ -149,8 +151,8 @@ def _label_layers(
     contexts = directions.contexts
     in_layers = [
         place
-        for place, category in enumerate(launches.categories)
-        if category not in CATEGORIES_OUTSIDE_LAYERS and not contexts[place].is_delayed
+        for place, (category, context) in enumerate(zip(launches.categories, contexts, strict=True))
+        if category not in CATEGORIES_OUTSIDE_LAYERS and not context.is_delayed and not context.runs_again
     ]
     replays: dict[int, list[int]] = defaultdict(list)
     for place in in_layers:
@@ -356,6 +358,8 @@ def _follow_nodes(operations: Operations, contexts: Sequence[Context], labels: _
     modules: dict[tuple[int | None, int], set[str]] = defaultdict(set)
     gemm_parts: dict[tuple[int | None, int], set[str | None]] = defaultdict(set)
     for place, context in enumerate(contexts):
+        if context.runs_again:
+            continue
         if context.node is not None:
             of_node[context.node].append(place)
         elif context.sequence is not None and place in labels.module:
@@ -421,6 +425,19 @@ def _label_delayed(categories: Sequence[str], contexts: Sequence[Context], label
                 labels.part[place] = EXPERT_GEMM
         elif labels.direction.get(place) == BACKWARD and place in labels.number and place in labels.module:
             last = place
+
+
+def _label_run_again(categories: Sequence[str], contexts: Sequence[Context], labels: _Labels) -> None:
+    """What hooks run again is part of what goes back next."""
+    following: int | None = None
+    for place in reversed(range(len(categories))):
+        if not contexts[place].runs_again:
+            following = place if labels.direction.get(place) == BACKWARD and place in labels.module else following
+        elif following is not None:
+            labels.copy(following, place)
+            labels.part.pop(place, None)
+            if categories[place] in GEMM_CATEGORIES and labels.module[place] in (ATTENTION, MLP):
+                labels.part[place] = PROJECTION
 
 
 def _follow_optimizer(categories: Sequence[str], labels: _Labels) -> None:
