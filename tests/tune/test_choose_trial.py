@@ -253,6 +253,19 @@ def test_all_that_ran_is_combined_before_a_search_ends_if_it_promises_more_toget
     assert choice == (1, 1, 1), why
 
 
+@pytest.mark.parametrize("seed", [5, 7, 27])
+def test_before_a_search_ends_what_is_kept_has_run_without_each_of_its_edits(seed: int) -> None:
+    job = SimulatedJob(seed, counts=(1, 1, 2, 1, 2))
+    trials: list[TriedChoice] = []
+    while (choice := TrialSearch(job.space, trials, job.space.sweep, WORTH).next()[0]) is not None:
+        trials.append(job.run(choice))
+    assert len(trials) < job.space.sweep  # it ends by itself
+    best = TrialSearch(job.space, trials, job.space.sweep, WORTH).best
+    fewer = {(*best[:place], 0, *best[place + 1 :]) for place, number in enumerate(best) if number}
+    assert fewer
+    assert fewer <= {trial.choice for trial in trials}
+
+
 def test_what_is_kept_without_a_run_that_lacks_it_alone_is_named() -> None:
     space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "abc"))
     runs = [TriedChoice((0, 0, 0), 0.2), TriedChoice((1, 1, 1), 0.18), TriedChoice((0, 0, 0), 0.2)]

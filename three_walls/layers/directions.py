@@ -107,7 +107,9 @@ def _read_contexts(launches: Operations, operators: Operators) -> list[Context]:
             node = index if outer.node is None else outer.node
             sequence = operator.sequence if outer.sequence is None else outer.sequence
             return inner._replace(direction=BACKWARD, node=node, sequence=sequence)
-        if operator.sequence is not None and outer.direction == BACKWARD:  # what goes back has no numbers of its own
+        # A hook runs what autograd numbers between the begin of the node and that of its function.
+        around = "" if operator.parent is None else operators.found[operator.parent].name
+        if operator.sequence is not None and around.startswith(EVALUATES) and around != f"{EVALUATES}{name}":
             inner = inner._replace(runs_again=True)
         if outer.node is None and operator.sequence is not None:
             return inner._replace(sequence=operator.sequence)
