@@ -18,7 +18,6 @@ from three_walls.replay.predictor import PauseCost
 from three_walls.replay.step_graph import StepGraph, replay
 from three_walls.replay.transform_graph import (
     find_graph_nodes,
-    find_single_launches,
     select_operations,
     transform,
 )
@@ -243,30 +242,28 @@ def test_what_synchronizes_stays_outside_of_graphs(tmp_path: Path) -> None:
     assert step_us(graph, change) == 2 * 5 + 1 + 2 + 8 + 5 + 2 * 5 + 1
 
 
-def graph_of_three(*, outside: bool = True) -> StepGraph:
+def graph_of_three() -> StepGraph:
     """A kernel that is launched by itself, 100 ns a launch, and a CUDA graph of three kernels."""
     step = GraphBuilder()
-    alone = step.call(0, 100)
-    if outside:
-        step.operation(alone, 10, category="elementwise")
+    step.operation(step.call(0, 100), 10, category="elementwise")
     graph = step.call(100, 100)
     for category in ("gemm", "elementwise", "gemm"):
         step.operation(graph, 10, category=category)
     return step.build()
 
 
-UNGRAPHED = Transformation(Action.UNGRAPH)
+UNGRAPHED = Transformation(Action.UNGRAPH, added_host_us=same(0.1))
 
 
 def step_ns(graph: StepGraph, *changes: Transformation) -> int:
     return replay(graph, transform(graph, graph.work, changes, Level.LIKELY)).longest_ns
 
 
-def test_kernels_of_a_graph_that_is_taken_apart_are_launched_as_others_are() -> None:
+def test_kernels_of_a_graph_that_is_taken_apart_are_launched_one_by_one() -> None:
     graph = graph_of_three()
     assert step_ns(graph) == 200 + 3 * 10
     assert step_ns(graph, UNGRAPHED) == 200 + 2 * 100 + 10
-    assert step_ns(graph, replace(UNGRAPHED, host=same(2))) == 200 + 2 * 200 + 10
+    assert step_ns(graph, replace(UNGRAPHED, added_host_us=same(0.2))) == 200 + 2 * 200 + 10
 
 
 def test_kernels_that_stay_in_a_graph_follow_those_taken_out_of_it() -> None:
@@ -276,20 +273,6 @@ def test_kernels_that_stay_in_a_graph_follow_those_taken_out_of_it() -> None:
 def test_kernels_outside_of_graphs_are_launched_as_before() -> None:
     assert find_graph_nodes(graph_of_three(), Selection()).tolist() == [False, True, True, True]
     assert step_ns(graph_of_three(), replace(UNGRAPHED, select=Selection(categories=("norm",)))) == 230
-
-
-def test_where_graphs_launch_everything_no_launch_is_known() -> None:
-    assert not find_single_launches(graph_of_three(outside=False)).any()
-    assert find_single_launches(graph_of_three()).tolist() == [True, False, False, False]
-
-
-def test_launches_in_layers_tell_what_another_one_there_takes() -> None:
-    step = GraphBuilder()
-    for _ in range(2):
-        step.operation(step.call(0, 100), 10)
-    graph = step.build()
-    assert find_single_launches(labelled(graph, module=["outside", "experts"])).tolist() == [False, True]
-    assert find_single_launches(labelled(graph, module=["outside", "outside"])).all()
 
 
 @pytest.mark.slow
