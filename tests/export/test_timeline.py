@@ -201,7 +201,7 @@ def test_everything_of_a_real_step_is_there_on_the_axis_of_its_rank_with_the_ent
 
 @pytest.mark.slow
 def test_an_entry_that_builds_on_earlier_ones_has_places_of_its_own() -> None:
-    report = analyze_sample("four-pipeline-stages")
+    report = analyze_sample("two-pipeline-stages")
     assert report.timeline is not None
     step = next(step for step in report.plan if step.rule == "cuda-graph-attention")
     assert step.needs == ("fused-attention", "cuda-graph-moe-scopes")  # alone its setting changes nothing
