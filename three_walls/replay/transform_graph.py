@@ -23,8 +23,6 @@ from three_walls.tables.model_parts import (
     BACKWARD,
     FORWARD,
     GRADIENT_REDUCTION,
-    MODULES,
-    OUTSIDE,
     RECOMPUTE,
     WGRAD_ACCUMULATION,
 )
@@ -34,7 +32,6 @@ from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 _MODULE_PASS = ("micro_batch", "layer", "direction", "module")
 _COMPUTED = {"layer of a kind": ("layer",), "between GEMMs": _MODULE_PASS}
 """Of a condition that is no column: the labels that it needs."""
-_LAYER_MODULES = tuple(module for module in MODULES if module != OUTSIDE)
 
 
 def transform(graph: StepGraph, work: Work, transformations: Sequence[Transformation], level: Level) -> Work:
@@ -609,7 +606,7 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
     )
     backward = (operations["direction"] == BACKWARD).fill_null(value=False).to_numpy()
     passes = _number_passes(graph, "rank", "micro_batch", "layer")
-    repeats = backward & np.isin(passes, passes[selected])
+    repeats = backward & (passes != NONE) & np.isin(passes, passes[selected])
     is_added = change.action is Action.REPEAT
     times = 1 if is_added else -1
     duration_ns, host_segment_ns = work.duration_ns.astype(np.float64), work.host_segment_ns.astype(np.float64)
