@@ -227,7 +227,7 @@ def test_pairs_are_tried_before_a_search_ends_though_few_runs_showed_no_interact
     job.together = {((1, 1), (3, 1)): -0.12}
     job.memory, job.broken, job.broken_pairs = dict.fromkeys(job.memory, 0.0), set(), set()
     with monkeypatch.context() as without:
-        without.setattr(choose_trial, "_DOUBT", 0.0)
+        without.setattr(choose_trial, "_DOUBTS", (0.0,))
         _, trials = tune(job)
         search = search_of(job, trials)
         assert search.next() == (None, "nothing left promises more than what matters")

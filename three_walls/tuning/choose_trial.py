@@ -30,9 +30,9 @@ _STOPS = 0.02
 """Of what matters: nothing is run whose expected gain is smaller."""
 _AGAIN = 1.0
 """Of what matters: a configuration that ran has to gain more to be run again, else two that are equal take all runs."""
-_DOUBT = 0.8
-"""Before a search ends, pairs are taken to change at least such a share of what values change alone: few runs may have
-shown no interaction where there is one."""
+_DOUBTS = (0.8, 1.5)
+"""Before a search ends, pairs are taken to change at least the first such share of what values change alone, then the
+second: few runs may have shown no interaction where there is one."""
 _MOST_CHOICES = 5_000
 _FEW_FAIL = 20
 """One in so many values that never ran is taken to fail, and more the more configurations failed."""
@@ -81,9 +81,9 @@ class TrialSearch:
             return None, "configurations fail that ran before: is the machine in order?"
         best, unclear = self.best, self._unclear
         choice, gain = self._find_promising(self.model, _DISTANCE)
-        for distance in (_DISTANCE, len(best)):
+        for distance, doubt in itertools.product((_DISTANCE, len(best)), _DOUBTS):
             if not unclear and gain <= _STOPS * self.worth:
-                choice, gain = self._find_promising(StepModel(self.space, self.trials, _DOUBT), distance)
+                choice, gain = self._find_promising(StepModel(self.space, self.trials, doubt), distance)
         is_promising = gain > _STOPS * self.worth
         if not unclear and not is_promising:  # before the end, what is kept has run without each of its edits
             unclear = [each for each in self._list_apart() if each not in self.measured]
