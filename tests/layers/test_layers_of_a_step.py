@@ -12,6 +12,7 @@ from tests.layers.launch_tables import (
     forward,
     in_one_thread,
     label,
+    replay,
     settings,
 )
 from tests.layers.layers import (
@@ -328,7 +329,8 @@ def test_what_a_hook_runs_again_before_attention_goes_back_ends_no_layer(node: s
         step.append(backward(MLP_BACK + "gemm attention projection\ngemm attention projection", layer))
         ranges += [(f"{EVALUATES}{node}", len(step), len(step) + 1)]
         ranges += [("_LayerNormLinear, seq = 7, op_id = 1", len(step), len(step))]
-        step.append(backward("norm attention\ngemm attention projection\nelementwise attention", layer))
+        hook = "norm attention projection\ngemm attention projection\nelementwise attention projection"
+        step.append(replay(hook, layer))
         step.append(backward("attention< attention attention_core\nelementwise attention", layer))
         nodes.append(len(step))
         step.append(backward("gemm attention projection\ngemm attention projection\nnorm attention", layer))

@@ -455,17 +455,6 @@ def test_recompute_repeats_the_time_that_concurrent_streams_cover(tmp_path: Path
     change = Transformation(Action.REPEAT, Selection(categories=("gemms",)), host=same(0))
     assert step_us(graph) == 81
     assert step_us(graph, change) == 81 + 40
-    assert step_us(graph, replace(change, action=Action.UNREPEAT)) == 81 - 40
-
-
-def test_what_is_recomputed_no_more_goes_from_the_backward_pass(tmp_path: Path) -> None:
-    once = replace(CHECKPOINTED, action=Action.UNREPEAT)
-    one, two = half_backward(launch_bound(tmp_path), 0, 0, 0, 0), half_backward(launch_bound(tmp_path), 0, 1, 1, 0)
-    assert step_us(one, once) == about(65 - 7)
-    assert step_us(two, replace(once, select=Selection())) == about(65 - 2 * 7)
-    assert step_us(one, CHECKPOINTED, once) == about(65)
-    assert step_us(one, replace(once, added_host_us=same(1000))) == about(65 - 30)  # the backward pass has no more
-    assert step_us(one, replace(once, select=Selection(modules=("mlp",)))) == 65  # nothing of it is known
 
 
 def test_balanced_ranks_do_the_mean_of_their_work(tmp_path: Path) -> None:

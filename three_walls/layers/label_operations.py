@@ -428,16 +428,23 @@ def _label_delayed(categories: Sequence[str], contexts: Sequence[Context], label
 
 
 def _label_run_again(categories: Sequence[str], contexts: Sequence[Context], labels: _Labels) -> None:
-    """What hooks run again is part of what goes back next."""
+    """What hooks run again is recompute, and of the layer's module that goes back next.
+
+    In attention one that has GEMMs recomputes the projections, with all that lies between them.
+    """
     following: int | None = None
+    of_hook: dict[int | None, list[int]] = defaultdict(list)
     for place in reversed(range(len(categories))):
         if not contexts[place].runs_again:
             following = place if labels.direction.get(place) == BACKWARD and place in labels.module else following
         elif following is not None:
             labels.copy(following, place)
             labels.part.pop(place, None)
-            if categories[place] in GEMM_CATEGORIES and labels.module[place] in (ATTENTION, MLP):
-                labels.part[place] = PROJECTION
+            labels.direction[place] = RECOMPUTE
+            of_hook[contexts[place].node].append(place)
+    for places in of_hook.values():
+        if any(categories[place] in GEMM_CATEGORIES for place in places):
+            labels.part |= {place: PROJECTION for place in places if labels.module[place] in (ATTENTION, MLP)}
 
 
 def _follow_optimizer(categories: Sequence[str], labels: _Labels) -> None:

@@ -595,8 +595,7 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
     """Backward work of each rank takes longer by its repeated forward work, on the device and on the host.
 
     What repeating costs the host besides, ``added_host_us``, delays the first launch of each backward pass through a
-    layer of which something is repeated. Where it is repeated no more, that goes from all backward work alike: where
-    in a backward pass it lies is not known.
+    layer of which something is repeated.
     """
     operations = graph.operations
     if "direction" not in operations.columns:
@@ -605,10 +604,6 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         select_operations(graph, change.select) & (operations["direction"] == FORWARD).fill_null(value=False).to_numpy()
     )
     backward = (operations["direction"] == BACKWARD).fill_null(value=False).to_numpy()
-    passes = _number_passes(graph, "rank", "micro_batch", "layer")
-    repeats = backward & (passes != NONE) & np.isin(passes, passes[selected])
-    is_added = change.action is Action.REPEAT
-    times = 1 if is_added else -1
     duration_ns, host_segment_ns = work.duration_ns.astype(np.float64), work.host_segment_ns.astype(np.float64)
     rank, call_rank = operations["rank"].to_numpy(), np.repeat(graph.calls["rank"].to_numpy(), 2)
     forward_segments, backward_segments = _host_segments_of(graph, selected), _host_segments_of(graph, backward)
@@ -616,19 +611,17 @@ def _repeat(graph: StepGraph, work: Work, change: Transformation, level: Level) 
         repeated, longer = selected & (rank == number), backward & (rank == number)
         # Streams run beside each other more in one direction than in the other: what counts is the time they cover.
         concurrency = _covered_fraction(operations, repeated) / _covered_fraction(operations, longer)
-        repeated_ns = concurrency * _at(change.time, level) * duration_ns[repeated].sum()
+        _stretch(duration_ns, repeated, longer, _at(change.time, level) * concurrency)
         on_rank = call_rank == number
-        host_ns = _at(change.host, level) * host_segment_ns[forward_segments & on_rank].sum()
-        if not is_added:
-            host_ns += 1000 * _at(change.added_host_us, level) * len(np.unique(passes[repeats & (rank == number)]))
-        _stretch(duration_ns, longer, times * repeated_ns)
-        _stretch(host_segment_ns, backward_segments & on_rank, times * host_ns)
+        _stretch(host_segment_ns, forward_segments & on_rank, backward_segments & on_rank, _at(change.host, level))
     again = replace(
         work,
         host_segment_ns=np.rint(host_segment_ns).astype(np.int64),
         duration_ns=np.rint(duration_ns).astype(np.int64),
     )
-    return _delay_passes(graph, again, repeats, passes, change, level) if is_added else again
+    passes = _number_passes(graph, "rank", "micro_batch", "layer")
+    repeats = backward & (passes != NONE) & np.isin(passes, passes[selected])
+    return _delay_passes(graph, again, repeats, passes, change, level)
 
 
 def _covered_fraction(operations: pl.DataFrame, chosen: BoolArray) -> float:
@@ -640,11 +633,11 @@ def _covered_fraction(operations: pl.DataFrame, chosen: BoolArray) -> float:
     return covered / total if total else 1.0
 
 
-def _stretch(values: Float64Array, longer: BoolArray, by: float) -> None:
-    """Makes ``longer`` values longer in proportion, their sum by ``by``; or shorter, down to nothing."""
+def _stretch(values: Float64Array, repeated: BoolArray, longer: BoolArray, times: float) -> None:
+    """Makes ``longer`` values longer in proportion, by ``times`` the sum of the ``repeated`` ones."""
     total = values[longer].sum()
     if total:
-        values[longer] *= max(0.0, 1 + by / total)
+        values[longer] *= 1 + times * values[repeated].sum() / total
 
 
 def _change_micro_batch(graph: StepGraph, work: Work, change: Transformation, level: Level) -> Work:
@@ -896,7 +889,6 @@ _ACTIONS: Mapping[Action, Callable[[StepGraph, Work, Transformation, Level], Wor
     Action.HOST: _host,
     Action.UNWAIT: _unwait,
     Action.REPEAT: _repeat,
-    Action.UNREPEAT: _repeat,
     Action.MICRO_BATCH: _change_micro_batch,
     Action.BALANCE: _balance,
     Action.HEAL: _heal,

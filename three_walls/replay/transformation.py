@@ -53,8 +53,6 @@ class Action(StrEnum):
     """Synchronizing calls that wait for selected operations, and whose names ``calls`` matches, return at once."""
     REPEAT = "repeat"
     """Selected forward work is done ``time`` times more, before its backward pass (recompute)."""
-    UNREPEAT = "unrepeat"
-    """Backward work that holds selected forward work ``time`` times does so no more."""
     MICRO_BATCH = "micro_batch"
     """``factor`` times as many samples in each pass, in as many fewer passes.
 
@@ -158,7 +156,7 @@ class Transformation:
     """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
     added_host_us: Levels = NOTHING
     """Host time added to each pass through a layer, besides the launches: for ``repeat`` to the backward passes, for
-    ``scale`` to every pass that has selected operations. For ``unrepeat`` it goes. For ``ungraph``: of each launch."""
+    ``scale`` to every pass that has selected operations. For ``ungraph``: of each launch."""
     reason: str = ""
     """Where the parameters come from."""
     source: str = ""

@@ -51,8 +51,8 @@ _LEVELLED = {
 }
 """Parameters with a range, and what they are where an entry does not give them."""
 _USED_BY = {
-    "time": (Action.SCALE, Action.FUSE, Action.GRAPH, Action.REPEAT, Action.UNREPEAT, Action.MICRO_BATCH),
-    "host": (Action.SCALE, Action.FUSE, Action.HOST, Action.REPEAT, Action.UNREPEAT, Action.MICRO_BATCH),
+    "time": (Action.SCALE, Action.FUSE, Action.GRAPH, Action.REPEAT, Action.MICRO_BATCH),
+    "host": (Action.SCALE, Action.FUSE, Action.HOST, Action.REPEAT, Action.MICRO_BATCH),
     "share": (Action.HIDE, Action.UNWAIT, Action.EVEN_HOSTS),
     "slowdown": (Action.HIDE,),
     "factor": (Action.MICRO_BATCH,),
@@ -61,7 +61,7 @@ _USED_BY = {
     "added_time": (Action.SCALE, Action.GRAPH),
     "added_kernels": (Action.SCALE, Action.GRAPH),
     "added_operations": (Action.SCALE,),
-    "added_host_us": (Action.SCALE, Action.UNGRAPH, Action.REPEAT, Action.UNREPEAT),
+    "added_host_us": (Action.SCALE, Action.UNGRAPH, Action.REPEAT),
 }
 """Parameter -> the actions that have it."""
 _AT_MOST = 10_000.0
@@ -208,7 +208,6 @@ class ReplayEntry:
     expose: SelectionEntry | None = None
     unwait: SelectionEntry | None = None
     repeat: SelectionEntry | None = None
-    unrepeat: SelectionEntry | None = None
     micro_batch: SelectionEntry | None = None
     balance: SelectionEntry | None = None
     heal: SelectionEntry | None = None
