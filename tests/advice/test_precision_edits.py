@@ -70,6 +70,21 @@ def test_padding_by_the_router_that_comes_with_fp8_adds_nothing_to_it_and_alone_
     assert compare_settings(EFFECTS, running, padding, lambda _: "no such kernels").unknown
 
 
+def test_settings_of_experts_change_nothing_in_a_dense_model() -> None:
+    settings: dict[str, ConfigData] = {
+        f"config.moe_{name}": True for name in ("permute_fusion", "router_fusion", "grouped_gemm")
+    }
+    of_model = {
+        name: sheet_of({**LARGE, "config.num_moe_experts": count}) for name, count in (("dense", None), ("moe", 8))
+    }
+    found = {
+        name: compare_settings(EFFECTS, sheet, settings, lambda _: "no such kernels")
+        for name, sheet in of_model.items()
+    }
+    assert (found["dense"].transformations, found["dense"].unknown) == ((), ())
+    assert len(found["moe"].unknown) == 3
+
+
 @pytest.mark.parametrize("recipe", [CURRENT, DELAYED])
 def test_large_gemms_win_more_than_their_casts_cost(tmp_path: Path, recipe: str) -> None:
     graph = step_of(tmp_path, gemm_us=1000, apart_us=5)
