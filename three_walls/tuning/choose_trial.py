@@ -26,8 +26,9 @@ _FEW_RUNS = 16
 _DISTANCE = 2
 """A configuration that is tried differs from the best one so far in at most so many settings: with 1 interactions stay
 hidden, with 3 more runs fail. Before a search ends, values that ran are combined in any number."""
-_STOPS = 0.02
-"""Of what matters: nothing is run whose expected gain is smaller."""
+_STOPS, _STOPS_LATE = 0.02, 0.15
+"""Of what matters: nothing is run whose expected gain is smaller; the second once many runs were made."""
+_MANY_RUNS = 60
 _AGAIN = 1.0
 """Of what matters: a configuration that ran has to gain more to be run again, else two that are equal take all runs."""
 _DOUBTS = (0.8, 1.5)
@@ -79,12 +80,13 @@ class TrialSearch:
         lost = self.trials[-_MOST_LOST:]
         if len(lost) == _MOST_LOST and all(not trial.step_s and trial.choice in self.measured for trial in lost):
             return None, "configurations fail that ran before: is the machine in order?"
+        stops = self.worth * (_STOPS if len(self.trials) < _MANY_RUNS else _STOPS_LATE)
         best, unclear = self.best, self._unclear
         choice, gain = self._find_promising(self.model, _DISTANCE)
         for distance, doubt in itertools.product((_DISTANCE, len(best)), _DOUBTS):
-            if not unclear and gain <= _STOPS * self.worth:
+            if not unclear and gain <= stops:
                 choice, gain = self._find_promising(StepModel(self.space, self.trials, doubt), distance)
-        is_promising = gain > _STOPS * self.worth
+        is_promising = gain > stops
         if not unclear and not is_promising:  # before the end, what is kept has run without each of its edits
             unclear = [each for each in self._list_apart() if each not in self.measured]
         is_last = 0 < self.most_runs - len(self.trials) - 1 <= len(unclear)  # what is left has to settle these

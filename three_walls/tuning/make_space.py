@@ -42,7 +42,7 @@ _ALONE = (str, bytes, Mapping)
 """A value of these types is one, not several."""
 _FEW_RUNS = 6
 """Fewer find nothing."""
-_MOST_RUNS = 60
+_MOST_RUNS = 120
 _RUNS_PER_ENTRY = 4
 """Of a plan: the entry, two bases around it, and a repetition."""
 _OTHERS = {BRIDGE: "Megatron-LM", MEGATRON_LM: "Megatron-Bridge"}
