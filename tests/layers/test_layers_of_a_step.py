@@ -338,6 +338,26 @@ def test_what_a_hook_runs_again_before_attention_goes_back_ends_no_layer(node: s
     assert differences(found) == []
 
 
+def test_shared_experts_and_norms_that_run_again_are_told_from_the_router_s_backward_pass() -> None:
+    again = "gemm router shared_expert\nelementwise router shared_expert\ngemm router shared_expert\n"
+    gemm = "gemm            router    shared_expert\n"
+    before, _, _ = SHARED_BACK.partition(gemm)
+    summed, _, others = EXPERTS_BACK.strip().partition("\n")
+    step = [forward(ATTENTION + SHARED + EXPERTS, layer) for layer in range(2)]
+    step += [forward(HEAD, None), backward(HEAD_BACK, None)]
+    nodes, ranges = [len(step) - 1], []
+    for layer in (1, 0):
+        ranges += [(f"{EVALUATES}MulBackward0", len(step), len(step) + 1), ("RMSNorm, seq = 9", len(step), len(step))]
+        step += [replay("norm router router", layer), backward(summed, layer)]
+        nodes.append(len(step))
+        step.append(backward(f"{others}\n{before}", layer))
+        ranges.append(("CheckpointFunctionBackward, seq = 1", len(step), len(step)))
+        step.append(replay(again, layer))
+        nodes.append(len(step))
+        step.append(backward(SHARED_BACK[len(before) :] + ATTENTION_BACK, layer))
+    assert differences(label(step, settings(**HAS_SHARED), ranges, nodes)) == []
+
+
 def test_the_function_marks_nothing_where_kernels_have_attention_s_names() -> None:
     around_norm = [("FusedDSAIndexerLoss", 0, 0)]
     step = [forward("norm attention", 0), forward(ATTENTION[ATTENTION.index("gemm") :] + MLP, 0)]

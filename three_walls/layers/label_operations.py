@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 import polars as pl
@@ -117,10 +117,11 @@ def _label_launches(operations: Operations, directions: Directions, config: RunC
     )
     launches = Launches.of(operations, "placed_as", _find_shared_experts(operations, config))
     categories = launches.categories
-    _label_layers(operations, launches, directions, config, labels)
+    contexts = _find_run_again(launches, directions)
+    _label_layers(operations, launches, replace(directions, contexts=contexts), config, labels)
     _follow_accumulation(operations, labels)
-    _label_delayed(categories, directions.contexts, labels)
-    _label_run_again(categories, directions.contexts, labels)
+    _label_delayed(categories, contexts, labels)
+    _label_run_again(categories, contexts, labels)
     for place, category in enumerate(categories):
         if category in CATEGORIES_OUTSIDE_LAYERS:
             labels.module[place] = OUTSIDE
@@ -142,6 +143,27 @@ def _label_launches(operations: Operations, directions: Directions, config: RunC
         pl.Series(name, [column.get(place) for place in range(operations.height)], dtype=LABELS[name])
         for name, column in columns.items()
     )
+
+
+def _find_run_again(launches: Launches, directions: Directions) -> list[Context]:
+    """The contexts, where a replay that neither attends nor routes or exchanges tokens is run again as by a hook.
+
+    It is of one module: of a dense MLP, or of shared experts. The GEMMs of its backward pass are counted without it.
+    """
+    replays: dict[int, list[int]] = defaultdict(list)
+    for place, replay in enumerate(directions.replay):
+        if replay is not None:
+            replays[replay].append(place)
+    contexts = directions.contexts.copy()
+    for replay, places in replays.items():
+        is_of_several = any(
+            launches.phases[place] is not None or launches.categories[place] in (ROUTER, PERMUTE, *TOKEN_EXCHANGES)
+            for place in places
+        )
+        if not is_of_several:
+            for place in places:
+                contexts[place] = contexts[place]._replace(runs_again=True, node=replay)
+    return contexts
 
 
 def _label_layers(
@@ -428,12 +450,13 @@ def _label_delayed(categories: Sequence[str], contexts: Sequence[Context], label
 
 
 def _label_run_again(categories: Sequence[str], contexts: Sequence[Context], labels: _Labels) -> None:
-    """What hooks run again is recompute, and of the layer's module that goes back next.
+    """What runs again is recompute, and of the layer's module that goes back next.
 
-    In attention one that has GEMMs recomputes the projections, with all that lies between them.
+    Before attention goes back these are its projections, if they have GEMMs, with all that lies between them; before
+    the MLP or the experts norms of their own are, which are part of the router.
     """
     following: int | None = None
-    of_hook: dict[int | None, list[int]] = defaultdict(list)
+    of_node: dict[int | None, list[int]] = defaultdict(list)
     for place in reversed(range(len(categories))):
         if not contexts[place].runs_again:
             following = place if labels.direction.get(place) == BACKWARD and place in labels.module else following
@@ -441,10 +464,20 @@ def _label_run_again(categories: Sequence[str], contexts: Sequence[Context], lab
             labels.copy(following, place)
             labels.part.pop(place, None)
             labels.direction[place] = RECOMPUTE
-            of_hook[contexts[place].node].append(place)
-    for places in of_hook.values():
-        if any(categories[place] in GEMM_CATEGORIES for place in places):
-            labels.part |= {place: PROJECTION for place in places if labels.module[place] in (ATTENTION, MLP)}
+            of_node[contexts[place].node].append(place)
+    for places in of_node.values():
+        module, found = labels.module[places[0]], {categories[place] for place in places}
+        part = _PLAIN_PARTS.get(module)
+        if not found.isdisjoint(GEMM_CATEGORIES):
+            part = {ATTENTION: PROJECTION, ROUTER: SHARED_EXPERT}.get(module)
+        elif "norm" in found and module == COMBINE:
+            module = part = ROUTER
+        for place in places:
+            labels.module[place] = module
+            if part is not None:
+                labels.part[place] = part
+            elif module == MLP and categories[place] in GEMM_CATEGORIES:
+                labels.part[place] = PROJECTION
 
 
 def _follow_optimizer(categories: Sequence[str], labels: _Labels) -> None:
