@@ -85,6 +85,17 @@ def test_settings_of_experts_change_nothing_in_a_dense_model() -> None:
     assert len(found["moe"].unknown) == 3
 
 
+def test_weights_that_stay_in_bf16_are_cast_in_the_forward_pass_and_gathered_in_twice_the_bytes() -> None:
+    kept = {**LARGE, "config.fp8": "hybrid", "config.fp8_param_gather": True, "weight_recasts_ratio": 0.03}
+    in_bf16: dict[str, ConfigData] = {"config.fp8_param_gather": False}
+    casts, gathers = compare_settings(
+        EFFECTS, sheet_of({**kept, "config.fp8_recipe": CURRENT}), in_bf16
+    ).transformations
+    assert (casts.select.categories, casts.select.modules) == (("quantize",), ("outside",))
+    assert (casts.time.likely, gathers.time.likely) == (0.03, 1.2)
+    assert compare_settings(EFFECTS, sheet_of({**kept, "config.fp8_recipe": "blockwise"}), in_bf16).unknown
+
+
 @pytest.mark.parametrize("recipe", [CURRENT, DELAYED])
 def test_large_gemms_win_more_than_their_casts_cost(tmp_path: Path, recipe: str) -> None:
     graph = step_of(tmp_path, gemm_us=1000, apart_us=5)

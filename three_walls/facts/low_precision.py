@@ -23,7 +23,7 @@ from three_walls.step.step_view import StepView
 from three_walls.tables.buckets import GEMM_CATEGORIES
 from three_walls.tables.hardware import BF16, FP8
 from three_walls.tables.kernel_names import precision_of_kernel
-from three_walls.tables.model_parts import OPTIMIZER
+from three_walls.tables.model_parts import OPTIMIZER, OUTSIDE
 
 BYTES_PER_VALUE = 2
 """Of bf16 and fp16."""
@@ -33,6 +33,7 @@ UPDATED_WEIGHT_CAST_NS = 0.07
 Transformer Engine casts an optimizer's flat shard with a kernel that transposes tiles of 128 rows, of which one is
 filled (transformer_engine/pytorch/tensor/utils.py). Most threads idle, so it is as slow on memory of any bandwidth.
 """
+CAST_BANDWIDTH_FRACTION = 0.7
 _PADDING = re.compile("multi_(un)?padding_kernel")
 """Transformer Engine's kernels that pad the tokens of each expert, and take the padding away."""
 
@@ -124,6 +125,31 @@ def inner_weight_casts_ratio(
     if weight_casts_ratio.value is None or inner_layers_fraction.value is None:
         return missing(str(weight_casts_ratio.missing_reason or inner_layers_fraction.missing_reason))
     return known(weight_casts_ratio.value * inner_layers_fraction.value)
+
+
+@duration("casts of updated weights per step", share="casts of updated weights")
+def updated_weight_casts_ns(labelled_step: LabelledOperations) -> int:
+    """Time per step that kernels take to cast weights to FP8 after the optimizer updated them: casts outside of layers
+    and of both passes."""
+    is_cast = (pl.col("category").cast(pl.String) == "quantize") & pl.col("direction").is_null()
+    return int(labelled_step.filter(is_cast & (pl.col("module") == OUTSIDE)).select(DURATION.sum()).item())
+
+
+@fact("ratio", "casts of weights in the forward pass against those after the update")
+def weight_recasts_ratio(
+    step: StepView, model_shape: ModelShape, complete_layout: CompleteLayout, updated_weight_casts_ns: int
+) -> Measurement[float]:
+    """Time that the first forward passes of a step would take to cast the rank's weights from bf16, over the time that
+    casts after the update take. The former read and write 4 bytes a weight at 0.7 of the bandwidth of device memory
+    (0.79 for inputs of 33 million values on an H200), and with a scale of its own per tensor 2 bytes before."""
+    if step.gpu is None:
+        return missing(UNKNOWN_GPU)
+    if not updated_weight_casts_ns:
+        return missing("no cast of updated weights is in the step")
+    weights = sum(_count_weights(model_shape, complete_layout)) / complete_layout.pipeline
+    bytes_per_weight = 2 * BYTES_PER_VALUE if step.config.get("fp8_recipe") == "delayed" else 3 * BYTES_PER_VALUE
+    casts_s = weights * bytes_per_weight / (CAST_BANDWIDTH_FRACTION * step.gpu.memory_bytes_per_s)
+    return known(1e9 * casts_s / updated_weight_casts_ns)
 
 
 def _count_activations(model: ModelShape) -> int:

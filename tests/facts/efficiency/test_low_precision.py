@@ -38,7 +38,16 @@ KERNELS = pl.DataFrame(
         "end_ns": [3, 14, 90, 120, 290],
     },
 )
-UPDATE = pl.DataFrame({"part": ["optimizer", "loss"], "start_ns": [0, 20], "end_ns": [14, 90]})
+UPDATE = pl.DataFrame(
+    {
+        "part": ["optimizer", "loss", None, "expert"],
+        "category": ["optimizer", "elementwise", "quantize", "quantize"],
+        "module": ["outside", "outside", "outside", "experts"],
+        "direction": [None, "forward", None, "forward"],
+        "start_ns": [0, 20, 200, 300],
+        "end_ns": [14, 90, 280, 305],
+    }
+)
 
 
 def measure(
@@ -102,6 +111,20 @@ def test_updated_weights_are_cast_by_the_rank_whose_optimizer_holds_them() -> No
     assert measure(toy())["weight_casts_ratio"] == pytest.approx(0.07 * 2 * (192 + 4 * 144) / 14)
     sharded = measure(toy(2, use_distributed_optimizer=True, expert_model_parallel_size=2))
     assert sharded["weight_casts_ratio"] == pytest.approx(0.07 * 2 * (192 / 2 + 4 * 144 / 2) / 14)
+
+
+@pytest.mark.parametrize(("recipe", "bytes_each"), [("delayed", 4), ("tensorwise", 6)])
+def test_what_is_cast_after_the_update_would_be_cast_whole_in_the_forward_pass(recipe: str, bytes_each: int) -> None:
+    """80 ns after the update. All 2 x (192 + 4 x 144) weights of the rank, at 0.7 of 1000 bytes a second."""
+    found = measure(toy(fp8_recipe=recipe))
+    assert found["updated_weight_casts_ns"] == 80
+    assert found["weight_recasts_ratio"] == pytest.approx(1e9 * bytes_each * 2 * (192 + 4 * 144) / 700 / 80)
+
+
+def test_without_casts_after_the_update_there_is_nothing_to_compare() -> None:
+    found = measure(toy(), update=UPDATE.filter(pl.col("category") != "quantize"))
+    assert found["updated_weight_casts_ns"] == 0
+    assert "no cast" in str(found["weight_recasts_ratio"])
 
 
 def test_weights_of_the_first_and_the_last_layer_may_stay_as_they_are() -> None:
