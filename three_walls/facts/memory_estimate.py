@@ -10,6 +10,7 @@ from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.megatron.stage_memory import StageMemory, estimate_stages, find_fullest
 from three_walls.step.step_view import RunView
 
+_LOW_PRECISION = ("fp8", "fp4", "fp8_param_gather")
 NO_DEVICE_MEMORY = "the trace does not record the GPU's memory, or ranks differ in it (TARGET_INFO_GPU)"
 
 
@@ -41,20 +42,21 @@ def usable_bytes(
 
 
 @artifact
-def peak_without_recompute(
-    config_as_run: RunConfig,
-    memory_peak_bytes: int,
-    estimated_stages: Measurement[tuple[StageMemory, ...]],
-) -> Measurement[int]:
+def peak_without_recompute(config_as_run: RunConfig, memory_peak_bytes: int) -> Measurement[int]:
     """The measured peak, with the estimated activations replaced by those without recompute.
 
-    Both estimates leave out the same (fragments, workspaces): the difference does not contain it, the peak does.
+    Both estimates leave out the same (fragments, workspaces): the difference does not contain it, the peak does. Both
+    are of BF16. In FP8 linear layers keep no more than that, so there it is an upper bound.
     """
-    no_recompute = {"recompute_granularity": ConfigValue(None, "without recompute")}
-    without = estimate_stages(replace(config_as_run, values={**config_as_run.values, **no_recompute}))
-    if estimated_stages.value is None or without.value is None:
-        return missing(str(estimated_stages.missing_reason or without.missing_reason))
-    now, then = find_fullest(estimated_stages.value).activations, find_fullest(without.value).activations
+    in_bf16 = {key: ConfigValue(None, "in BF16") for key in _LOW_PRECISION}
+    no_recompute = in_bf16 | {"recompute_granularity": ConfigValue(None, "without recompute")}
+    stages, without = (
+        estimate_stages(replace(config_as_run, values={**config_as_run.values, **changed}))
+        for changed in (in_bf16, no_recompute)
+    )
+    if stages.value is None or without.value is None:
+        return missing(str(stages.missing_reason or without.missing_reason))
+    now, then = find_fullest(stages.value).activations, find_fullest(without.value).activations
     if now.value is None or then.value is None:
         return missing(str(now.missing_reason or then.missing_reason))
     return known(memory_peak_bytes + then.value - now.value)
