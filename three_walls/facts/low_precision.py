@@ -135,7 +135,7 @@ def updated_weight_casts_ns(labelled_step: LabelledOperations) -> int:
     return int(labelled_step.filter(is_cast & (pl.col("module") == OUTSIDE)).select(DURATION.sum()).item())
 
 
-@fact("ratio", "casts of weights in the forward pass against those after the update")
+@fact("ratio", "forward casts of weights against updated ones")
 def weight_recasts_ratio(
     step: StepView, model_shape: ModelShape, complete_layout: CompleteLayout, updated_weight_casts_ns: int
 ) -> Measurement[float]:
