@@ -96,6 +96,15 @@ def test_weights_that_stay_in_bf16_are_cast_in_the_forward_pass_and_gathered_in_
     assert compare_settings(EFFECTS, sheet_of({**kept, "config.fp8_recipe": "blockwise"}), in_bf16).unknown
 
 
+def test_weights_that_are_kept_in_fp8_are_cast_after_the_update() -> None:
+    kept: dict[str, ConfigData] = {"config.fp8_param_gather": True}
+    before = {**LARGE, "config.fp8": "hybrid", "config.fp8_param_gather": False}
+    gathers, casts = compare_settings(EFFECTS, sheet_of({**before, "config.fp8_recipe": CURRENT}), kept).transformations
+    assert (gathers.time.likely, casts.select.work, casts.added_time.likely) == (0.83, ("optimizer",), 5.0)
+    by_blocks = compare_settings(EFFECTS, sheet_of({**before, "config.fp8_recipe": "blockwise"}), kept)
+    assert [change.select.categories for change in by_blocks.transformations] == [("data_parallel",)]
+
+
 @pytest.mark.parametrize("recipe", [CURRENT, DELAYED])
 def test_large_gemms_win_more_than_their_casts_cost(tmp_path: Path, recipe: str) -> None:
     graph = step_of(tmp_path, gemm_us=1000, apart_us=5)

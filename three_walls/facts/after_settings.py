@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from three_walls.facts.memory_estimate import estimated_stages, memory_peak_bytes, peak_with_larger_micro_batch
+from three_walls.facts.memory_estimate import (
+    LOW_PRECISION,
+    estimated_stages,
+    memory_peak_bytes,
+    peak_with_larger_micro_batch,
+)
 from three_walls.lib.declare import CATALOG, Artifacts
 from three_walls.lib.fact import Fact, FactValue
 from three_walls.lib.measurement import Measurement, known, missing
@@ -26,7 +31,6 @@ _FOLLOWING = (
     "memory_peak_larger_micro_batch_ratio",
     "memory_peak_larger_micro_batch_without_recompute_ratio",
 )
-_LOW_PRECISION = ("fp8", "fp4")
 
 
 def find_facts_after(measured: Artifacts, settings: Mapping[str, FactValue]) -> dict[str, Fact]:
@@ -79,9 +83,9 @@ def _times_the_micro_batch(before: RunConfig, after: RunConfig) -> float | None:
     None where anything else changes what memory holds: in BF16, with the same micro-batch, the estimates then differ.
     """
     size, larger = before.whole_number("micro_batch_size"), after.whole_number("micro_batch_size")
-    if not size or not larger or larger < size or any(before.get(key) != after.get(key) for key in _LOW_PRECISION):
+    if not size or not larger or larger < size or any(before.get(key) != after.get(key) for key in LOW_PRECISION):
         return None
-    counted = {**dict.fromkeys(_LOW_PRECISION), "micro_batch_size": size}
+    counted = {**dict.fromkeys(LOW_PRECISION), "micro_batch_size": size}
     was, now = (estimate_stages(_with_values(config, counted)).value for config in (before, after))
     if was is None or now is None or any(stage.activations.value is None for stage in (*was, *now)):
         return None

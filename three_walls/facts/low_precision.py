@@ -34,6 +34,8 @@ Transformer Engine casts an optimizer's flat shard with a kernel that transposes
 filled (transformer_engine/pytorch/tensor/utils.py). Most threads idle, so it is as slow on memory of any bandwidth.
 """
 CAST_BANDWIDTH_FRACTION = 0.7
+"""Of the bandwidth of device memory: a kernel that casts whole tensors reached 0.79 for 33 million values on an H200
+(dense-gelu-delayed), and weights are smaller."""
 _PADDING = re.compile("multi_(un)?padding_kernel")
 """Transformer Engine's kernels that pad the tokens of each expert, and take the padding away."""
 
@@ -140,8 +142,8 @@ def weight_recasts_ratio(
     step: StepView, model_shape: ModelShape, complete_layout: CompleteLayout, updated_weight_casts_ns: int
 ) -> Measurement[float]:
     """Time that the first forward passes of a step would take to cast the rank's weights from bf16, over the time that
-    casts after the update take. The former read and write 4 bytes a weight at 0.7 of the bandwidth of device memory
-    (0.79 for inputs of 33 million values on an H200), and with a scale of its own per tensor 2 bytes before."""
+    casts after the update take. The former read and write 4 bytes a weight, and with current scaling read 2 more
+    before, for the largest value."""
     if step.gpu is None:
         return missing(UNKNOWN_GPU)
     if not updated_weight_casts_ns:

@@ -10,7 +10,8 @@ from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
 from three_walls.megatron.stage_memory import StageMemory, estimate_stages, find_fullest
 from three_walls.step.step_view import RunView
 
-_LOW_PRECISION = ("fp8", "fp4", "fp8_param_gather")
+LOW_PRECISION = ("fp8", "fp4", "fp8_param_gather")
+"""Settings with which activations or parameters are not counted, and without which they are those of BF16."""
 NO_DEVICE_MEMORY = "the trace does not record the GPU's memory, or ranks differ in it (TARGET_INFO_GPU)"
 
 
@@ -48,7 +49,7 @@ def peak_without_recompute(config_as_run: RunConfig, memory_peak_bytes: int) -> 
     Both estimates leave out the same (fragments, workspaces): the difference does not contain it, the peak does. Both
     are of BF16. In FP8 linear layers keep no more than that, so there it is an upper bound.
     """
-    in_bf16 = {key: ConfigValue(None, "in BF16") for key in _LOW_PRECISION}
+    in_bf16 = {key: ConfigValue(None, "in BF16") for key in LOW_PRECISION}
     no_recompute = in_bf16 | {"recompute_granularity": ConfigValue(None, "without recompute")}
     stages, without = (
         estimate_stages(replace(config_as_run, values={**config_as_run.values, **changed}))

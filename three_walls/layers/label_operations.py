@@ -146,9 +146,9 @@ def _label_launches(operations: Operations, directions: Directions, config: RunC
 
 
 def _find_run_again(launches: Launches, directions: Directions) -> list[Context]:
-    """The contexts, where a replay that neither attends nor routes or exchanges tokens is run again as by a hook.
+    """The contexts; a replay without attention, router and token exchange counts as run again, as if by a hook.
 
-    It is of one module: of a dense MLP, or of shared experts. The GEMMs of its backward pass are counted without it.
+    It is of one module, a dense MLP or shared experts, whose backward GEMMs are then counted without it.
     """
     replays: dict[int, list[int]] = defaultdict(list)
     for place, replay in enumerate(directions.replay):
@@ -450,10 +450,10 @@ def _label_delayed(categories: Sequence[str], contexts: Sequence[Context], label
 
 
 def _label_run_again(categories: Sequence[str], contexts: Sequence[Context], labels: _Labels) -> None:
-    """What runs again is recompute, and of the layer's module that goes back next.
+    """What runs again is recompute, and part of the module whose backward pass follows.
 
-    Before attention goes back these are its projections, if they have GEMMs, with all that lies between them; before
-    the MLP or the experts norms of their own are, which are part of the router.
+    In attention a replay with GEMMs is of the projections, with all that lies between them. The norm before the router
+    runs again first, before the combine goes back.
     """
     following: int | None = None
     of_node: dict[int | None, list[int]] = defaultdict(list)
