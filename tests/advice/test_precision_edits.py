@@ -86,7 +86,8 @@ def test_settings_of_experts_change_nothing_in_a_dense_model() -> None:
 
 
 def test_weights_that_stay_in_bf16_are_cast_in_the_forward_pass_and_gathered_in_twice_the_bytes() -> None:
-    kept = {**LARGE, "config.fp8": "hybrid", "config.fp8_param_gather": True, "weight_recasts_ratio": 0.03}
+    shared = {"config.fp8": "hybrid", "data_parallel_size": 2, "weight_recasts_ratio": 0.03}
+    kept = {**LARGE, **shared, "config.fp8_param_gather": True}
     in_bf16: dict[str, ConfigData] = {"config.fp8_param_gather": False}
     casts, gathers = compare_settings(
         EFFECTS, sheet_of({**kept, "config.fp8_recipe": CURRENT}), in_bf16
@@ -94,11 +95,13 @@ def test_weights_that_stay_in_bf16_are_cast_in_the_forward_pass_and_gathered_in_
     assert (casts.select.categories, casts.select.modules) == (("quantize",), ("outside",))
     assert (casts.time.likely, gathers.time.likely) == (0.03, 1.2)
     assert compare_settings(EFFECTS, sheet_of({**kept, "config.fp8_recipe": "blockwise"}), in_bf16).unknown
+    alone = sheet_of({**kept, "config.fp8_recipe": CURRENT, "data_parallel_size": 1})
+    assert compare_settings(EFFECTS, alone, in_bf16).transformations == (casts,)
 
 
 def test_weights_that_are_kept_in_fp8_are_cast_after_the_update() -> None:
     kept: dict[str, ConfigData] = {"config.fp8_param_gather": True}
-    before = {**LARGE, "config.fp8": "hybrid", "config.fp8_param_gather": False}
+    before = {**LARGE, "config.fp8": "hybrid", "config.fp8_param_gather": False, "data_parallel_size": 2}
     gathers, casts = compare_settings(EFFECTS, sheet_of({**before, "config.fp8_recipe": CURRENT}), kept).transformations
     assert (gathers.time.likely, casts.select.work, casts.added_time.likely) == (0.83, ("optimizer",), 5.0)
     by_blocks = compare_settings(EFFECTS, sheet_of({**before, "config.fp8_recipe": "blockwise"}), kept)
