@@ -473,7 +473,11 @@ def _judge_lean_step(
         busy = min(1.0, busy * step_ns / length_ns)
     little = f"no wall can save more than {_amount(largest.ns, length_ns)}"
     if busy is not None and busy >= verdict_thresholds.MINIMUM_COMPUTE_BUSY_FRACTION:
-        reason = f"The {step} is mostly compute ({in_percent(busy)}), and {little}."
+        # A wall counts what holds the same work back, so an entry of the plan may gain more than that.
+        reason = (
+            f"The {step} is mostly compute ({in_percent(busy)}), and {little}: only edits that change the work itself, "
+            "such as its precision or the size of a micro-batch, may save more."
+        )
         return Verdict(Wall.COMPUTE_HOST, SubWall.COMPUTE, False, reason, step_ns, None, None, None, recoverable)
     little = f"of the {step} {little}"
     if wait is not None and wait >= verdict_thresholds.NOTABLE_WAIT_FRACTION:
