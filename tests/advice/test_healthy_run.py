@@ -90,6 +90,6 @@ def test_a_lean_step_that_computes_is_held_back_by_computing() -> None:
     verdict = decide_verdict(sheet_of(MEASURED))
     assert (verdict.sub_wall, verdict.runner_up_wall) == (SubWall.COMPUTE, None)
     assert verdict.reason == (
-        "The 1,000.0 ms traced step is mostly compute (93.0%), and no wall can save more than 70.0 ms (7.0%): only edits "
-        "that change the work itself, such as its precision or the size of a micro-batch, may save more."
+        "The 1,000.0 ms traced step is mostly compute (93.0%), and no wall can save more than 70.0 ms (7.0%): only "
+        "edits that change the work itself, such as its precision or the size of a micro-batch, may save more."
     )

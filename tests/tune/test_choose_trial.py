@@ -266,6 +266,19 @@ def test_before_a_search_ends_what_is_kept_has_run_without_each_of_its_edits(see
     assert fewer <= {trial.choice for trial in trials}
 
 
+@pytest.mark.parametrize(("took", "is_clear"), [(0.99, False), (0.96, True)])
+def test_before_a_search_ends_the_base_runs_again_unless_what_is_kept_is_clearly_faster(
+    took: float, is_clear: bool
+) -> None:
+    space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "ab"))
+    runs = [TriedChoice((0, 0), 1.0, 0.003)]  # once, long ago
+    for drift in (0.0, 0.01) * 3:
+        steps = {(1, 1): took + drift, (1, 0): took + 0.022 - drift, (0, 1): took + 0.012 + drift}
+        runs += [TriedChoice(choice, step, 0.003) for choice, step in steps.items()]
+    choice, why = TrialSearch(space, [*runs, TriedChoice((1, 1), took, 0.003)], 60, WORTH).next()
+    assert choice == (None if is_clear else (0, 0)), why
+
+
 def test_what_is_kept_without_a_run_that_lacks_it_alone_is_named() -> None:
     space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "abc"))
     runs = [TriedChoice((0, 0, 0), 0.2), TriedChoice((1, 1, 1), 0.18), TriedChoice((0, 0, 0), 0.2)]

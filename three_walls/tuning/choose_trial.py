@@ -88,7 +88,7 @@ class TrialSearch:
                 choice, gain = self._find_promising(StepModel(self.space, self.trials, doubt), distance)
         is_promising = gain > stops
         if not unclear and not is_promising:  # before the end, what is kept has run without each of its edits
-            unclear = [each for each in self._list_apart() if each not in self.measured]
+            unclear = [each for each in self._list_apart() if each not in self.measured] or self._list_base()
         is_last = 0 < self.most_runs - len(self.trials) - 1 <= len(unclear)  # what is left has to settle these
         if not unclear and not is_promising:
             return None, "nothing left promises more than what matters"
@@ -103,7 +103,8 @@ class TrialSearch:
         if unclear:
             other, _ = self._likeliest(unclear)
             runs = [trial.choice for trial in self.trials]
-            return (other if runs.count(other) <= runs.count(best) else best), "to tell whether its last edit helps"
+            helps = "it" if other == self.space.base else "its last edit"
+            return (other if runs.count(other) <= runs.count(best) else best), f"to tell whether {helps} helps"
         return None, "nothing left promises more than what matters"
 
     @cached_property
@@ -197,6 +198,13 @@ class TrialSearch:
             if (gain < clear * spread or not self._ran_apart(self.best, choice)) and not is_small:
                 unclear.append(choice)
         return unclear
+
+    def _list_base(self) -> list[Choice]:
+        """The base, where it is not settled whether the best configuration is faster than it; else nothing."""
+        assert self.model
+        (gain,), (spread,) = self.model.gains_over(self.space.base, [self.best])
+        is_settled = gain >= _CLEAR[-1] * spread or abs(gain) + spread < self.worth
+        return [] if is_settled or self.best == self.space.base else [self.space.base]
 
     def _list_apart(self) -> list[Choice]:
         """The best configuration without one edit each, but those that failed or are likelier to fail than to run."""
