@@ -2,7 +2,7 @@
 
 A case's own ``config.*`` facts are the configuration that its edits are for, so the recipe gets them first. They are
 set in Python: overrides cannot reach a field of a precision that is given by its name. A fact that the release has no
-field for, or that is none, stays as the recipe has it.
+field for, or that is none, stays as the recipe has it; but without experts the model has none.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class EditedRun:
 
         A saved configuration has the precision's class in place of its name: the recipe's precision gets the fields.
         """
-        stated = {name: value for name, value in self.values.items() if value is not None}
+        stated = {name: value for name, value in self.values.items() if value is not None or name == "num_moe_experts"}
         if stated.get(MIXED_PRECISION) == MIXED_PRECISION_CLASS:
             del stated[MIXED_PRECISION]
         merged = FLAT | _complete(stated) | stated
@@ -169,6 +169,8 @@ def _complete(stated: dict[str, ConfigData]) -> dict[str, ConfigData]:
         completed["te_rng_tracker"] = True
     if isinstance(experts, int):
         completed["expert_model_parallel_size"] = math.gcd(8, experts)
+    elif "num_moe_experts" in stated:
+        completed |= {"expert_model_parallel_size": 1, "moe_ffn_hidden_size": None}
     return completed
 
 

@@ -413,6 +413,19 @@ def test_a_fused_kernel_costs_the_host_its_own_time_for_every_pass_that_has_one(
     assert step_us(half_backward(device_bound(tmp_path), 0, 0, 0, 0), TRITON) == 163  # the device is the limit
 
 
+def test_a_selection_may_follow_recomputed_work(tmp_path: Path) -> None:
+    directions = ["backward", "recompute", "recompute", "backward"]
+    graph = labelled(launch_bound(tmp_path), direction=directions, part=["expert", "expert", "projection", "expert"])
+
+    def after(*work: str) -> list[bool]:
+        return select_operations(graph, Selection(follows_recompute=work)).tolist()
+
+    assert after("projection") == [False, False, False, True]
+    assert after("expert") == [False] * 4  # what follows it is recomputed itself
+    assert after("expert", "projection") == [False, False, False, True]
+    assert not select_operations(launch_bound(tmp_path), Selection(follows_recompute=("expert",))).any()
+
+
 def test_a_selection_may_lie_between_gemms_of_a_pass(tmp_path: Path) -> None:
     graph = labelled(
         launch_bound(tmp_path),

@@ -30,7 +30,11 @@ from three_walls.tables.prediction_intervals import Levels
 from three_walls.trace.schemas import BoolArray, Float64Array, Int64Array
 
 _MODULE_PASS = ("micro_batch", "layer", "direction", "module")
-_COMPUTED = {"layer of a kind": ("layer",), "between GEMMs": _MODULE_PASS}
+_COMPUTED = {
+    "layer of a kind": ("layer",),
+    "between GEMMs": _MODULE_PASS,
+    "follows": ("direction", "part", "launch_thread", "launch_start_ns"),
+}
 """Of a condition that is no column: the labels that it needs."""
 
 
@@ -53,15 +57,20 @@ def _find_operations(operations: Operations, select: Selection) -> BoolArray:
     is_gemm = category.is_in(list(GEMM_CATEGORIES)).cast(pl.Int64)
     earlier = is_gemm.cum_sum().over("rank", *_MODULE_PASS) - is_gemm
     is_between = (earlier >= select.after_gemm) & (earlier + is_gemm < (select.before_gemm or math.inf))
+    direction, work = pl.col("direction"), pl.coalesce("operator", "part")
+    is_repeated = direction == RECOMPUTE
+    before = (is_repeated & work.is_in(list(select.follows_recompute))).shift()
+    follows = before.over("rank", "launch_thread", order_by="launch_start_ns") & ~is_repeated
     by_column = {
         "category": category.is_in(categories) if categories else None,
-        "part": pl.coalesce("operator", "part").is_in(list(select.work)) if select.work else None,
+        "part": work.is_in(list(select.work)) if select.work else None,
         "module": pl.col("module").is_in(list(select.modules)) if select.modules else None,
-        "direction": pl.col("direction").is_in(list(select.directions)) if select.directions else None,
+        "direction": direction.is_in(list(select.directions)) if select.directions else None,
         "rank_number": pl.col("rank_number").is_in(list(select.ranks)) if select.ranks else None,
         "name": pl.col("name").str.contains(select.kernels) if select.kernels else None,
         "layer": (layer > 0) & (layer < layer.max().over("rank")) if select.inner_layers else None,
         "layer of a kind": of_layer if select.layers_with else None,
+        "follows": follows if select.follows_recompute else None,
         "between GEMMs": is_between & layer.is_not_null() if select.after_gemm or select.before_gemm else None,
     }
     conditions = {name: condition for name, condition in by_column.items() if condition is not None}

@@ -101,6 +101,8 @@ class Selection:
     """Only layers that run an operation of one of these categories: ``linear_attention`` finds those of Mamba."""
     inner_layers: bool = False
     """Only layers that are neither the first nor the last of their rank."""
+    follows_recompute: tuple[str, ...] = ()
+    """Only what its thread launches right after recomputed ``work`` of these labels, and is not recomputed itself."""
     calls: str = ""
     """For ``unwait``: regular expression, searched in the names of the synchronizing calls."""
     sites: tuple[int, ...] = ()

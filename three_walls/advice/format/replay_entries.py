@@ -176,6 +176,7 @@ class SelectionEntry:
     ranks: RanksFact | None = None
     layers_with: Annotated[Texts, _each_of(tuple(CATEGORIES))] = ()
     inner_layers: bool = False
+    follows_recompute: Annotated[Texts, _each_of(WORK)] = ()
     after_gemm: Annotated[int, between(0, 100)] = 0
     before_gemm: Annotated[int, between(0, 100)] = 0
 
@@ -190,6 +191,7 @@ class SelectionEntry:
             ranks=() if self.ranks is None else (round(facts.number(self.ranks.fact) or 0),),
             layers_with=self.layers_with,
             inner_layers=self.inner_layers,
+            follows_recompute=self.follows_recompute,
             after_gemm=self.after_gemm,
             before_gemm=self.before_gemm,
             calls=self.calls,
