@@ -203,8 +203,14 @@ def test_a_sequence_is_compared_with_the_hidden_size(sequence: int, exceeds: boo
     assert facts["sequence_exceeds_hidden_size"] == (exceeds, None)
 
 
+@pytest.mark.parametrize(("experts", "may_have"), [(None, False), (8, True)])
+def test_a_model_without_experts_is_known_as_such(experts: int | None, may_have: bool) -> None:
+    assert derive_layout(config(num_moe_experts=experts), H200)["may_have_experts"] == (may_have, None)
+
+
 def test_what_is_not_known_is_missing_with_its_reason() -> None:
     facts = derive_layout(RunConfig(), None)
+    assert facts.pop("may_have_experts") == (True, None)
     assert all(value is None and reason for value, reason in facts.values())
 
 

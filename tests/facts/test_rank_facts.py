@@ -59,6 +59,13 @@ def test_one_rank_alone_says_nothing_of_lateness(tmp_path: Path) -> None:
         assert facts.get(name).missing_reason == "one rank alone was captured (give the traces of several ranks)"
 
 
+def test_the_only_rank_of_a_run_is_not_late(tmp_path: Path) -> None:
+    trace, *_ = simulate([USUAL, SLOW]).write(tmp_path)
+    facts = measure(trace, settings=["env_vars.WORLD_SIZE=1"]).facts
+    assert facts.number("straggler_late_ns") == 0
+    assert facts.get("straggler_cause").missing_reason == "no rank was late"
+
+
 def test_profilers_that_start_apart_are_measured(tmp_path: Path) -> None:
     run = simulate([USUAL, replace(USUAL, capture_delay_ns=900 * MS), USUAL])
     facts = measure(run.write(tmp_path)).facts

@@ -32,9 +32,12 @@ class RootCauseRank:
 
 @artifact
 def latest_rank(
-    matched_ranks: MatchedRanks, attribution: Attribution, sick_ranks: tuple[Straggler, ...]
+    matched_ranks: MatchedRanks,
+    attribution: Attribution,
+    sick_ranks: tuple[Straggler, ...],
+    world_size: Measurement[int],
 ) -> Measurement[Straggler | None]:
-    """The latest rank; None where calls were compared and no rank was late.
+    """The latest rank; None where calls were compared and no rank was late, or there is no other.
 
     Of those first that are late for a reason of their own, and of these those that may not represent the run: the
     others' delay may be the profiler's.
@@ -42,6 +45,8 @@ def latest_rank(
     if attribution.stragglers:
         of_the_rank = [straggler for straggler in attribution.stragglers if straggler.cause in SICK_CAUSES]
         return known((*sick_ranks, *of_the_rank, *attribution.stragglers)[0])
+    if world_size.value == 1:
+        return known(None)
     if matched_ranks.arrivals.filter(pl.col("kept") & pl.col("resolved")).is_empty():
         return missing(_ONE_RANK if len(matched_ranks.ranks) < 2 else _NOT_MATCHED)
     return known(None)

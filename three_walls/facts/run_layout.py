@@ -67,6 +67,16 @@ def ranks_per_chosen_expert_ratio(run: RunView) -> Measurement[float]:
     return _known_or_needs(None if group is None else group / chosen, "the expert-parallel size")
 
 
+@flag(
+    "whether the model may have experts",
+    if_true="The model has experts, or nothing says that it has none",
+    if_false="The model has no experts",
+)
+def may_have_experts(run: RunView) -> Measurement[bool]:
+    """Whether nothing says that no layer has experts."""
+    return known(not run.config.knows("num_moe_experts") or run.config.get("num_moe_experts") is not None)
+
+
 @fact("count", "the number of experts per rank")
 def experts_per_rank_count(run: RunView) -> Measurement[int]:
     """Experts of a layer on one rank: experts / EP."""

@@ -76,9 +76,11 @@ def received_tokens_ratio(
 
 @fact("ratio", "the imbalance of received tokens between ranks")
 def received_tokens_rank_ratio(
-    received_by_rank: tuple[int | None, ...], received_tokens_count: Measurement[int]
+    received_by_rank: tuple[int | None, ...], received_tokens_count: Measurement[int], world_size: Measurement[int]
 ) -> Measurement[float]:
-    """Tokens received by the captured rank that got most, over the mean of the captured ranks."""
+    """Tokens received by the captured rank that got most, over the mean of the captured ranks; 1 where there is one."""
+    if world_size.value == 1:
+        return known(1.0)
     if len(received_by_rank) < 2:
         return missing("needs the traces of several ranks")
     counts = [count for count in received_by_rank if count]

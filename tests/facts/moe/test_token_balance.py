@@ -94,7 +94,9 @@ def test_without_shapes_the_reason_stands() -> None:
 
 
 def test_ranks_are_compared_where_all_of_them_are_known() -> None:
-    assert received_tokens_rank_ratio((300, 100), known(300)) == known(1.5)
-    assert "some rank" in str(received_tokens_rank_ratio((300, None), known(300)).missing_reason)
-    assert received_tokens_rank_ratio((None, None), missing("no shapes")) == missing("no shapes")
-    assert "several ranks" in str(received_tokens_rank_ratio((300,), known(300)).missing_reason)
+    two = known(2)
+    assert received_tokens_rank_ratio((300, 100), known(300), two) == known(1.5)
+    assert "some rank" in str(received_tokens_rank_ratio((300, None), known(300), two).missing_reason)
+    assert received_tokens_rank_ratio((None, None), missing("no shapes"), two) == missing("no shapes")
+    assert "several ranks" in str(received_tokens_rank_ratio((300,), known(300), two).missing_reason)
+    assert received_tokens_rank_ratio((None,), missing("no shapes"), known(1)) == known(1.0)
