@@ -53,14 +53,7 @@ def select_operations(graph: StepGraph, select: Selection) -> BoolArray:
 def _find_operations(operations: Operations, select: Selection) -> BoolArray:
     categories = [name for each in select.categories for name in CATEGORY_GROUPS.get(each, (each,))]
     layer, category = pl.col("layer"), pl.col("category").cast(pl.String)
-    of_layer = category.is_in(list(select.layers_with)).any().over("rank", "layer") & layer.is_not_null()
-    is_gemm = category.is_in(list(GEMM_CATEGORIES)).cast(pl.Int64)
-    earlier = is_gemm.cum_sum().over("rank", *_MODULE_PASS) - is_gemm
-    is_between = (earlier >= select.after_gemm) & (earlier + is_gemm < (select.before_gemm or math.inf))
     direction, work = pl.col("direction"), pl.coalesce("operator", "part")
-    is_repeated = direction == RECOMPUTE
-    before = (is_repeated & work.is_in(list(select.follows_recompute))).shift()
-    follows = before.over("rank", "launch_thread", order_by="launch_start_ns") & ~is_repeated
     by_column = {
         "category": category.is_in(categories) if categories else None,
         "part": work.is_in(list(select.work)) if select.work else None,
@@ -69,10 +62,20 @@ def _find_operations(operations: Operations, select: Selection) -> BoolArray:
         "rank_number": pl.col("rank_number").is_in(list(select.ranks)) if select.ranks else None,
         "name": pl.col("name").str.contains(select.kernels) if select.kernels else None,
         "layer": (layer > 0) & (layer < layer.max().over("rank")) if select.inner_layers else None,
-        "layer of a kind": of_layer if select.layers_with else None,
-        "follows": follows if select.follows_recompute else None,
-        "between GEMMs": is_between & layer.is_not_null() if select.after_gemm or select.before_gemm else None,
     }
+    if select.layers_with:
+        of_layer = category.is_in(list(select.layers_with)).any().over("rank", "layer")
+        by_column["layer of a kind"] = of_layer & layer.is_not_null()
+    if select.follows_recompute:
+        is_repeated = direction == RECOMPUTE
+        before = (is_repeated & work.is_in(list(select.follows_recompute))).shift()
+        follows = before.over("rank", "launch_thread", order_by="launch_start_ns") & ~is_repeated
+        by_column["follows"] = follows
+    if select.after_gemm or select.before_gemm:
+        is_gemm = category.is_in(list(GEMM_CATEGORIES)).cast(pl.Int64)
+        earlier = is_gemm.cum_sum().over("rank", *_MODULE_PASS) - is_gemm
+        is_between = (earlier >= select.after_gemm) & (earlier + is_gemm < (select.before_gemm or math.inf))
+        by_column["between GEMMs"] = is_between & layer.is_not_null()
     conditions = {name: condition for name, condition in by_column.items() if condition is not None}
     needed = {column for name in conditions for column in _COMPUTED.get(name, (name,))}
     if not needed <= set(operations.columns):
