@@ -73,7 +73,10 @@ def ranks_per_chosen_expert_ratio(run: RunView) -> Measurement[float]:
     if_false="The model has no experts",
 )
 def may_have_experts(run: RunView) -> Measurement[bool]:
-    """Whether nothing says that no layer has experts."""
+    """Whether nothing says that no layer has experts.
+
+    It is known without a configuration, too, so that rules on what was measured of experts need none.
+    """
     return known(not run.config.knows("num_moe_experts") or run.config.get("num_moe_experts") is not None)
 
 
