@@ -102,6 +102,7 @@ def test_a_base_takes_at_most_one_and_a_half_megabytes() -> None:
     assert {base: size for base, size in sizes.items() if not 0 < size <= MOST_BASE_BYTES} == {}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_base_is_cut_to_the_steps_that_fit_with_the_same_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

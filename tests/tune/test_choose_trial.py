@@ -63,8 +63,9 @@ def test_of_many_spaces_nearly_all_are_searched_well_and_no_failure_is_repeated(
 
 
 @pytest.mark.slow
-def test_of_spaces_of_another_kind_nearly_all_are_searched_well_and_no_edit_is_kept_that_loses() -> None:
-    outcomes = [random_spaces.tune(RandomSpace(seed)) for seed in range(2000, 2020)]
+@pytest.mark.parametrize("spaces", [8, pytest.param(40, marks=pytest.mark.exhaustive)])
+def test_of_spaces_of_another_kind_nearly_all_are_searched_well_and_no_edit_is_kept_that_loses(spaces: int) -> None:
+    outcomes = [random_spaces.tune(RandomSpace(seed)) for seed in range(2000, 2000 + spaces)]
     assert sum(each.distance > MOST_OFF for each in outcomes) <= len(outcomes) // 8
     assert max(each.loss for each in outcomes) < WORTH / 2
     assert max(each.runs / each.sweep for each in outcomes) <= 1 / 3
