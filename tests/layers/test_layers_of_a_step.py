@@ -67,6 +67,18 @@ def test_a_dense_layer_is_attention_and_an_mlp() -> None:
     check(step((DENSE, DENSE_BACK), (DENSE, DENSE_BACK)), TWO_MICRO_BATCHES)
 
 
+def test_norms_after_attention_and_after_the_mlp_are_theirs() -> None:
+    of_attention, of_mlp = "norm attention\nelementwise attention\n", "norm mlp\nelementwise mlp\n"
+    layer = ATTENTION + of_attention + MLP + of_mlp
+    # A norm's gradient is added up right after it, before that of the norm which the step reaches next.
+    between = "elementwise mlp\n", "elementwise attention\n"
+    back = between[0] + of_mlp + MLP_BACK + between[1] + of_attention + ATTENTION_BACK
+    ends = "elementwise outside\n"
+    embedding, head, head_back = forward(EMBEDDING, None), forward(HEAD, None), backward(HEAD_BACK, None)
+    passes = [embedding, forward(layer, 0), forward(layer, 1), head, head_back, backward(back, 1), backward(back, 0)]
+    check([*passes, backward(ends, None)], ONE_MICRO_BATCH)
+
+
 def test_an_moe_layer_is_attention_router_dispatch_experts_and_combine() -> None:
     check(step((MOE, MOE_BACK), (MOE, MOE_BACK)), TWO_MICRO_BATCHES)
 

@@ -108,21 +108,29 @@ class Launches:
         return [place for place, other in enumerate(self.phases) if other == phase]
 
     def mlp_norms(self, mark: int, limit: int, phase: str) -> tuple[int, int] | None:
-        """The norm before the MLP of the dense layer with attention at ``mark``, and the norm after it.
+        """The norm before the MLP of the dense layer with attention at ``mark``, and the first norm after the layer.
 
-        None where the norm after attention is the next layer's. ``limit``: the next attention, or the end.
+        None where the norm after attention is the next layer's. ``limit``: the next attention, or the end. Gemma's
+        layers have a norm after attention, before the MLP's own, and one after the MLP.
         """
         projection = self.first(mark + 1, limit, *GEMM_CATEGORIES)
-        norm = None if projection is None else self.first(projection, limit, _NORM)
-        if norm is None:
+        norm, gemms, following = self._next_norm(limit if projection is None else projection, limit)
+        is_followed_by_norms = not gemms and following < limit
+        if is_followed_by_norms:
+            norm, gemms, following = self._next_norm(following, limit)
+        if gemms < (FORWARD_GEMMS if phase == FORWARD else BACKWARD_GEMMS):
             return None
-        after = norm
+        return norm, self._next_norm(following, limit)[2] if is_followed_by_norms else following
+
+    def _next_norm(self, begin: int, limit: int) -> tuple[int, int, int]:
+        """The first norm in [begin, limit), how many GEMMs follow its kernels up to the next norm, and that norm."""
+        norm = self.first(begin, limit, _NORM)
+        after = norm = limit if norm is None else norm
         while after < limit and self.categories[after] == _NORM:
             after += 1
         following = self.first(after, limit, _NORM)
         following = limit if following is None else following
-        needed = FORWARD_GEMMS if phase == FORWARD else BACKWARD_GEMMS
-        return (norm, following) if len(self.places(after, following, *GEMM_CATEGORIES)) >= needed else None
+        return norm, len(self.places(after, following, *GEMM_CATEGORIES)), following
 
     def begin_of_run(self, place: int, begin: int) -> int:
         """Where the consecutive launches of the category at ``place`` begin, not before ``begin``."""
