@@ -330,8 +330,8 @@ def name_release(version: str) -> str:
 
 _OWN_FIELDS = ("env_vars", "dataset", "peft", "tokenizer")
 """Sections whose fields differ from run to run."""
-_OWN_MODELS = ("HybridModelProvider", "MambaModelProvider", "MambaProvider")
-"""Models with fields of their own, which the schemas do not have."""
+_SCHEMA_MODELS = ("GPTModelProvider", "MLAModelProvider")
+"""Models whose fields the schemas have. Others (Mamba's, Gemma's) may have fields of their own."""
 _SHOWN_PATHS = 6
 
 
@@ -342,8 +342,8 @@ def _every_path() -> frozenset[str]:
 
 def list_unknown_paths(paths: Mapping[str, Any]) -> tuple[str, ...]:
     """Those ``section.field`` of a configuration that no known release has, as far as they are the releases' own."""
-    model = str(paths.get("model._target_", paths.get("model")))
-    own = (*_OWN_FIELDS, "model") if model.endswith(_OWN_MODELS) else _OWN_FIELDS
+    model = paths.get("model._target_", paths.get("model"))
+    own = _OWN_FIELDS if model is None or str(model).endswith(_SCHEMA_MODELS) else (*_OWN_FIELDS, "model")
     return tuple(
         path
         for path in paths
