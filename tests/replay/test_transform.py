@@ -118,12 +118,13 @@ def test_added_kernels_cost_launches_where_the_host_is_the_limit(tmp_path: Path)
     assert step_us(graph, cast) == 65 + 2 * 20 - 5 + 2.5 + 2.5  # at the end the cast, and half of the last GEMM
 
 
-def test_an_added_operation_takes_the_host_what_one_of_the_step_takes_on_average(tmp_path: Path) -> None:
+def test_host_time_added_to_each_launch_delays_what_the_host_holds_up_and_no_device_that_is_behind(
+    tmp_path: Path,
+) -> None:
     graph = launch_bound(tmp_path)
-    mean_us = graph.host_segment_ns.sum() / graph.operations.height / US
-    cast = Transformation(Action.SCALE, GEMMS, added_operations=same(0.5))
-    assert step_us(graph, cast) == pytest.approx(step_us(graph) + 2 * 0.5 * mean_us)
-    assert step_us(device_bound(tmp_path), cast) < step_us(device_bound(tmp_path)) + mean_us
+    cast = Transformation(Action.SCALE, GEMMS, added_launch_us=same(5))
+    assert step_us(graph, cast) == pytest.approx(step_us(graph) + 2 * 5)
+    assert step_us(device_bound(tmp_path), cast) < step_us(device_bound(tmp_path)) + 2 * 5
 
 
 def test_added_kernels_take_their_share_of_the_device_where_that_is_the_limit(tmp_path: Path) -> None:

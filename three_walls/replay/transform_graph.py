@@ -128,8 +128,8 @@ def _add_kernels(
     ``took_ns``: the device time of which they take ``added_time``.
     """
     kernels, share = _at(change.added_kernels, level), _at(change.added_time, level)
-    issued = _at(change.added_operations, level)
-    if not kernels and not share and not issued:
+    launch_us = _at(change.added_launch_us, level)
+    if not kernels and not share and not launch_us:
         return changed
     least_ns = kernels * (replay_thresholds.LEAST_KERNEL_NS + replay_thresholds.LEAST_STREAM_GAP_NS)
     duration_ns, host_segment_ns = changed.duration_ns.copy(), changed.host_segment_ns.copy()
@@ -137,7 +137,7 @@ def _add_kernels(
     # A graph launches what is added to it, too.
     is_launched = (graph.call_of != NONE) & ~graph.once("in graph", lambda: _is_in_graph(graph))
     launches = np.flatnonzero(np.bincount(graph.call_of[before[is_launched[before]]]))
-    added_ns = kernels * _usual_launch_ns(graph, work) + issued * _mean_operation_ns(graph, work)
+    added_ns = kernels * _usual_launch_ns(graph, work) + 1000 * launch_us
     places = _places_before(graph, launches)
     host_segment_ns[places] += round(added_ns)
     return replace(changed, host_segment_ns=host_segment_ns, duration_ns=duration_ns)
@@ -159,11 +159,6 @@ def _usual_launch_ns(graph: StepGraph, work: Work) -> float:
     launches = graph.once("launches", lambda: np.unique(graph.call_of[graph.call_of != NONE]))
     before_ns = np.where(graph.points.sync_node[2 * launches] == NONE, work.host_segment_ns[2 * launches], 0)
     return float(np.median(before_ns + work.host_segment_ns[2 * launches + 1])) if len(launches) else 0.0
-
-
-def _mean_operation_ns(graph: StepGraph, work: Work) -> float:
-    """Host time of the step for each of its operations: with what the framework does before and after a launch."""
-    return float(work.host_segment_ns.sum() / max(1, graph.operations.height))
 
 
 def _scale_operations(

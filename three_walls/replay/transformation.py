@@ -151,9 +151,8 @@ class Transformation:
     added_kernels: Levels = NOTHING
     """For ``scale`` and ``graph``: how many new kernels are launched before each operation or graph, each as the step
     usually launches one."""
-    added_operations: Levels = NOTHING
-    """For ``scale``: how many operations of the framework the host issues before each operation, each of which takes it
-    as long as one of the step takes it on average."""
+    added_launch_us: Levels = NOTHING
+    """For ``scale``: host time added to each launch of the selected operations."""
     overhead_us: Levels = NOTHING
     """For ``graph``: host time of launching one graph, in place of the launches that it replaces."""
     added_host_us: Levels = NOTHING

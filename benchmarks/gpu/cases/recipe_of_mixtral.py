@@ -1,4 +1,4 @@
-"""Mixtral-8x7B, of which Megatron-Bridge 0.6.2 has no recipe: Mistral's layers, 2 of 8 experts by softmax over the chosen."""
+"""Mixtral-8x7B, of which Megatron-Bridge 0.6.2 has no recipe: Mistral's layers, 2 of 8 experts, softmax over these."""
 
 from megatron.bridge.models.mistral.mistral_provider import MistralModelProvider
 from megatron.bridge.recipes.common import _pretrain_common

@@ -46,7 +46,7 @@ _LEVELLED = {
     "overhead_us": NOTHING,
     "added_time": NOTHING,
     "added_kernels": NOTHING,
-    "added_operations": NOTHING,
+    "added_launch_us": NOTHING,
     "added_host_us": NOTHING,
 }
 """Parameters with a range, and what they are where an entry does not give them."""
@@ -60,7 +60,7 @@ _USED_BY = {
     "overhead_us": (Action.GRAPH,),
     "added_time": (Action.SCALE, Action.GRAPH),
     "added_kernels": (Action.SCALE, Action.GRAPH),
-    "added_operations": (Action.SCALE,),
+    "added_launch_us": (Action.SCALE,),
     "added_host_us": (Action.SCALE, Action.UNGRAPH, Action.REPEAT),
 }
 """Parameter -> the actions that have it."""
@@ -223,7 +223,7 @@ class ReplayEntry:
     overhead_us: Parameter | None = None
     added_time: Parameter | None = None
     added_kernels: Parameter | None = None
-    added_operations: Parameter | None = None
+    added_launch_us: Parameter | None = None
     added_host_us: Parameter | None = None
     only_if: Conditions = ()
     """It is left out where these are known not to hold."""
