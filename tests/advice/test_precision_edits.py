@@ -16,7 +16,7 @@ from three_walls.advice.plan.replays import Transformations
 from three_walls.facts.sheet import DEFINITIONS
 from three_walls.lib.plain_data import ConfigData
 from three_walls.replay.step_graph import StepGraph
-from three_walls.replay.transformation import Level
+from three_walls.replay.transformation import ALL, Level
 
 EFFECTS = load_rule_base(DEFINITIONS).effects
 LARGE: dict[str, ConfigData] = {
@@ -129,6 +129,15 @@ def test_current_scaling_needs_more_launches_than_delayed_scaling(tmp_path: Path
     assert graph.calls.height == 5
 
 
+def test_the_host_casts_for_experts_together_and_for_each_linear_layer(tmp_path: Path) -> None:
+    graph = step_of(tmp_path, gemm_us=5, apart_us=2000)
+    linear = labelled(graph, part=[*["projection"] * 4, "optimizer"])
+    experts = labelled(graph, micro_batch=[*[0] * 4, None], direction=[*["forward"] * 4, None])
+    blocks = changes("blockwise")
+    assert step_us(linear, *blocks) == pytest.approx(step_us(linear) + 4 * 125, abs=15)
+    assert step_us(experts, *blocks) == pytest.approx(step_us(experts) + 4 * (400 + 24), abs=15)
+
+
 def test_casting_the_parameters_can_cost_more_than_all_gemms_win(tmp_path: Path) -> None:
     graph = step_of(tmp_path, gemm_us=100, apart_us=5, update_us=200)
     assert step_us(graph, *changes(CURRENT)) > step_us(graph)
@@ -159,8 +168,12 @@ def test_blockwise_scaling_multiplies_the_outer_layers_in_fp8_too_which_only_cur
         step_us(graph) - 2 * 350 + 2 * 1000 * (0.65 * 1.85 - 1), abs=5
     )
     assert step_us(graph, *from_delayed) > step_us(graph)
-    casts = [change.time.likely for change in from_current if change.select.categories == ("quantize",)]
-    assert casts == [0.0, 2.0]  # of two layers that were cast, four are
+    casts = [change for change in from_current if change.select.categories == ("quantize",)]
+    assert [change.time.likely for change in casts if change.time != ALL] == [
+        0.0,
+        2.0,
+    ]  # of two layers that were cast, four are
+    assert [change.host.likely for change in casts if change.time == ALL] == [0.65]  # experts are cast together
 
 
 def test_unknown_sizes_leave_the_edit_without_a_prediction() -> None:
