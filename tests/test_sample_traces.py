@@ -56,6 +56,9 @@ EXEMPLARS = ANALYZED_TWICE | {
     "tensor-parallel-pair", "wide-nvlink-alltoall", "wide-nvlink-alltoall-ranks",
 }  # fmt: skip
 
+# Captures much like exemplars: all that is tried with them is tried by CI alone.
+LIKE_OTHERS = {"te-fused-attention", "te-one-by-one-experts"}
+
 pytestmark = pytest.mark.slow
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -77,7 +80,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         yield pytest.mark.xdist_group(name)
         if name in OF_BASES:
             yield pytest.mark.base
-        elif is_law and name not in EXEMPLARS:
+        elif name in LIKE_OTHERS or (is_law and name not in EXEMPLARS):
             yield pytest.mark.exhaustive
 
     metafunc.parametrize("name", [pytest.param(name, marks=[*mark(name)]) for name in sorted(LABELS)])
