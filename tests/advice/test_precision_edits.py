@@ -138,6 +138,20 @@ def test_the_host_casts_for_experts_together_and_for_each_linear_layer(tmp_path:
     assert step_us(experts, *blocks) == pytest.approx(step_us(experts) + 4 * (400 + 24), abs=15)
 
 
+@pytest.mark.parametrize("recipe", ["blockwise", CURRENT, DELAYED])
+def test_nothing_is_asked_of_experts_that_a_dense_model_has_not(recipe: str) -> None:
+    of_experts = {
+        count: [
+            each
+            for each in changes(recipe, **{"config.num_moe_experts": count})
+            if each.select.work[:1] == ("expert_gemm",)
+        ]
+        for count in (None, 8)
+    }
+    assert all("projection" in each.select.work for each in of_experts[None])
+    assert len(of_experts[8]) > len(of_experts[None])
+
+
 def test_casting_the_parameters_can_cost_more_than_all_gemms_win(tmp_path: Path) -> None:
     graph = step_of(tmp_path, gemm_us=100, apart_us=5, update_us=200)
     assert step_us(graph, *changes(CURRENT)) > step_us(graph)
