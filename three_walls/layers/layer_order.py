@@ -115,12 +115,12 @@ class Launches:
         """
         projection = self.first(mark + 1, limit, *GEMM_CATEGORIES)
         norm, gemms, following = self._next_norm(limit if projection is None else projection, limit)
-        is_followed_by_norms = not gemms and following < limit
-        if is_followed_by_norms:
+        norm_ends_attention = not gemms and following < limit
+        if norm_ends_attention:
             norm, gemms, following = self._next_norm(following, limit)
         if gemms < (FORWARD_GEMMS if phase == FORWARD else BACKWARD_GEMMS):
             return None
-        return norm, self._next_norm(following, limit)[2] if is_followed_by_norms else following
+        return norm, self._next_norm(following, limit)[2] if norm_ends_attention else following
 
     def _next_norm(self, begin: int, limit: int) -> tuple[int, int, int]:
         """The first norm in [begin, limit), how many GEMMs follow its kernels up to the next norm, and that norm."""
