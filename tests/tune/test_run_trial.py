@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -172,6 +174,38 @@ def test_where_the_supervisor_is_killed_no_process_of_the_job_is_left(tmp_path: 
     subprocess.run(words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, timeout=60, check=True)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "started").read_text()), 0)
+
+
+KILLS_ALL = """
+import fcntl, os, signal, sys, time
+from pathlib import Path
+from three_walls.tuning.run_trial import running
+
+started = Path(sys.argv[1])
+lock = os.open(started.with_name("lock"), os.O_CREAT | os.O_RDWR)
+fcntl.flock(lock, fcntl.LOCK_EX)
+with running(["sh", "-c", sys.argv[2]], {}, Path("train.log"), lock) as job:
+    while not started.is_file():
+        time.sleep(0.02)
+    os.kill(job.pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("job", "hears"), [("exec sleep 60", True), ("trap '' TERM; sleep 3", False)])
+def test_where_the_tuning_is_killed_with_its_supervisor_the_job_is_told_and_holds_the_lock(
+    tmp_path: Path, job: str, hears: bool
+) -> None:
+    words = [sys.executable, "-c", KILLS_ALL, str(tmp_path / "started"), f"touch {tmp_path}/started; {job}"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    killed_s = time.monotonic()
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as `--resume` waits for it
+    waited_s = time.monotonic() - killed_s
+    assert waited_s < 2 if hears else 1 < waited_s < 20
 
 
 def test_a_path_may_be_text_as_os_path_gives_it_and_no_step_takes_no_time(tmp_path: Path) -> None:

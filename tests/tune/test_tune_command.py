@@ -171,12 +171,14 @@ main()
 
 def test_the_exit_code_of_a_command_that_ends_at_once_is_not_lost() -> None:
     liveness, held = os.pipe()
-    words = [sys.executable, "-c", SLOWLY, supervise_job.__file__, str(liveness), "1", "false"]
+    lock = os.dup(held)
+    words = [sys.executable, "-c", SLOWLY, supervise_job.__file__, str(liveness), str(lock), "1", "false"]
     try:
-        done = subprocess.run(words, pass_fds=[liveness], timeout=20, check=False)
+        done = subprocess.run(words, pass_fds=[liveness, lock], timeout=20, check=False)
     finally:
         os.close(liveness)
         os.close(held)
+        os.close(lock)
     assert done.returncode == 1
 
 

@@ -131,7 +131,7 @@ def running(
     liveness, held = os.pipe()
     supervise_job.adopt_orphans()  # of a supervisor that was killed
     with log.open("wb") as output:
-        words = [sys.executable, "-I", "-S", supervise_job.__file__, str(liveness), str(GRACE_S), *command]
+        words = [sys.executable, "-I", "-S", supervise_job.__file__, str(liveness), str(lock), str(GRACE_S), *command]
         job = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,

@@ -1,11 +1,13 @@
 """Runs a command and ends all that it started. Run as a script; imports no package.
 
-    python supervise_job.py LIVENESS GRACE_S COMMAND ARGUMENT...
+    python supervise_job.py LIVENESS LOCK GRACE_S COMMAND ARGUMENT...
 
-LIVENESS is the descriptor of a pipe whose other end the process that tunes holds. When the command has ended, or nobody
-holds that end any more (it asks for the end so, or it was killed), every descendant is ended: SIGTERM, and SIGKILL once
-GRACE_S have passed. Descendants include those that left the session or whose parent ended, as torchrun's workers do:
-this process is their reaper (prctl), so /proc shows them below it. Ranks on other hosts end with their launcher (srun).
+LIVENESS is the descriptor of a pipe whose other end the process that tunes holds, LOCK that of a locked file. When the
+command has ended, or nobody holds the other end any more (it asks for the end so, or it was killed), every descendant
+is ended: SIGTERM, and SIGKILL once GRACE_S have passed. Descendants include those that left the session or whose parent
+ended, as torchrun's workers do: this process is their reaper (prctl), so /proc shows them below it. Ranks on other
+hosts end with their launcher (srun). Where this process is killed together with the one that tunes, the command gets
+SIGTERM, and holds the lock until it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import subprocess
 import sys
 import time
 
-_SET_CHILD_SUBREAPER = 36
+_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _POLL_S = 0.02
 _KILLED_S = 60.0
 """A process that SIGKILL has not ended by then hangs in the kernel."""
@@ -28,13 +30,15 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 def main() -> None:
-    liveness, grace_s, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    liveness, lock, grace_s, command = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
     os.set_inheritable(liveness, False)
     adopt_orphans()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a handler, unlike SIG_IGN, does not reach the command
     try:
-        job = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        job = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=[lock], preexec_fn=_end_with_parent
+        )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)  # noqa: T201
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
@@ -52,6 +56,11 @@ def main() -> None:
 def adopt_orphans() -> None:
     """Makes this process the parent of what its descendants leave behind."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_with_parent() -> None:
+    """Has the kernel send SIGTERM to this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
 
 
 def end_descendants(grace_s: float, codes: dict[int, int]) -> None:
