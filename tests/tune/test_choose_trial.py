@@ -212,6 +212,34 @@ def test_what_a_base_prints_is_no_sign_that_memory_is_short() -> None:
         assert (fits > 2 / 3) == is_likely, fits
 
 
+def test_what_needs_as_much_as_a_configuration_that_was_out_of_memory_is_out_of_it_too() -> None:
+    """Graphs are known to need nothing, a fused loss to save a third: beside what was refused only that may fit."""
+    names = {"micro_batch_size": [1, 4], "recompute_granularity": ["full", None], "cuda_graph_impl": ["none", "x"]}
+    base = ["train.micro_batch_size=1", "model.recompute_granularity=full", "model.cuda_graph_impl=none"]
+    listed = list_given(
+        {**names, "cross_entropy_loss_fusion": [False, True]}, BRIDGE, [*base, "model.cross_entropy_loss_fusion=false"]
+    )
+    space = make_space(listed.settings, listed.sweep)
+    ran = {(0, 0, 0, 0): 33, (1, 0, 0, 0): 42, (1, 0, 1, 0): 42, (0, 0, 0, 1): 32}
+    trials = [TriedChoice(choice, 1.0, memory=MemoryUse(30 * GIB, peak * GIB)) for choice, peak in ran.items()]
+    trials.append(TriedChoice((1, 1, 0, 0), None, failure=OUT_OF_MEMORY, limit_bytes=77 * GIB))
+    same, less, smaller = TrialSearch(space, trials, 10, WORTH).chances([(1, 1, 1, 0), (1, 1, 0, 1), (0, 1, 0, 0)])
+    assert same < 0.3 < 0.6 < less, (same, less)
+    assert smaller > 0.9
+    trials.append(TriedChoice((1, 1, 1, 0), None, failure=OUT_OF_MEMORY, limit_bytes=77 * GIB))
+    assert TrialSearch(space, trials, 10, WORTH).chances([(1, 1, 1, 0)])[0] < same
+
+
+def test_a_setting_that_usually_changes_much_is_tried_before_others() -> None:
+    base = ["train.micro_batch_size=1", "model.cuda_graph_impl=none", "model.apply_rope_fusion=false"]
+    given = {"apply_rope_fusion": [False, True], "cuda_graph_impl": ["none", "transformer_engine"], "other": [1, 2]}
+    listed = list_given(given, BRIDGE, [*base, "other=1"])
+    space = make_space(listed.settings, listed.sweep)
+    choice, _ = TrialSearch(space, [TriedChoice(space.base, 1.0, 0.01)], 8, WORTH).next()
+    assert choice is not None
+    assert choice[1] == 1
+
+
 def test_a_micro_batch_that_is_listed_in_two_spellings_has_its_activations_twice() -> None:
     listed = list_given({"micro_batch_size": [1, 2, 2.0]}, BRIDGE, ["train.micro_batch_size=1"])
     space = make_space(listed.settings, listed.sweep)

@@ -188,9 +188,11 @@ def test_the_page_says_why_it_ended_and_what_may_not_help(tmp_path: Path) -> Non
     page = (tmp_path / "tune.html").read_text()
     assert "End: 3 runs were made, as many as allowed." in page
     assert len(tuned.kept) > 1
-    (note,) = tuned.notes
-    assert note.startswith("not shown to help: ")
-    assert note in page
+    doubted, unknown = tuned.notes
+    assert doubted.startswith("not shown to help: ")
+    assert unknown.startswith("what these give is unknown: a=null (no run had it); b=null (no run had it); c=")
+    assert doubted in page
+    assert unknown in page
 
 
 @pytest.mark.parametrize("iterations", [1, 2])

@@ -31,9 +31,11 @@ _STOPS, _STOPS_LATE = 0.02, 0.15
 _MANY_RUNS = 60
 _AGAIN = 1.0
 """Of what matters: a configuration that ran has to gain more to be run again, else two that are equal take all runs."""
+_DOUBTED = 2.0
+"""Of what matters: where no configuration is expected to gain more, interactions are doubted that were not seen."""
 _DOUBTS = (0.8, 1.5)
-"""Before a search ends, pairs are taken to change at least the first such share of what values change alone, then the
-second: few runs may have shown no interaction where there is one."""
+"""Then pairs are taken to change at least the first such share of what values change alone, and after it the second:
+few runs may have shown no interaction where there is one."""
 _MOST_CHOICES = 5_000
 _FEW_FAIL = 20
 """One in so many values that never ran is taken to fail, and more the more configurations failed."""
@@ -63,6 +65,7 @@ class TrialSearch:
     def __init__(self, space: Space, trials: Sequence[TriedChoice], most_runs: int, worth: float) -> None:
         """``worth``: the share of a step that matters."""
         self.space, self.trials, self.most_runs, self.worth = space, tuple(trials), most_runs, worth
+        self.tried = tuple(dict.fromkeys(trial.choice for trial in trials))
         self.measured = tuple(dict.fromkeys(trial.choice for trial in trials if trial.step_s))
         self._failed = {trial.choice for trial in trials if not trial.step_s} - {*self.measured}
         too_large = {trial.choice for trial in trials if OUT_OF_MEMORY in trial.failure}
@@ -84,7 +87,7 @@ class TrialSearch:
         best, unclear = self.best, self._unclear
         choice, gain = self._find_promising(self.model, _DISTANCE)
         for distance, doubt in itertools.product((_DISTANCE, len(best)), _DOUBTS):
-            if not unclear and gain <= stops:
+            if not unclear and gain <= _DOUBTED * self.worth:
                 choice, gain = self._find_promising(StepModel(self.space, self.trials, doubt), distance)
         is_promising = gain > stops
         if not unclear and not is_promising:  # before the end, what is kept has run without each of its edits

@@ -34,6 +34,7 @@ from three_walls.megatron.settings.option_words import is_flag, read_command_lin
 from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.report.report import LiveReport
 from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
+from three_walls.tables.usual_changes import usual_changes
 from three_walls.tuning.trials import Choice, Clashes, ExpectedGain, Space, Tunable, Variant
 from three_walls.tuning.tuned_command import TEMPLATE
 
@@ -127,7 +128,8 @@ def list_given(
         is_other = [not (off or base) for off, base in zip(is_off, bases, strict=True)]
         others = itertools.compress(variants, is_other)
         tried = tuple(replace(each, activations=_count_activations(each, known.get(name))) for each in others)
-        settings.append(Tunable(name, tried, kind=name, order=_place(values, is_other)))
+        usual_ratio = usual_changes().ratio(core_name(name))
+        settings.append(Tunable(name, tried, name, usual_ratio, _place(values, is_other)))
         is_known = command is None or len(values) == 1 or name in known
         unknown += [] if is_known else [name]
         left_out += [

@@ -1,7 +1,7 @@
 """How likely a configuration has enough memory, by those that had and those that had not, and what they allocated.
 
 What values need adds up, and some need less than the base's (recomputation), so that a value that is out of memory
-alone may fit beside another. So it is a logistic regression on the values; before anything ran its weights are normally
+alone may fit beside another. So it is a probit regression on the values; before anything ran its weights are normally
 distributed. Where runs print what they allocated, their activations say by how much they differ, also those of pairs.
 """
 
@@ -19,7 +19,7 @@ from three_walls.tuning.trials import Choice, MemoryUse, Space, Tunable
 Array = npt.NDArray[np.float64]
 
 _BASE = -8.0, 3.0
-"""What the base needs above the limit, in units in which the logistic function turns, and its deviation."""
+"""What the base needs above the limit, where a unit is a tenth of activations, and its deviation."""
 _BASE_OF_ACTIVATIONS = -30.0, 18.0
 """The same where activations are known, but no limit: a twentieth of what it leaves for them, within a factor of 6."""
 _VALUE = 4.0
@@ -27,13 +27,17 @@ _VALUE = 4.0
 _PAIR = 0.5
 """Deviation of what a pair needs beside its values, where activations are known."""
 _UNITS = 10.0
-"""Of a logarithm of activations: from a tenth below the limit on memory is short, since it is in pieces."""
+"""Of a logarithm of activations."""
 _KNOWN, _PRINTED, _LIMIT = 1.0, 0.3, 2.0
 """Deviations of what a value needs of which that is known before it ran, of what a run printed, and of the limit."""
 _LEAST_SHARE = 0.01
 """Of the peak or the limit: as small as activations, or the memory that is left for them, are taken to be."""
-_STEPS, _LONGEST_STEP = 30, 3.0
-"""Of Newton's method, which converges in ten."""
+_WIDTH = 0.5
+"""Deviation of what a configuration needs from what its values, and pairs of them, say."""
+_SWEEPS = 3
+"""Of expectation propagation, which has converged then."""
+_FAR = -30.0
+"""Deviations beyond which the density of a normal distribution falls like its tail."""
 
 
 class MemoryModel:
@@ -66,23 +70,39 @@ class MemoryModel:
             precision += np.outer(row, row) * deviation**-2
             pull += row * (need - row @ mean) * deviation**-2
         mean = mean + np.linalg.solve(precision, pull)
+        self._mean, self._covariance = mean, np.linalg.inv(precision)
         rows = self._indicate([*enough, *out_of])
-        failed = np.repeat((0.0, 1.0), (len(enough), len(out_of)))
-        self._weights = mean
-        for _ in range(_STEPS if out_of or is_printed else 0):
-            likely = _logistic(rows @ self._weights)
-            slope = rows.T @ (failed - likely) - precision @ (self._weights - mean)
-            step = np.linalg.solve(precision + (rows.T * (likely * (1 - likely))) @ rows, slope)
-            self._weights = self._weights + step * min(1.0, _LONGEST_STEP / max(float(np.abs(step).max()), 1e-9))
-        likely = _logistic(rows @ self._weights)
-        self._covariance = np.linalg.inv(precision + (rows.T * (likely * (1 - likely))) @ rows)
+        signs = np.repeat((-1.0, 1.0), (len(enough), len(out_of)))
+        self._learn(rows, signs if out_of or is_printed else signs[:0])
+
+    def _learn(self, rows: Array, signs: Array) -> None:
+        """What ``rows`` say of which the need is above (1) or below (-1) the limit: expectation propagation, in which
+        each replaces what it said before by the moments of a normal distribution that is cut off."""
+        told = np.zeros((len(signs), 2))  # the precision of a need and its product with the mean, as each row says them
+        for row, sign, said in [*zip(rows, signs, told, strict=False)] * _SWEEPS:
+            along = self._covariance @ row
+            variance, mean = float(row @ along), float(row @ self._mean)
+            precision = 1 / variance - said[0]
+            if precision <= 0:
+                continue
+            mean, without = (mean / variance - said[1]) / precision, 1 / precision
+            spread = math.sqrt(_WIDTH**2 + without)
+            z = sign * mean / spread
+            ratio = math.exp(-(z**2) / 2) / math.sqrt(math.pi / 2) / math.erfc(-z / math.sqrt(2)) if z > _FAR else -z
+            left = without - (without / spread) ** 2 * ratio * (z + ratio)
+            now = np.array([1 / left - precision, (mean + sign * without * ratio / spread) / left - precision * mean])
+            more = now - said
+            said[:] = now
+            gain = along / (1 + more[0] * variance)
+            self._mean = self._mean + gain * (more[1] - more[0] * float(row @ self._mean))
+            self._covariance = self._covariance - more[0] * np.outer(gain, along)
 
     def chances(self, choices: Sequence[Choice]) -> Array:
         """How likely each of ``choices`` has enough."""
         rows = self._indicate(choices)
         variances = np.einsum("ij,jk,ik->i", rows, self._covariance, rows)
-        chances: Array = _logistic(-(rows @ self._weights) / np.sqrt(1 + np.pi / 8 * variances))
-        return chances
+        z = rows @ self._mean / np.sqrt(_WIDTH**2 + variances)
+        return np.array([math.erfc(each / math.sqrt(2)) / 2 for each in z])
 
     def _compare(
         self, base: Choice, uses: Mapping[Choice, MemoryUse], limit_bytes: int | None
@@ -128,8 +148,3 @@ def _share_of_activations(use: MemoryUse, limit_bytes: int | None) -> float:
     """Activations as a share of what the limit leaves for them; in bytes where no limit is known."""
     activations = max(use.peak_bytes - use.kept_bytes, _LEAST_SHARE * use.peak_bytes)
     return activations / max(limit_bytes - use.kept_bytes, _LEAST_SHARE * limit_bytes) if limit_bytes else activations
-
-
-def _logistic(of: Array) -> Array:
-    value: Array = (1 + np.tanh(of / 2)) / 2
-    return value

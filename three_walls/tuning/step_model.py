@@ -2,9 +2,10 @@
 
 The logarithm of a run's step is the sum of what its values change alone, of what pairs of them change together, of the
 drift of the machine, and of noise. All are normally distributed around what is predicted of them, the drift as a random
-walk from run to run; how large they are is what makes the measured steps likeliest. So every run tells something about
-every value in it, a base next in time counts more than one long ago, and the chance that a configuration is faster than
-the best so far follows, measured or not.
+walk from run to run; how large they are is what makes the measured steps likeliest. Settings that usually change a step
+by more than others are taken to do so here, too, alone and in pairs. So every run tells something about every value in
+it, a base next in time counts more than one long ago, and the chance that a configuration is faster than the best so
+far follows, measured or not.
 """
 
 from __future__ import annotations
@@ -118,16 +119,22 @@ class StepModel:
                 _OF_A_KIND**2 * np.outer(self._expect(some, kind), self._expect(others, kind)) for kind in self._kinds
             ),
             alone=_sum_products(alike, _look_up(untold, some), _look_up(untold, others)),
-            together=(alike.sum(axis=2) ** 2 - (alike**2).sum(axis=2)) / 2,
+            together=_sum_pairs(alike * self._usual),
         )
 
     def _own_variances(self, rows: Numbers) -> Array:
         """The diagonal of :meth:`_relate` of ``rows`` with themselves."""
-        count = (rows != BASE).sum(axis=1)
+        changed = rows != BASE
         told, untold = self._deviations
         kinds = sum(self._expect(rows, kind) ** 2 for kind in self._kinds)
         known = (_look_up(told, rows) ** 2).sum(axis=1) + _OF_A_KIND**2 * kinds
-        return Parts(known, (_look_up(untold, rows) ** 2).sum(axis=1), count * (count - 1) / 2).scale(self._sizes)
+        alone = (_look_up(untold, rows) ** 2).sum(axis=1)
+        return Parts(known, alone, _sum_pairs(changed * self._usual)).scale(self._sizes)
+
+    @cached_property
+    def _usual(self) -> Array:
+        """By how many times more than most each setting usually changes a step."""
+        return np.array([setting.usual_ratio for setting in self.space.settings], dtype=float)
 
     @cached_property
     def _gains(self) -> Array:
@@ -156,7 +163,7 @@ class StepModel:
         def miss(gain: ExpectedGain | None) -> float:
             return max((gain.high - gain.low) / 2 / _QUANTILE, _LEAST_DEVIATION) if gain else 0.0
 
-        untold = self._tabulate(lambda gain: 0.0 if gain else 1.0)
+        untold = self._tabulate(lambda gain: 0.0 if gain else 1.0) * self._usual[:, None]
         for row, setting in zip(untold, self.space.settings, strict=True):
             row[1 : len(setting.order) + 1] *= np.sqrt(np.abs(setting.order))
         return self._tabulate(miss), untold
@@ -200,6 +207,12 @@ def _look_up(table: Array, choices: Numbers) -> Array:
     """What ``table`` has of every setting (column) of the configurations."""
     found: Array = table[np.arange(len(table)), choices]
     return found
+
+
+def _sum_pairs(each: Array) -> Array:
+    """Over all pairs of settings (the last axis) the sum of the products."""
+    total: Array = (each.sum(axis=-1) ** 2 - (each**2).sum(axis=-1)) / 2
+    return total
 
 
 def _sum_products(alike: Array, some: Array, others: Array) -> Array:

@@ -57,6 +57,8 @@ class Tunable:
     values: tuple[Variant, ...]
     kind: str = ""
     """Settings of a kind are predicted by the same model, so that they miss in the same direction."""
+    usual_ratio: float = 1.0
+    """By how many times more than most settings it usually changes a step."""
     order: tuple[int, ...] = ()
     """Of each value how many places it lies above the base's, or below as a negative number; empty where they have no
     order."""

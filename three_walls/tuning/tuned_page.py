@@ -122,10 +122,13 @@ def conclude(
     gain, deviation = gains.get(tuple(sorted(changed.items())), (None, None))
     base_ms = statistics.median(base) if base else None
     if search.not_shown_to_help and end:
+        alone = "it" if len(search.not_shown_to_help) == 1 else "each of these alone"
         notes = (
             *notes,
-            f"not shown to help: {', '.join(search.not_shown_to_help)}; nothing ran that lacks one of these alone",
+            f"not shown to help: {', '.join(search.not_shown_to_help)}; what is kept never ran without {alone}",
         )
+    if end and (unknown := _list_unknown(search)):
+        notes = (*notes, f"what these give is unknown: {'; '.join(unknown)}")
     if note := _compare_losses(runs):
         notes = (*notes, note)
     return Tuned(
@@ -144,6 +147,18 @@ def conclude(
         runs=runs,
         pairs=tuple(_list_pairs(runs, lines, base_ms)),
     )
+
+
+def _list_unknown(search: TrialSearch) -> list[str]:
+    """The values that no run shows, with the reason."""
+    ran = {edit for choice in search.measured for edit in enumerate(choice)}
+    tried = {edit for choice in search.tried for edit in enumerate(choice)}
+    return [
+        f"{value.label} ({'every run with it failed' if (place, number) in tried else 'no run had it'})"
+        for place, setting in enumerate(search.space.settings)
+        for number, value in enumerate(setting.values, start=1)
+        if (place, number) not in ran
+    ]
 
 
 def _compare_losses(runs: Sequence[TunedRun]) -> str:
@@ -220,11 +235,12 @@ def paste_lines(tuned: Tuned) -> tuple[str, ...]:
     return (*variables, *(line.strip() for line in flags.split("\n") if line.strip()))
 
 
+_PREDICTED = (Column("Predicted", "predicted", lambda gains: _describe_prediction(gains), is_right=True),)
 _PRINTED = (
     Column("Memory", "peak_bytes", lambda peak: format_gib(peak) if peak else "", is_right=True),
     Column("Loss", "loss", lambda loss: f"{loss:.4g}" if loss else "", is_right=True, in_terminal=False),
 )
-"""Columns of what not every job prints."""
+"""Columns of what not every job prints, and of what a space without a plan has not."""
 
 
 def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
@@ -260,7 +276,7 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
         Column("Run", "run", str),
         Column("Changed", "name", width="wide"),
         Column("Step", "step_ms", _format_step, is_right=True),
-        Column("Predicted", "predicted", _describe_prediction, is_right=True),
+        *(column for column in _PREDICTED if any(run.predicted for run in tuned.runs)),
         Column("Measured", ROW, lambda run: _describe_gain(run.gain, run.gain_deviation), is_right=True),
         *(column for column in _PRINTED if any(getattr(run, str(column.value)) for run in tuned.runs)),
         Column("", ROW, lambda run: Text("kept", "badge") if run.kept else Text(run.failure, "badge warn")),
