@@ -35,7 +35,7 @@ _LEAST_SHARE = 0.01
 _WIDTH = 0.5
 """Deviation of what a configuration needs from what its values, and pairs of them, say."""
 _SWEEPS = 3
-"""Of expectation propagation, which has converged then."""
+"""Of expectation propagation: ten times as many change a chance by 0.002 at most."""
 _FAR = -30.0
 """Deviations beyond which the density of a normal distribution falls like its tail."""
 
@@ -88,6 +88,7 @@ class MemoryModel:
             mean, without = (mean / variance - said[1]) / precision, 1 / precision
             spread = math.sqrt(_WIDTH**2 + without)
             z = sign * mean / spread
+            # The density at the limit over the part beyond it: both moments of what is cut off follow from it.
             ratio = math.exp(-(z**2) / 2) / math.sqrt(math.pi / 2) / math.erfc(-z / math.sqrt(2)) if z > _FAR else -z
             left = without - (without / spread) ** 2 * ratio * (z + ratio)
             now = np.array([1 / left - precision, (mean + sign * without * ratio / spread) / left - precision * mean])

@@ -235,12 +235,11 @@ def paste_lines(tuned: Tuned) -> tuple[str, ...]:
     return (*variables, *(line.strip() for line in flags.split("\n") if line.strip()))
 
 
-_PREDICTED = (Column("Predicted", "predicted", lambda gains: _describe_prediction(gains), is_right=True),)
 _PRINTED = (
     Column("Memory", "peak_bytes", lambda peak: format_gib(peak) if peak else "", is_right=True),
     Column("Loss", "loss", lambda loss: f"{loss:.4g}" if loss else "", is_right=True, in_terminal=False),
 )
-"""Columns of what not every job prints, and of what a space without a plan has not."""
+"""Columns of what not every job prints."""
 
 
 def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
@@ -272,11 +271,12 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
         remark=f"End: {tuned.end}." if tuned.end else "",
         step_line=f"Base {_format_step(tuned.base_ms)}, kept {_format_step(after_ms)}." if tuned.base_ms else "",
     )
+    predicted = Column("Predicted", "predicted", _describe_prediction, is_right=True)
     columns = (
         Column("Run", "run", str),
         Column("Changed", "name", width="wide"),
         Column("Step", "step_ms", _format_step, is_right=True),
-        *(column for column in _PREDICTED if any(run.predicted for run in tuned.runs)),
+        *([predicted] if any(run.predicted for run in tuned.runs) else ()),  # a space alone has none
         Column("Measured", ROW, lambda run: _describe_gain(run.gain, run.gain_deviation), is_right=True),
         *(column for column in _PRINTED if any(getattr(run, str(column.value)) for run in tuned.runs)),
         Column("", ROW, lambda run: Text("kept", "badge") if run.kept else Text(run.failure, "badge warn")),
