@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tune import random_spaces
+from tests.tune.named_jobs import NEAR, search_job
 from tests.tune.random_spaces import RandomSpace
 from tests.tune.simulated_job import SimulatedJob
 from three_walls.capture.capture_guide import BRIDGE
@@ -228,6 +229,12 @@ def test_what_needs_as_much_as_a_configuration_that_was_out_of_memory_is_out_of_
     assert smaller > 0.9
     trials.append(TriedChoice((1, 1, 1, 0), None, failure=OUT_OF_MEMORY, limit_bytes=77 * GIB))
     assert TrialSearch(space, trials, 10, WORTH).chances([(1, 1, 1, 0)])[0] < same
+
+
+def test_searches_do_not_stay_where_memory_was_short() -> None:
+    found = [search_job(seed) for seed in range(24)]
+    assert sum(each.distance <= NEAR for each in found) >= 16
+    assert sum(each.failed for each in found) < 4.5 * len(found)
 
 
 def test_a_setting_that_usually_changes_much_is_tried_before_others() -> None:
