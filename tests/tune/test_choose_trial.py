@@ -17,6 +17,7 @@ from three_walls.capture.capture_guide import BRIDGE
 from three_walls.tuning import choose_trial
 from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import list_given, make_space
+from three_walls.tuning.step_model import StepModel
 from three_walls.tuning.trials import (
     OUT_OF_MEMORY,
     Choice,
@@ -267,9 +268,31 @@ def test_pairs_are_tried_before_a_search_ends_though_few_runs_showed_no_interact
         _, trials = tune(job)
         search = search_of(job, trials)
         assert search.next() == (None, "nothing left promises more than what matters")
-    choice, _ = search.next()
-    assert choice is not None
-    assert choice not in search.measured
+    choice, why = search.next()
+    assert choice is not None, why
+
+
+def test_a_doubt_takes_a_value_that_no_run_has_to_change_what_it_usually_does() -> None:
+    space = make_space((Tunable("seen", (Variant("seen"),)), Tunable("unseen", (Variant("unseen"),), usual_ratio=2.0)))
+    trials = [TriedChoice(choice, 1.0, 0.001) for choice in [(0, 0), (1, 0)] * 4]
+    _, usual = StepModel(space, trials).gains_over((0, 0), [(1, 0), (0, 1)])
+    _, doubted = StepModel(space, trials, 0.8).gains_over((0, 0), [(1, 0), (0, 1)])
+    assert doubted[0] == pytest.approx(usual[0])
+    assert usual[1] < 0.15 < 0.2 <= doubted[1]
+
+
+def test_what_lies_near_any_run_is_tried_and_not_only_what_lies_near_the_best() -> None:
+    """Larger micro-batches need recomputation, graphs need none: three changes from the best configuration so far."""
+    names = ("micro_batch_size", "recompute_granularity", "cuda_graph_impl")
+    space = make_space(tuple(Tunable(name, (Variant(name),), usual_ratio=4.0) for name in names))
+    steps_s = {(0, 0, 0): 1.0, (1, 0, 0): 0.8, (0, 1, 0): 0.95, (0, 1, 1): 0.6}
+    refused = "AssertionError: full recompute is only supported with full iteration CUDA graph"
+    trials = [TriedChoice(space.base, 1.0, 0.001), TriedChoice((1, 0, 0), 0.8, 0.001)] * 2
+    trials += [TriedChoice(choice, None, failure=OUT_OF_MEMORY) for choice in ((1, 1, 0), (1, 1, 1))]
+    trials += [TriedChoice(choice, None, failure=refused) for choice in ((0, 0, 1), (1, 0, 1))]
+    while (choice := TrialSearch(space, trials, 20, WORTH).next()[0]) is not None:
+        trials.append(TriedChoice(choice, steps_s[choice], 0.001))
+    assert TrialSearch(space, trials, 40, WORTH).kept == (0, 1, 1)
 
 
 def test_what_an_edit_is_expected_to_gain_is_said_as_a_share_of_the_step() -> None:

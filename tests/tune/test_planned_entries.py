@@ -133,6 +133,20 @@ def test_the_value_that_the_command_gives_last_is_the_bases_in_any_spelling() ->
     assert labels(own, None, "env", "X=1", "python", "train.py", "a=2.0", "--b=0.1") == ["a=1", "--b=0.0001", "env.X=2"]
 
 
+@pytest.mark.parametrize(
+    ("stated", "path"),
+    [
+        ("model.overlap_moe_expert_parallel_comm=false", "model.overlap_moe_expert_parallel_comm"),
+        ("comm_overlap.overlap_moe_expert_parallel_comm=false", "comm_overlap.overlap_moe_expert_parallel_comm"),
+        ("train.micro_batch_size=1", "comm_overlap.overlap_moe_expert_parallel_comm"),
+    ],
+)
+def test_a_setting_with_two_paths_is_set_by_the_one_that_the_command_has(stated: str, path: str) -> None:
+    given = {"overlap_moe_expert_parallel_comm": [False, True]}
+    (setting,) = list_given(given, BRIDGE, ["train.py", stated]).settings
+    assert setting.values[-1].words == (f"{path}=true",)
+
+
 def test_a_list_is_a_word_each_of_a_flag_and_the_bases_where_the_command_has_its_words() -> None:
     def words(*command: str) -> list[tuple[str, ...]]:
         modules = {"--recompute-modules": [("moe_act", "layernorm"), ("core_attn",)]}

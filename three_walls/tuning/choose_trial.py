@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
+from three_walls.tuning.failure_causes import FailureCauses
 from three_walls.tuning.memory_model import MemoryModel
 from three_walls.tuning.step_model import Array, StepModel
 from three_walls.tuning.trials import BASE, OUT_OF_MEMORY, Choice, Edit, Space, TriedChoice
@@ -24,8 +26,8 @@ _BETWEEN = 3
 ends further from the best configuration, but where few runs are possible: then half as many are."""
 _FEW_RUNS = 16
 _DISTANCE = 2
-"""A configuration that is tried differs from the best one so far in at most so many settings: with 1 interactions stay
-hidden, with 3 more runs fail. Before a search ends, values that ran are combined in any number."""
+"""A configuration that is tried differs from one that ran in at most so many settings: with 1 interactions stay hidden,
+with 3 more runs fail."""
 _STOPS, _STOPS_LATE = 0.02, 0.15
 """Of what matters: nothing is run whose expected gain is smaller; the second once many runs were made."""
 _MANY_RUNS = 60
@@ -39,13 +41,6 @@ few runs may have shown no interaction where there is one."""
 _MOST_CHOICES = 5_000
 _FEW_FAIL = 20
 """One in so many values that never ran is taken to fail, and more the more configurations failed."""
-_SUSPECTS = (1.0, 0.4, 0.15)
-"""How likely one value alone, a pair or three together made a run fail, relative to each other."""
-_NEEDS_ANOTHER = 0.15
-"""The same of a value beside one of the base's: the value may need another one there, as an option of an overlap the
-overlap."""
-_CERTAIN = 0.97
-"""How likely a configuration fails again, or one with all that made another fail."""
 _REFUSED = 0.1
 """How likely a configuration runs that the launcher refuses by what is known of its release: a job's script may set
 more than the command says."""
@@ -85,10 +80,10 @@ class TrialSearch:
             return None, "configurations fail that ran before: is the machine in order?"
         stops = self.worth * (_STOPS if len(self.trials) < _MANY_RUNS else _STOPS_LATE)
         best, unclear = self.best, self._unclear
-        choice, gain = self._find_promising(self.model, _DISTANCE)
-        for distance, doubt in itertools.product((_DISTANCE, len(best)), _DOUBTS):
+        choice, gain = self._find_promising(self.model)
+        for doubt in _DOUBTS:
             if not unclear and gain <= _DOUBTED * self.worth:
-                choice, gain = self._find_promising(StepModel(self.space, self.trials, doubt), distance)
+                choice, gain = self._find_promising(StepModel(self.space, self.trials, doubt))
         is_promising = gain > stops
         if not unclear and not is_promising:  # before the end, what is kept has run without each of its edits
             unclear = [each for each in self._list_apart() if each not in self.measured] or self._list_base()
@@ -153,11 +148,10 @@ class TrialSearch:
         distinct = len(self.measured) + len(self._failed)
         fails = (1 + len(self._failed)) / (_FEW_FAIL + distinct)
         edits = [_edits_of(choice) for choice in choices]
-        innocent = [math.prod(1 - _CERTAIN * blame(mine) for blame in self._blames) for mine in edits]
         new = np.array([len(mine - self._ran) for mine in edits])
         refused = [any(clash <= {*enumerate(choice)} for clash in self._clashes) for choice in choices]
         certain = np.where(refused, _REFUSED, 1.0) * (1 - fails) ** new
-        chances: Array = self._memory.chances(choices) * np.array(innocent) * certain
+        chances: Array = self._memory.chances(choices) * self._causes.chances(choices) * certain
         return chances
 
     @cached_property
@@ -171,8 +165,9 @@ class TrialSearch:
         return {edit for choice in self.measured for edit in _edits_of(choice)}
 
     @cached_property
-    def _blames(self) -> list[Blame]:
-        return [Blame(choice, self.measured) for choice in sorted(self._failed - self._too_large)]
+    def _causes(self) -> FailureCauses:
+        said = {trial.choice: trial.failure for trial in self.trials if trial.choice in self._failed - self._too_large}
+        return FailureCauses(self.space.settings, said, self.measured)
 
     @cached_property
     def _memory(self) -> MemoryModel:
@@ -246,9 +241,9 @@ class TrialSearch:
             if order[number - 1] * far > 0 and abs(far) < abs(order[number - 1])
         ]
 
-    def _find_promising(self, model: StepModel, distance: int) -> tuple[Choice | None, float]:
+    def _find_promising(self, model: StepModel) -> tuple[Choice | None, float]:
         """The configuration that is expected to gain most on the best one so far, counting no loss, and how much."""
-        near = list(itertools.islice(self._list_near(distance), _MOST_CHOICES))
+        near = list(itertools.islice(self._list_near(), _MOST_CHOICES))
         if not near:
             return None, 0.0
         gains, spreads = model.gains_over(self.best, near)
@@ -260,53 +255,27 @@ class TrialSearch:
         place = int(np.argmax(expected))
         return near[place], float(expected[place])
 
-    def _list_near(self, distance: int) -> Iterator[Choice]:
-        """Configurations up to ``distance`` changes from the best one, nearest first, without those that failed."""
-        best = self.best
-        for count in range(1, distance + 1):
-            for places in itertools.combinations(range(len(best)), count):
-                others = [
-                    [number for number in range(len(self.space.settings[place].values) + 1) if number != best[place]]
-                    for place in places
-                ]
-                for numbers in itertools.product(*others):
-                    changed = dict(zip(places, numbers, strict=True))
-                    choice = tuple(changed.get(place, number) for place, number in enumerate(best))
-                    new = len(_edits_of(choice) - _edits_of(best) - self._ran)
-                    is_near = count <= _DISTANCE and (new < 2 or not self._is_predicted)
-                    if choice not in self._failed and self.space.allows(choice) and (is_near or not new):
+    def _list_near(self) -> Iterator[Choice]:
+        """What differs in few settings from a configuration that ran, near the best one first, but what failed."""
+        best, listed = self.best, {*self._failed}
+        starts = sorted(self.measured, key=lambda each: sum(map(operator.ne, each, best)))
+        numbers = [range(len(setting.values) + 1) for setting in self.space.settings]
+        for start, count in itertools.product(starts, range(1, _DISTANCE + 1)):
+            for places in itertools.combinations(range(len(start)), count):
+                for changed in itertools.product(*(numbers[place] for place in places)):
+                    near = [*start]
+                    for place, number in zip(places, changed, strict=True):
+                        near[place] = number
+                    choice = tuple(near)
+                    is_new = choice not in listed and self.space.allows(choice)
+                    listed.add(choice)
+                    if is_new and (not self._is_predicted or len(_edits_of(choice) - self._ran) < 2):
                         yield choice
 
     @cached_property
     def _is_predicted(self) -> bool:
         """Whether values have predictions. Each is then run alone first, so that one can tell what became of it."""
         return any(value.gain for setting in self.space.settings for value in setting.values)
-
-
-class Blame:
-    """What may have made a run fail: the values, pairs and threes in it, and values beside the base's, that no run had
-    that did not fail."""
-
-    def __init__(self, failed: Choice, harmless: Sequence[Choice]) -> None:
-        edits = sorted(_edits_of(failed))
-        self._unchanged = {place for place, number in enumerate(failed) if number == BASE}
-        beside = itertools.product(edits, ((place, BASE) for place in self._unchanged))
-        suspects = [
-            (part, weight)
-            for size, weight in enumerate(_SUSPECTS, start=1)
-            for part in itertools.combinations(edits, size)
-        ]
-        suspects += [(part, _NEEDS_ANOTHER) for part in beside]
-        ran = [set(enumerate(choice)) for choice in harmless]
-        self._weights = {
-            frozenset(part): weight for part, weight in suspects if not any(each.issuperset(part) for each in ran)
-        }
-        self._sum = sum(self._weights.values())
-
-    def __call__(self, edits: Edits) -> float:
-        """The part of the blame that lies on ``edits``, and on the base's values beside them."""
-        mine = edits | {(place, BASE) for place in self._unchanged.difference(place for place, _ in edits)}
-        return sum(weight for part, weight in self._weights.items() if part <= mine) / (self._sum or 1.0)
 
 
 def _edits_of(choice: Choice) -> Edits:

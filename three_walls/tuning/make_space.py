@@ -120,7 +120,7 @@ def list_given(
     settings, left_out, unknown, sweep = [], [], [], 1
     known = {**found, **_read_stated(given, framework, command or ())}
     for name, values in given.items():
-        variants = [_make_variant(name, value, framework) for value in values]
+        variants = [_make_variant(name, value, framework, command or ()) for value in values]
         is_off = [command is not None and not (each.words or each.environment) for each in variants]
         if any(is_off):
             known.setdefault(name, values[is_off.index(True)])
@@ -182,7 +182,7 @@ def label_of(name: str, value: ConfigData) -> str:
     return f"{name}={write_value(value)}"
 
 
-def _make_variant(name: str, value: ConfigData, framework: str | None) -> Variant:
+def _make_variant(name: str, value: ConfigData, framework: str | None, command: Sequence[str] = ()) -> Variant:
     label = label_of(name, value)
     if name.startswith("env."):
         if value is None or isinstance(value, tuple):
@@ -194,12 +194,24 @@ def _make_variant(name: str, value: ConfigData, framework: str | None) -> Varian
         flag = spelling.flag if value else spelling.negated_flag if value is False else None
         return Variant(label, (flag,) if flag else (), config={name: value})
     if framework is not None and name in config_keys().keys and (words := setting_words({name: value}, framework)):
-        return Variant(label, words, config={name: value})
+        return Variant(label, _spell_as_stated(words, name, command), config={name: value})
     if name.startswith("-"):
         values = value if isinstance(value, tuple) else () if value is True else (value,)
         words = () if value is False or value is None else (name, *map(str, values))
         return Variant(label, words, config={name: value})
     return Variant(label, (label,), config={name: value})
+
+
+def _spell_as_stated(words: tuple[str, ...], name: str, command: Sequence[str]) -> tuple[str, ...]:
+    """``words`` with the path by which ``command`` states the setting, where Megatron-Bridge has another one for it.
+
+    A recipe without an object for what overlaps takes no override of a field of it.
+    """
+    spelling = config_keys().keys[name].bridge
+    stated = {word.lstrip("+").partition("=")[0] for word in command if "=" in word}
+    other = next((path for path in (spelling.also_read if spelling else ()) if path in stated), None)
+    is_alone = other is not None and len(words) == 1 and not stated.intersection(spelling.paths if spelling else ())
+    return tuple(f"{other}={word.partition('=')[2]}" for word in words) if is_alone else words
 
 
 def _read_stated(

@@ -60,8 +60,8 @@ class MemoryModel:
         pairs = itertools.combinations(range(len(settings)), 2) if is_printed else ()
         self._pairs = np.array([pair for pair in pairs if settings[pair[0]] != settings[pair[1]]], dtype=int)
         self._pairs = self._pairs.reshape(-1, 2)
-        base = _BASE_OF_ACTIVATIONS if is_printed else _BASE
-        known = [_expect(setting) if is_printed else np.zeros(len(setting.values)) for setting in space.settings]
+        known = [_expect(setting) for setting in space.settings]
+        base = _BASE_OF_ACTIVATIONS if is_printed or any(each.any() for each in known) else _BASE
         mean = np.concatenate([[base[0]], *known, np.zeros(len(self._pairs))])
         values = np.where(mean[1 : 1 + len(settings)] != 0, _KNOWN, _VALUE)
         precision = np.diag(np.concatenate([[base[1]], values, np.full(len(self._pairs), _PAIR)]) ** -2)

@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from three_walls.tables.usual_changes import usual_changes
 from three_walls.tuning.trials import BASE, Choice, ExpectedGain, Space, TriedChoice
 
 Array = npt.NDArray[np.float64]
@@ -69,7 +70,8 @@ class StepModel:
     """The configurations' steps as the runs show them."""
 
     def __init__(self, space: Space, trials: Sequence[TriedChoice], least_together: float = 0.0) -> None:
-        """``least_together``: what a pair changes at least, as a share of what values change alone."""
+        """``least_together``: what a pair changes at least, as a share of what values change alone. Unless it is 0, a
+        value that no run has changes at least what it usually does, too: what others changed says little of it."""
         self.space = space
         self._runs = [(number, trial) for number, trial in enumerate(trials) if trial.step_s]
         self._choices = np.array([trial.choice for _, trial in self._runs], dtype=int)
@@ -82,8 +84,16 @@ class StepModel:
         self._between = np.minimum.outer(self._order, self._order)
         self._sizes = self._fit()
         self._sizes["together"] = max(least_together, self._sizes["together"])
+        if least_together:
+            self._doubt_unseen()
         self._factor = self._decompose(self._sizes)
         self._weights = np.linalg.solve(self._factor.T, np.linalg.solve(self._factor, self._y))
+
+    def _doubt_unseen(self) -> None:
+        _, untold = self._deviations
+        is_unseen = np.ones(untold.shape, dtype=bool)
+        is_unseen[np.arange(len(untold)), self._choices] = False
+        untold[is_unseen] *= max(1.0, usual_changes().other / self._sizes["alone"])
 
     def _fit(self) -> dict[str, float]:
         """The sizes of the parts with which the measured steps are likeliest, changed one at a time."""

@@ -1,0 +1,95 @@
+"""Why runs failed, and how likely a configuration fails for the same reasons.
+
+A cause is a value, two or three together, a value beside one of the base's (which may have to change with it), or a
+configuration as a whole, which is also what fails by chance. Any of them explains a failure, unless a run had it and
+did not fail; one that explains several is likelier than one for each. What the job said last tells which are meant:
+Megatron's errors name the settings that do not go together.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from three_walls.tuning.trials import BASE, Choice, Edit, Tunable
+
+Array = npt.NDArray[np.float64]
+Cause = frozenset[Edit]
+
+_BROKEN = 0.05
+"""Odds that a value fails whatever is beside it."""
+_TOGETHER = (1.0, 0.4, 0.15)
+"""The same of one value, of two or three together, as shares of :data:`_BROKEN`."""
+_NEEDS_ANOTHER = 0.15
+"""The same of a value beside one of the base's."""
+_BY_CHANCE = 0.01
+"""Odds that a run fails by chance, or that its configuration fails for a reason of its own."""
+_UNNAMED = 0.2
+"""How likely an error names a setting that is not in its cause."""
+_MOST_EXPLANATIONS = 100
+"""Sets of causes that are kept, the likeliest: with 1,000 as many searches end near the best."""
+_STEM = 8
+"""Letters by which a word of an error is that of a setting: recomputation and recompute_granularity."""
+_COMMON = {"cuda", "size", "type", "impl", "model", "fusion"}
+"""Words of settings that errors use of anything."""
+
+
+class FailureCauses:
+    """Sets of causes that explain every failure, each with its share of what is likely."""
+
+    def __init__(self, settings: Sequence[Tunable], failures: Mapping[Choice, str], harmless: Sequence[Choice]) -> None:
+        """``failures``: configurations that failed, with what was said of it; ``harmless``: those that ran."""
+        ran = [frozenset(enumerate(choice)) for choice in harmless]
+        likely: dict[frozenset[Cause], float] = {frozenset(): 1.0}
+        for choice, said in sorted(failures.items()):
+            named, whole = find_named(settings, said), frozenset(enumerate(choice))
+            odds = {cause: share for cause, share in _list_causes(whole) if not any(map(cause.issubset, ran))}
+            named_share = {cause: 1.0 if named <= {place for place, _ in cause} else _UNNAMED for cause in odds}
+            further: dict[frozenset[Cause], float] = {}
+            for causes, share in likely.items():
+                known = [named_share[cause] for cause in causes if cause <= whole]
+                if known:
+                    further[causes] = share * max(known)
+                    continue
+                for cause in odds:
+                    further[causes | {cause}] = share * odds[cause] * named_share[cause]
+            ordered = sorted(further.items(), key=lambda each: (-each[1], sorted(map(sorted, each[0]))))
+            likely = dict(ordered[:_MOST_EXPLANATIONS])
+        self._causes = sorted({cause for causes in likely for cause in causes}, key=sorted)
+        self._has = np.array([[cause in causes for cause in self._causes] for causes in likely], dtype=float)
+        self._shares = np.array([*likely.values()]) / sum(likely.values())
+
+    def chances(self, choices: Sequence[Choice]) -> Array:
+        """How likely none of the causes is in each of ``choices``."""
+        edits = [frozenset(enumerate(choice)) for choice in choices]
+        holds = np.array([[cause <= each for each in edits] for cause in self._causes], dtype=float)
+        fails = self._has @ holds.reshape(len(self._causes), len(choices)) > 0
+        chances: Array = self._shares @ ~fails
+        return chances
+
+
+def _list_causes(whole: Cause) -> Iterator[tuple[Cause, float]]:
+    """What may be the cause in a configuration that failed, with its odds."""
+    edits = sorted(edit for edit in whole if edit[1] != BASE)
+    for count, share in enumerate(_TOGETHER, start=1):
+        yield from ((frozenset(part), share * _BROKEN) for part in itertools.combinations(edits, count))
+    for pair in itertools.product(edits, sorted(whole.difference(edits))):
+        yield frozenset(pair), _NEEDS_ANOTHER * _BROKEN
+    yield whole, _BY_CHANCE
+
+
+def find_named(settings: Sequence[Tunable], said: str) -> set[int]:
+    """The places of ``settings`` that an error names: by a word that no other of them has."""
+    words = [{word for word in re.findall(r"[a-z]+", setting.name.lower()) if len(word) > 3} for setting in settings]
+    counts = Counter(itertools.chain(*words))
+    found = {word[:_STEM] for word in re.findall(r"[a-z]+", said.lower())}
+    return {
+        place
+        for place, mine in enumerate(words)
+        if any(counts[word] == 1 and word[:_STEM] in found for word in mine - _COMMON)
+    }
