@@ -55,7 +55,7 @@ README = ROOT / "README.md"
 INTERVALS = TABLES_DIR / "prediction-intervals.yaml"
 
 LEAST_INSIDE_FRACTION = 0.8
-MOST_MEDIAN_WIDTH_FRACTION = 0.12
+MOST_MEDIAN_WIDTH_FRACTION = 0.13
 LEAST_RANK_CORRELATION = 0.85
 SAME_QUANTILE_RATIO = 0.02
 """The shipped quantile may differ by this from the one that the pairs give: replays change in small ways."""
@@ -224,16 +224,17 @@ def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
     transformations = changes.transformations
     if edit.heals:
         transformations = (*transformations, heal((round(run.facts.number("culprit_rank") or 0),)))
-    now, after = predictor.step_ns.likely_ns, predictor.predict(transformations)
-    replayed = Levels(*((now - ns) / now for ns in (after.high_ns, after.likely_ns, after.low_ns)))
+    now, step = predictor.step_ns.likely_ns, predictor.predict(transformations)
+    replayed = Levels(*((now - ns) / now for ns in (step.high_ns, step.likely_ns, step.low_ns)))
     measured = (edit.base_ms - edit.edited_ms) / edit.base_ms
-    gain = MeasuredGain(replayed, measured, find_limits(predictor, run.facts))
+    limits, after = (find_limits(predictor, run.facts, changed) for changed in ((), transformations))
+    gain = MeasuredGain(replayed, measured, limits, after)
     noise_ms = max(edit.noise_ms, edit.spread_ms, _measure_mismatch_ms(edit, run))
     return Comparison(
         edit,
         gain,
         noise=noise_ms / edit.base_ms,
-        printed=prediction_intervals().widen(replayed, gain.limits, changes.effects),
+        printed=prediction_intervals().widen(replayed, limits, after, changes.effects),
         effects=changes.effects,
         gpus=edit.gpus or _count_gpus(run.facts),
     )
@@ -354,7 +355,7 @@ def leave_bases_out(compared: Sequence[Comparison]) -> list[Comparison]:
         if others:
             quantile = shipped.learn(other.gain for other in others)
             intervals = replace(shipped, quantile=quantile, edits=count_edits(others))
-            printed = intervals.widen(each.gain.replayed, each.gain.limits, each.effects)
+            printed = intervals.widen(each.gain.replayed, each.gain.limits, each.gain.after, each.effects)
             found.append(replace(each, printed=printed))
     return found
 
@@ -411,7 +412,8 @@ def take_bases_as_edits(compared: Iterable[Comparison]) -> list[Comparison]:
     sessions = {(each.edit.base, each.edit.base_runs_ms): each for each in compared}
     found = []
     for (_, runs_ms), each in sessions.items():
-        printed = prediction_intervals().widen(Levels(0.0, 0.0, 0.0), each.gain.limits, each.effects)
+        limits = each.gain.limits
+        printed = prediction_intervals().widen(Levels(0.0, 0.0, 0.0), limits, limits, each.effects)
         for before_ms, run_ms, after_ms in zip(runs_ms, runs_ms[1:], runs_ms[2:], strict=False):
             gain = replace(each.gain, replayed=Levels(0.0, 0.0, 0.0), measured=1 - 2 * run_ms / (before_ms + after_ms))
             found.append(replace(each, gain=gain, printed=printed))

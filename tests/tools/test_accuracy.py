@@ -47,7 +47,7 @@ def _compared(base: str, likely: float, measured: float, half_width: float = 0.0
         name or f"{base} {likely}", base, (), heals=False, base_ms=100, edited_ms=100 * (1 - measured), noise_ms=1,
         same_run=True, is_set_aside=False,
     )  # fmt: skip
-    gain = MeasuredGain(Levels(likely, likely, likely), measured, StepLimits(0.0, 0.0))
+    gain = MeasuredGain(Levels(likely, likely, likely), measured, StepLimits(0.0, 0.0), StepLimits(0.0, 0.0))
     printed = Levels(likely - half_width, likely, likely + half_width)
     return Comparison(edit, gain, 0.01, printed, effects=("fused-rope",), gpus=2)
 

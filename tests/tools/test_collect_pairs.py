@@ -201,7 +201,7 @@ def answer(edit: MeasuredEdit, _: object) -> Comparison | str:
     if "moe_permute_fusion=true" in edit.settings:
         return "no trace says so"
     gain = Levels(0.1, 0.2, 0.3)
-    return Comparison(edit, MeasuredGain(gain, 0.0, StepLimits(0.0, 0.0)), noise=0, printed=gain)
+    return Comparison(edit, MeasuredGain(gain, 0.0, StepLimits(0.0, 0.0), StepLimits(0.0, 0.0)), noise=0, printed=gain)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from three_walls.replay.transformation import CATEGORY_GROUPS, Action, Predictor
 from three_walls.tables.buckets import CATEGORIES, COMMUNICATION_CATEGORIES, TOKEN_EXCHANGES
 from three_walls.tables.config_keys import config_keys
 from three_walls.tables.config_values import show
-from three_walls.tables.prediction_intervals import Levels, PredictionIntervals
+from three_walls.tables.prediction_intervals import Levels, PredictionIntervals, StepLimits
 
 HOST, NCCL = "host", "nccl"
 
@@ -105,15 +105,17 @@ def answer(question: Question, run: ReplayedRun) -> WhatIf:
         return WhatIf(step, source, None, after.because_unknown, notes=notes, refused=refused)
     if (rank := run.facts.number("culprit_rank")) is not None:
         notes += (_LATE_RANK.format(rank),)
+    limits_after = predictor.limits_after(changes.transformations)
     if changes.effects and (widening := Widening.of(predictor, run.facts, run.intervals)):
-        after, notes = widening.widen_step(after, changes.effects), (*notes, widening.describe(changes.effects))
+        after = widening.widen_step(after, changes.effects, StepLimits.of(limits_after))
+        notes = (*notes, widening.describe(changes.effects))
     return WhatIf(
         step,
         source,
         after,
         budget=_fit(predictor.budget_after(()), now.likely_ns),
         budget_after=_fit(predictor.budget_after(changes.transformations), after.likely_ns),
-        limits_after=predictor.limits_after(changes.transformations),
+        limits_after=limits_after,
         notes=notes,
         refused=refused,
     )

@@ -33,16 +33,21 @@ class Widening:
             return None
         return Widening(intervals, predictor.step_ns.likely_ns, find_limits(predictor, facts))
 
-    def widen(self, gain_ns: Levels, step_ns: int, effects: Collection[str]) -> tuple[int, int]:
-        """Both ends of the range of a gain on a step of ``step_ns``. ``effects``: ids of those that give it."""
+    def widen(
+        self, gain_ns: Levels, step_ns: int, effects: Collection[str], before: StepLimits, after: StepLimits
+    ) -> tuple[int, int]:
+        """Both ends of the range of a gain on a step of ``step_ns``.
+
+        ``effects``: ids of those that give it; ``before``, ``after``: what bounds the step without and with them.
+        """
         shares = Levels(*(ns / step_ns for ns in (gain_ns.low, gain_ns.likely, gain_ns.high)))
-        wide = self.intervals.widen(shares, self.limits, effects)
+        wide = self.intervals.widen(shares, before, after, effects)
         return round(wide.low * step_ns), round(wide.high * step_ns)
 
-    def widen_step(self, after: Prediction, effects: Collection[str]) -> Prediction:
-        """The step ``after`` changes, with the range of what they gain."""
+    def widen_step(self, after: Prediction, effects: Collection[str], limits: StepLimits) -> Prediction:
+        """The step ``after`` changes, with the range of what they gain. ``limits``: what bounds that step."""
         gain_ns = Levels(*(self.step_ns - ns for ns in (after.high_ns, after.likely_ns, after.low_ns)))
-        low_ns, high_ns = self.widen(gain_ns, self.step_ns, effects)
+        low_ns, high_ns = self.widen(gain_ns, self.step_ns, effects, self.limits, limits)
         return Prediction(max(0, self.step_ns - high_ns), after.likely_ns, self.step_ns - low_ns)
 
     def describe(self, effects: Collection[str]) -> str:

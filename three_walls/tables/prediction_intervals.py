@@ -74,6 +74,9 @@ class MeasuredGain:
     replayed: Levels
     measured: float
     limits: StepLimits
+    """Of the step as it is."""
+    after: StepLimits
+    """Of the step with the edit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,6 @@ class PredictionIntervals:
     communication_fraction: float
     loader_fraction: float
     absent_fraction: float
-    gain_ratio: float
-    largest_gain_fraction: float
     least_left_ratio: float
     coverage_fraction: float
     step_coverage_fraction: float
@@ -105,12 +106,13 @@ class PredictionIntervals:
     edits: Mapping[Regime, Mapping[str, int]]
     """How many edits of each effect were measured."""
 
-    def widen(self, gain: Levels, limits: StepLimits, effects: Collection[str] = ()) -> Levels:
+    def widen(self, gain: Levels, limits: StepLimits, after: StepLimits, effects: Collection[str] = ()) -> Levels:
         """``gain`` with the range that ``coverage_fraction`` of the measured gains were in.
 
-        Where no edit of one of the ``effects`` was measured, it is at least the range of the parameters.
+        ``limits``: of the step as it is, ``after``: of the step with the edits. Where no edit of one of the ``effects``
+        was measured, it is at least the range of the parameters.
         """
-        off = self._deviation(gain, limits) * self.quantile
+        off = self._deviation(gain, limits, after) * self.quantile
         most = 1 - self.least_left_ratio * (1 - gain.likely)
         wide = Levels(gain.likely - off, gain.likely, min(gain.likely + off, most))
         if any(self.count_edits(effects, regime) for regime in Regime):
@@ -127,16 +129,16 @@ class PredictionIntervals:
         return sum(counts.get(effect, 0) for effect in effects)
 
     def _score(self, gain: MeasuredGain) -> float:
-        return abs(gain.measured - gain.replayed.likely) / self._deviation(gain.replayed, gain.limits)
+        return abs(gain.measured - gain.replayed.likely) / self._deviation(gain.replayed, gain.limits, gain.after)
 
-    def _deviation(self, gain: Levels, limits: StepLimits) -> float:
+    def _deviation(self, gain: Levels, limits: StepLimits, after: StepLimits) -> float:
+        hosts = hypot(limits.host_fraction, after.host_fraction) * (1 - gain.likely)
         return hypot(
             self.floor_fraction,
-            self.host_fraction * limits.host_fraction,
+            self.host_fraction * hosts,
             self.communication_fraction * limits.communication_fraction,
             self.loader_fraction * limits.waits_for_loader,
             min(self.absent_fraction * limits.absent_fraction, (gain.high - gain.low) / 2),
-            self.gain_ratio * min(abs(gain.likely), self.largest_gain_fraction),
         )
 
 

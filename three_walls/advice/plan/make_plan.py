@@ -108,8 +108,7 @@ def _predict_alone(finding: Finding, rule: Rule, facts: FactSheet, replays: Repl
         changes, reason = replays.follow_advice(rule, facts)
         reason = reason and f"not replayed, because {reason}"
     if not reason:
-        steps = replays.step(), replays.step(changes)
-        return replace(finding, gain_ns=replays.describe_gain(rule.gain, changes, steps, effects))
+        return replace(finding, gain_ns=replays.describe_gain(rule.gain, (), changes, effects))
     if finding.gain_ns.high is None:
         return finding
     return replace(
@@ -145,10 +144,10 @@ def _heal(replays: Replays, rule: Rule, facts: FactSheet, entry: PlanStep) -> tu
     if reason:
         return replays, (entry,)
     before, after = replays.step(), replays.step(healed)
-    gain = replays.describe_gain(rule.gain, healed, (before, after))
+    gain = replays.describe_gain(rule.gain, (), healed)
     if is_small(gain, minimum_gain_ns(before.likely_ns)):
         return replays, (entry,)
-    bounds = shorten(Bounds(before.likely_ns, before.likely_ns), replays.find_gain(before, after))
+    bounds = shorten(Bounds(before.likely_ns, before.likely_ns), replays.find_gain((), healed))
     step = replace(entry, gain_ns=gain, step_after_ns=bounds, step_after_likely_ns=after.likely_ns)
     return replace(replays, base=healed), (step,)
 

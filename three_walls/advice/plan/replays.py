@@ -17,7 +17,7 @@ from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize
 from three_walls.replay.transformation import Predictor, Transformation
-from three_walls.tables.prediction_intervals import Levels, PredictionIntervals, Regime
+from three_walls.tables.prediction_intervals import Levels, PredictionIntervals, StepLimits
 
 Transformations = tuple[Transformation, ...]
 
@@ -35,6 +35,7 @@ class Replays:
     widening: Widening | None = None
     """Without it, ranges are those of the parameters alone."""
     answers: dict[Transformations, Prediction] = field(default_factory=dict)
+    limits: dict[Transformations, StepLimits] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -68,9 +69,12 @@ class Replays:
             self.answers[changes] = self.predictor.predict(changes)
         return self.answers[changes]
 
-    def regime(self, transformations: Transformations = ()) -> Regime:
-        """What the likely step after ``transformations`` is bound by."""
-        return find_limits(self.predictor, self.facts, (*self.base, *transformations)).regime
+    def find_limits(self, transformations: Transformations = ()) -> StepLimits:
+        """What bounds the likely step after ``transformations``."""
+        changes = (*self.base, *transformations)
+        if changes not in self.limits:
+            self.limits[changes] = find_limits(self.predictor, self.facts, changes)
+        return self.limits[changes]
 
     def likely_ns(self, transformations: Transformations) -> int:
         """The likely step after ``transformations``, from one replay."""
@@ -78,38 +82,42 @@ class Replays:
         known = self.answers.get(changes)
         return known.likely_ns if known else self.predictor.predict_likely_ns(changes)
 
-    def find_gain(self, before: Prediction, after: Prediction, effects: Sequence[str] = ()) -> Levels:
-        """What leads from one step of :meth:`step` to another, as it is printed. ``effects``: ids of what does.
+    def find_gain(self, earlier: Transformations, changes: Transformations, effects: Sequence[str] = ()) -> Levels:
+        """What the step after ``changes`` gains over that after ``earlier`` ones, as it is printed.
 
-        Both hold the uncertainty of earlier edits, so the ends are compared with each other.
+        ``effects``: ids of what gains it. Both steps hold the uncertainty of earlier edits, so their ends are compared.
         """
+        before, after = self.step(earlier), self.step(changes)
         likely_ns = before.likely_ns - after.likely_ns
         ends = (before.high_ns - after.high_ns, likely_ns, before.low_ns - after.low_ns)
         gain = Levels(min(ends), likely_ns, max(ends))
         if self.widening is None:
             return gain
-        low_ns, high_ns = self.widening.widen(gain, max(1, before.likely_ns), effects)
+        limits = self.find_limits(earlier), self.find_limits(changes)
+        low_ns, high_ns = self.widening.widen(gain, max(1, before.likely_ns), effects, *limits)
         return Levels(low_ns, likely_ns, high_ns)
 
     def describe_gain(
         self,
         model: GainModel,
+        earlier: Transformations,
         changes: Transformations,
-        steps: tuple[Prediction, Prediction],
         effects: Sequence[str] = (),
     ) -> Gain:
-        """The first of the ``steps`` less the second, at the ends of all parameters.
+        """What the step after ``changes`` gains over that after ``earlier`` ones, at the ends of all parameters.
 
-        ``changes``: those that the edits add; ``effects``: ids of theirs. An end where the edit costs time is negative.
-        Edits that free memory gain no time: the share of the step that they cost is predicted.
+        ``effects``: ids of the edits'. An end where the edit costs time is negative. Edits that free memory gain no
+        time: the share of the step that they cost is predicted.
         """
-        before, after = steps
+        before, after = self.step(earlier), self.step(changes)
         if model.frees_memory:
             cost = max(0.0, after.likely_ns / before.likely_ns - 1) if before.likely_ns else 0.0
             return Gain(None, None, None, FREES_MEMORY, f"The cost is by replay. {model.explanation}", cost)
-        gain = self.find_gain(before, after, effects)
+        gain = self.find_gain(earlier, changes, effects)
         reasons = [
-            f"{capitalize(part.reason.rstrip('.'))}{f' ({part.source})' if part.source else ''}." for part in changes
+            f"{capitalize(part.reason.rstrip('.'))}{f' ({part.source})' if part.source else ''}."
+            for part in changes
+            if part not in earlier
         ]
         if self.widening is not None:
             reasons.append(self.widening.describe(effects))

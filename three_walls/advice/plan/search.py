@@ -333,8 +333,7 @@ class Search:
     def _always_gains(self, candidate: Candidate) -> bool:
         """Whether it gains at both ends of its range. Without a symptom, or as a pair of which neither edit is worth an
         entry alone, only that is worth a try."""
-        before, after = self.replays.step(self.changes), self.replays.step(candidate.changes)
-        return self.replays.find_gain(before, after, candidate.effects).low > 0
+        return self.replays.find_gain(self.changes, candidate.changes, candidate.effects).low > 0
 
     def _list_promising(self, names: Iterable[str], gains: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """The pairs of ``names`` that may gain more together than alone.
@@ -401,8 +400,8 @@ class Search:
         before, after = self.replays.step(self.changes), self.replays.step(candidate.changes)
         new = tuple(change for change in candidate.changes if change not in self.changes)
         alone = self.findings[finding.rule].gain_ns
-        gain = self.replays.describe_gain(rule.gain, new, (before, after), candidate.effects)
-        all_ends = self.replays.find_gain(self.replays.step(), after, (*self.effects, *candidate.effects))
+        gain = self.replays.describe_gain(rule.gain, self.changes, candidate.changes, candidate.effects)
+        all_ends = self.replays.find_gain((), candidate.changes, (*self.effects, *candidate.effects))
         assert gain.likely in (None, before.likely_ns - after.likely_ns)  # so the gains sum to what the plan saves
         self.steps.append(
             PlanStep(
@@ -421,7 +420,8 @@ class Search:
             self.part_of[candidate.with_rule] = finding.rule
         moved_ns = verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * before.likely_ns  # a wall takes as much
         is_moved = before.likely_ns - after.likely_ns >= moved_ns
-        if is_moved and self.replays.regime(self.changes) is not self.replays.regime(candidate.changes):
+        regimes = [self.replays.find_limits(changes).regime for changes in (self.changes, candidate.changes)]
+        if is_moved and regimes[0] is not regimes[1]:
             # What gained little against the wall of before may gain most against the next one.
             self.last_gain = {}
         self.settings, self.changes = dict(candidate.settings), candidate.changes
