@@ -68,12 +68,24 @@ def report(cases: Sequence[Case], only: str | None, python: str | None) -> int:
         same = [each for each in plans if each.case.gpus == gpus]
         minutes = sum(each.seconds for each in same) / 60
         print(f"{'sum':24} {gpus:>4}  {'':28} {sum(each.trainings for each in same):>9} {minutes:>8.1f}")
-    print(
-        f"checked by three-walls {'and by Megatron-Bridge' if python else '(--python lets Megatron-Bridge judge, too)'}"
-    )
+    print(f"checked by three-walls {describe_judges([each.case for each in plans], python)}")
     problems = [f"{each.case.name}: {problem}" for each in plans for problem in each.problems]
     print("\n".join(problems) or "no problems")
     return int(bool(problems))
+
+
+def describe_judges(cases: Sequence[Case], python: str | None) -> str:
+    """Whose judgement is shown beside that of three-walls."""
+    if not python:
+        return "(--python lets Megatron-Bridge judge, too)"
+    unread = [case.name for case in cases if is_unread(case)]
+    named = f" but for {', '.join(unread)}, whose recipes are in a file" if unread else ""
+    return f"and by Megatron-Bridge{named}"
+
+
+def is_unread(case: Case) -> bool:
+    """Whether the runner that asks Megatron-Bridge does not read the case's recipe."""
+    return case.recipes.endswith(".py")
 
 
 def plan(cases: Sequence[Case], only: str | None = None, python: str | None = None) -> list[Plan]:
@@ -110,7 +122,7 @@ def ask_about(runs: Sequence[tuple[Case, Edit]], python: str | None) -> list[dic
     """What Megatron-Bridge makes of each run: the bridge runner's results. Empty ones without ``python``, and for
     recipes of a file, which the runner does not read."""
     nothing: dict[str, Any] = {"values": {}, "dump": {}, "message": ""}
-    asked = [run for run in runs if python and not run[0].recipes.endswith(".py")]
+    asked = [run for run in runs if python and not is_unread(run[0])]
     answers: list[dict[str, Any]] = []
     for models, same in groupby(asked, key=lambda run: run[0].models):
         request = {

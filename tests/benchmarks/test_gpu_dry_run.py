@@ -87,6 +87,15 @@ def test_virtual_stages_need_whole_rounds_of_micro_batches(tmp_path: Path, batch
     assert ("base: virtual stages need a multiple of 2 micro-batches" in problems_of(case)) == known
 
 
+def test_a_dry_run_names_the_cases_that_megatron_bridge_did_not_judge() -> None:
+    named, own = (cases.read_case(KIT / "cases" / f"{name}.yaml") for name in ("te-wide", "ling-narrow"))
+    assert dry_run.describe_judges([named], "python") == "and by Megatron-Bridge"
+    assert dry_run.describe_judges([named, own], "python") == (
+        "and by Megatron-Bridge but for ling-narrow, whose recipes are in a file"
+    )
+    assert "--python" in dry_run.describe_judges([named], None)
+
+
 def test_edits_alone_take_less_time_than_with_the_capture() -> None:
     case = cases.read_case(KIT / "cases" / "eight-host.yaml")
     both, capture, edits = (dry_run.estimate(case, only) for only in (None, "capture", "edits"))
