@@ -10,7 +10,7 @@ from three_walls.facts.fact_rows import Prediction
 from three_walls.tables.prediction_intervals import Levels
 
 ROPE = ("fused-rope",)
-WIDENING = Widening(replace(INTERVALS, host_fraction=0.0), 1000, HOST)
+WIDENING = Widening(replace(INTERVALS, host_fraction=0.0, gain_ratio=0.0), 1000, HOST)
 
 
 def test_a_gain_is_widened_in_shares_of_the_step() -> None:

@@ -25,6 +25,8 @@ INTERVALS = PredictionIntervals(
     communication_fraction=0.06,
     loader_fraction=0.3,
     absent_fraction=0.1,
+    gain_ratio=0.1,
+    effect_fraction=0.03,
     least_left_ratio=0.5,
     coverage_fraction=0.8,
     step_coverage_fraction=0.9,
@@ -59,8 +61,8 @@ def test_a_run_that_waits_for_its_data_loader_is_less_certain_than_a_host_bound_
 
 
 def test_a_host_counts_by_the_part_of_the_step_that_is_left() -> None:
-    assert widen(gain(0.5), HOST).low == pytest.approx(0.5 - (0.02**2 + 2 * 0.04**2) ** 0.5)
-    assert widen(gain(-0.5), HOST).high == pytest.approx(-0.5 + (0.02**2 + 2 * 0.12**2) ** 0.5)
+    assert widen(gain(0.5), HOST).low == pytest.approx(0.5 - (0.02**2 + 2 * 0.04**2 + 0.05**2) ** 0.5)
+    assert widen(gain(-0.5), HOST).high == pytest.approx(-0.5 + (0.02**2 + 2 * 0.12**2 + 0.05**2) ** 0.5)
 
 
 def test_an_edit_after_which_the_device_sets_the_pace_is_surer_than_one_that_leaves_it_to_the_host() -> None:
@@ -68,9 +70,17 @@ def test_an_edit_after_which_the_device_sets_the_pace_is_surer_than_one_that_lea
     assert INTERVALS.widen(gain(0.0), HOST, DEVICE).high < widen(gain(0.0), HOST).high
 
 
-def test_a_gain_on_a_device_is_as_certain_whatever_its_size() -> None:
-    assert widen(gain(0.3), DEVICE).low == pytest.approx(0.28)
-    assert widen(gain(-0.3), DEVICE).high == pytest.approx(-0.28)
+def test_a_large_gain_or_loss_is_less_certain_than_a_small_one() -> None:
+    assert widen(gain(0.3), DEVICE).low == pytest.approx(0.3 - (0.02**2 + 0.03**2) ** 0.5)
+    assert widen(gain(-0.3), DEVICE).high == pytest.approx(-0.3 + (0.02**2 + 0.03**2) ** 0.5)
+
+
+def test_every_further_effect_makes_a_gain_less_certain_and_one_twice_does_not() -> None:
+    three = widen(gain(0.0), DEVICE, ("fused-rope", "micro-batch", "precision"))
+    assert three.high == pytest.approx((0.02**2 + 0.06**2) ** 0.5)
+    half_left = widen(gain(0.5), DEVICE, ("fused-rope", "micro-batch", "precision"))
+    assert half_left.high == pytest.approx(0.5 + (0.02**2 + 0.05**2 + 0.03**2) ** 0.5)
+    assert widen(gain(0.0), DEVICE, ("fused-rope", "fused-rope")).high == pytest.approx(0.02)
 
 
 def test_what_was_measured_is_as_uncertain_as_measurements_were_whatever_its_parameters() -> None:
@@ -127,4 +137,4 @@ def test_what_changes_the_work_of_hosts_is_less_certain_where_ranks_wait_for_ran
 def test_a_gain_of_nearly_all_of_the_step_leaves_half_of_the_likely_rest_at_least() -> None:
     wide = widen(gain(0.98), DEVICE)
     assert wide.high == pytest.approx(0.99)
-    assert wide.low == pytest.approx(0.96)
+    assert wide.low < 0.9

@@ -64,6 +64,14 @@ def test_what_nothing_else_explains_failed_by_chance() -> None:
     assert chance((1, 1, 1, 1), failures, *neighbours) > 0.5
 
 
+def test_hundreds_of_failures_leave_a_chance() -> None:
+    settings = tuple(Tunable(name, tuple(Variant(str(value)) for value in range(1, 170))) for name in ("first", "second"))
+    failures = {(value, 0): "second: it hangs" for value in range(1, 169)}
+    causes = FailureCauses(settings, failures, [(0, 0)])
+    assert causes.chances([(0, 1)])[0] == pytest.approx(1.0)
+    assert causes.chances([(5, 1)])[0] < 0.3
+
+
 def test_two_values_that_fail_apart_are_two_causes() -> None:
     failures = {(1, 0, 0, 0): SAYS_NOTHING, (0, 0, 0, 1): SAYS_NOTHING}
     alone = [chance(choice, failures) for choice in ((1, 0, 1, 0), (0, 0, 1, 1))]

@@ -77,6 +77,7 @@ class MeasuredGain:
     """Of the step as it is."""
     after: StepLimits
     """Of the step with the edit."""
+    effects_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ class PredictionIntervals:
     communication_fraction: float
     loader_fraction: float
     absent_fraction: float
+    gain_ratio: float
+    effect_fraction: float
     least_left_ratio: float
     coverage_fraction: float
     step_coverage_fraction: float
@@ -112,7 +115,7 @@ class PredictionIntervals:
         ``limits``: of the step as it is, ``after``: of the step with the edits. Where no edit of one of the ``effects``
         was measured, it is at least the range of the parameters.
         """
-        off = self._deviation(gain, limits, after) * self.quantile
+        off = self._deviation(gain, limits, after, len({*effects})) * self.quantile
         most = 1 - self.least_left_ratio * (1 - gain.likely)
         wide = Levels(gain.likely - off, gain.likely, min(gain.likely + off, most))
         if any(self.count_edits(effects, regime) for regime in Regime):
@@ -129,16 +132,19 @@ class PredictionIntervals:
         return sum(counts.get(effect, 0) for effect in effects)
 
     def _score(self, gain: MeasuredGain) -> float:
-        return abs(gain.measured - gain.replayed.likely) / self._deviation(gain.replayed, gain.limits, gain.after)
+        deviation = self._deviation(gain.replayed, gain.limits, gain.after, gain.effects_count)
+        return abs(gain.measured - gain.replayed.likely) / deviation
 
-    def _deviation(self, gain: Levels, limits: StepLimits, after: StepLimits) -> float:
-        hosts = hypot(limits.host_fraction, after.host_fraction) * (1 - gain.likely)
+    def _deviation(self, gain: Levels, limits: StepLimits, after: StepLimits, effects_count: int) -> float:
+        left = 1 - gain.likely
         return hypot(
             self.floor_fraction,
-            self.host_fraction * hosts,
+            self.host_fraction * hypot(limits.host_fraction, after.host_fraction) * left,
             self.communication_fraction * limits.communication_fraction,
             self.loader_fraction * limits.waits_for_loader,
             min(self.absent_fraction * limits.absent_fraction, (gain.high - gain.low) / 2),
+            self.gain_ratio * gain.likely,
+            self.effect_fraction * max(0, effects_count - 1) * left,
         )
 
 

@@ -59,7 +59,7 @@ class FailureCauses:
                 for cause in odds:
                     further[causes | {cause}] = share * odds[cause] * named_share[cause]
             ordered = sorted(further.items(), key=lambda each: (-each[1], sorted(map(sorted, each[0]))))
-            likely = dict(ordered[:_MOST_EXPLANATIONS])
+            likely = {causes: share / ordered[0][1] for causes, share in ordered[:_MOST_EXPLANATIONS]}
         self._causes = sorted({cause for causes in likely for cause in causes}, key=sorted)
         self._has = np.array([[cause in causes for cause in self._causes] for causes in likely], dtype=float)
         self._shares = np.array([*likely.values()]) / sum(likely.values())
