@@ -29,7 +29,7 @@ _NEEDS_ANOTHER = 0.15
 """The same of a value beside one of the base's."""
 _BY_CHANCE = 0.01
 """Odds that a run fails by chance, or that its configuration fails for a reason of its own."""
-_UNNAMED = 0.2
+_UNNAMED = 0.05
 """How likely an error names a setting that is not in its cause."""
 _MOST_EXPLANATIONS = 100
 """Sets of causes that are kept, the likeliest: with 1,000 as many searches end near the best."""
@@ -49,7 +49,7 @@ class FailureCauses:
         for choice, said in sorted(failures.items()):
             named, whole = find_named(settings, said), frozenset(enumerate(choice))
             odds = {cause: share for cause, share in _list_causes(whole) if not any(map(cause.issubset, ran))}
-            named_share = {cause: 1.0 if named <= {place for place, _ in cause} else _UNNAMED for cause in odds}
+            named_share = {cause: 1.0 if _is_named(cause, named, whole) else _UNNAMED for cause in odds}
             further: dict[frozenset[Cause], float] = {}
             for causes, share in likely.items():
                 known = [named_share[cause] for cause in causes if cause <= whole]
@@ -81,6 +81,11 @@ def _list_causes(whole: Cause) -> Iterator[tuple[Cause, float]]:
     for pair in itertools.product(edits, sorted(whole.difference(edits))):
         yield frozenset(pair), _NEEDS_ANOTHER * _BROKEN
     yield whole, _BY_CHANCE
+
+
+def _is_named(cause: Cause, named: set[int], whole: Cause) -> bool:
+    """Whether all settings that an error names are in ``cause``. What fails by chance names none."""
+    return not named or (cause != whole and named <= {place for place, _ in cause})
 
 
 def find_named(settings: Sequence[Tunable], said: str) -> set[int]:
