@@ -279,7 +279,7 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
         *([predicted] if any(run.predicted for run in tuned.runs) else ()),  # a space alone has none
         Column("Measured", ROW, lambda run: _describe_gain(run.gain, run.gain_deviation), is_right=True),
         *(column for column in _PRINTED if any(getattr(run, str(column.value)) for run in tuned.runs)),
-        Column("", ROW, lambda run: Text("kept", "badge") if run.kept else Text(run.failure, "badge warn")),
+        Column("", ROW, lambda run: Text("kept", "badge") if run.kept else Text(run.failure, "badge warn long")),
         Column("Why", "why", role="muted", width="third", in_terminal=False),
     )
     rows = tuned.runs
