@@ -228,7 +228,7 @@ def compare(edit: MeasuredEdit, run: ReplayedRun) -> Comparison | str:
     replayed = Levels(*((now - ns) / now for ns in (step.high_ns, step.likely_ns, step.low_ns)))
     measured = (edit.base_ms - edit.edited_ms) / edit.base_ms
     limits, after = (find_limits(predictor, run.facts, changed) for changed in ((), transformations))
-    gain = MeasuredGain(replayed, measured, limits, after, len({*changes.effects}))
+    gain = MeasuredGain(replayed, measured, limits, after, changes.effects)
     noise_ms = max(edit.noise_ms, edit.spread_ms, _measure_mismatch_ms(edit, run))
     return Comparison(
         edit,

@@ -77,7 +77,7 @@ class MeasuredGain:
     """Of the step as it is."""
     after: StepLimits
     """Of the step with the edit."""
-    effects_count: int = 1
+    effects: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class PredictionIntervals:
         ``limits``: of the step as it is, ``after``: of the step with the edits. Where no edit of one of the ``effects``
         was measured, it is at least the range of the parameters.
         """
-        off = self._deviation(gain, limits, after, len({*effects})) * self.quantile
+        off = self._deviation(gain, limits, after, effects) * self.quantile
         most = 1 - self.least_left_ratio * (1 - gain.likely)
         wide = Levels(gain.likely - off, gain.likely, min(gain.likely + off, most))
         if any(self.count_edits(effects, regime) for regime in Regime):
@@ -132,10 +132,10 @@ class PredictionIntervals:
         return sum(counts.get(effect, 0) for effect in effects)
 
     def _score(self, gain: MeasuredGain) -> float:
-        deviation = self._deviation(gain.replayed, gain.limits, gain.after, gain.effects_count)
+        deviation = self._deviation(gain.replayed, gain.limits, gain.after, gain.effects)
         return abs(gain.measured - gain.replayed.likely) / deviation
 
-    def _deviation(self, gain: Levels, limits: StepLimits, after: StepLimits, effects_count: int) -> float:
+    def _deviation(self, gain: Levels, limits: StepLimits, after: StepLimits, effects: Collection[str]) -> float:
         left = 1 - gain.likely
         return hypot(
             self.floor_fraction,
@@ -144,7 +144,7 @@ class PredictionIntervals:
             self.loader_fraction * limits.waits_for_loader,
             min(self.absent_fraction * limits.absent_fraction, (gain.high - gain.low) / 2),
             self.gain_ratio * gain.likely,
-            self.effect_fraction * max(0, effects_count - 1) * left,
+            self.effect_fraction * max(0, len({*effects}) - 1) * left,
         )
 
 

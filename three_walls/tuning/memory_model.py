@@ -21,7 +21,8 @@ Array = npt.NDArray[np.float64]
 _BASE = -8.0, 3.0
 """What the base needs above the limit, where a unit is a tenth of activations, and its deviation."""
 _BASE_OF_ACTIVATIONS = -30.0, 18.0
-"""The same where activations are known, but no limit: a twentieth of what it leaves for them, within a factor of 6."""
+"""The same where activations are printed, or it is known how they grow, but no limit is: a twentieth of what it leaves
+for them, within a factor of 6."""
 _VALUE = 4.0
 """Deviation of what a value needs beside the base's: one in twelve is out of memory alone."""
 _PAIR = 0.5

@@ -90,6 +90,7 @@ class StepModel:
         self._weights = np.linalg.solve(self._factor.T, np.linalg.solve(self._factor, self._y))
 
     def _doubt_unseen(self) -> None:
+        """Raises the deviations of values that no run has; the fit is over by then."""
         _, untold = self._deviations
         is_unseen = np.ones(untold.shape, dtype=bool)
         is_unseen[np.arange(len(untold)), self._choices] = False
