@@ -506,7 +506,7 @@ def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_pr
     )
     planned = run(tmp_path, "--dry-run", *words)
     assert "the same with what was kept, where that is measured outside its prediction" in planned.stdout
-    told = {"effects": {"model.moe_grouped_gemm=true": -0.5}, "noise": 0.005}
+    told = {"effects": {"model.moe_grouped_gemm=true": -0.7}, "noise": 0.005}
     done = run(tmp_path, *words, told=told)
     assert done.returncode == 0, done.stderr
     assert calls_of(nsys.parent) == ["profile", "export"] * 2

@@ -21,33 +21,23 @@ without it was measured never, once or more often: one run may be odd, and the m
 _KEPT = 1.3
 """The same for an edit to be kept where no run is left: one of ten that do not help would pass. So edits that together
 gain less than what matters have to be as clear as any."""
-_BETWEEN = 3
-"""Among so many runs in a row one is of the best configuration so far, so that the drift is known. With 4 or 5 a search
-ends further from the best configuration, but where few runs are possible: then half as many are."""
-_FEW_RUNS = 16
+_BETWEEN, _DRIFTED = 3, 1.4
+"""A run in so many is of the best configuration so far, so that the drift is known; but none before the machine is
+likely to have drifted by the second, as a multiple of what matters."""
 _DISTANCE = 2
 """A configuration that is tried differs from one that ran in at most so many settings: with 1 interactions stay hidden,
 with 3 more runs fail."""
-_STOPS, _STOPS_LATE = 0.02, 0.15
+_STOPS, _STOPS_LATE = 0.005, 0.15
 """Of what matters: nothing is run whose expected gain is smaller; the second once many runs were made."""
 _MANY_RUNS = 60
 _AGAIN = 1.0
 """Of what matters: a configuration that ran has to gain more to be run again, else two that are equal take all runs."""
-_DOUBTED = 2.0
-"""Of what matters: where no configuration is expected to gain more, interactions are doubted that were not seen."""
-_DOUBTS = (0.8, 1.5)
-"""Then pairs are taken to change at least the first such share of what values change alone, and after it the second:
-few runs may have shown no interaction where there is one."""
 _MOST_CHOICES = 5_000
 _FEW_FAIL = 20
 """One in so many values that never ran is taken to fail, and more the more configurations failed."""
 _REFUSED = 0.1
 """How likely a configuration runs that the launcher refuses by what is known of its release: a job's script may set
 more than the command says."""
-_SHARED = 0.1
-"""Of a logarithm of steps: where an edit is taken to gain more together with others that no run tells apart from it,
-it is run apart before anything else. A model that spreads a large gain over all of them misjudges what runs without
-one."""
 _MOST_LOST = 3
 """Runs in a row that fail although their configurations ran before: then the machine fails, not the configuration."""
 
@@ -80,22 +70,17 @@ class TrialSearch:
             return None, "configurations fail that ran before: is the machine in order?"
         stops = self.worth * (_STOPS if len(self.trials) < _MANY_RUNS else _STOPS_LATE)
         best, unclear = self.best, self._unclear
-        choice, gain = self._find_promising(self.model)
-        for doubt in _DOUBTS:
-            if not unclear and gain <= _DOUBTED * self.worth:
-                choice, gain = self._find_promising(StepModel(self.space, self.trials, doubt))
+        choice, gain = self._find_promising()
         is_promising = gain > stops
         if not unclear and not is_promising:  # before the end, what is kept has run without each of its edits
             unclear = [each for each in self._list_apart() if each not in self.measured] or self._list_base()
         is_last = 0 < self.most_runs - len(self.trials) - 1 <= len(unclear)  # what is left has to settle these
         if not unclear and not is_promising:
             return None, "nothing left promises more than what matters"
-        recent = [trial for trial in self.trials if trial.step_s]
-        between = _BETWEEN if self.most_runs > _FEW_RUNS else 2 * _BETWEEN
-        if best not in [trial.choice for trial in recent[1 - between :]]:
+        ran = [trial.choice for trial in reversed(self.trials) if trial.step_s]
+        age = ran.index(best) + 1
+        if age >= _BETWEEN and math.sqrt(age) * self.model.drift > _DRIFTED * self.worth:
             return best, "again, to tell edits from drift"
-        if shared := self._list_shared(unclear):
-            return self._likeliest(shared)[0], "to tell whether its last edit helps"
         if is_promising and not (unclear and is_last):
             return choice, f"expected to gain {-math.expm1(-gain):.1%} on the best so far"  # from a logarithm
         if unclear:
@@ -117,7 +102,11 @@ class TrialSearch:
         kept = self.best
         while True:
             fewer = [each for each in self.measured if each != kept and _edits_of(each) < _edits_of(kept)]
-            unclear = [each for each in fewer if self.model.clarity(each, kept) < _KEPT]
+            unclear = [
+                each
+                for each in fewer
+                if self.model.clarity(each, kept) < _KEPT and self.model.clarity(each, self.best) < _KEPT
+            ]
             if not unclear:
                 (gain,), (spread,) = self.model.gains_over(self.space.base, [kept])
                 return kept if gain >= min(self.worth, _CLEAR[-1] * spread) else self.space.base
@@ -209,16 +198,6 @@ class TrialSearch:
         without = [each for each in self._without_one(self.best, _CLEAR[-1]) if each not in self._failed]
         return [each for each in without if self.chances([each])[0] > 0.5]
 
-    def _list_shared(self, unclear: Sequence[Choice]) -> list[Choice]:
-        """Those of ``unclear`` whose last edit may have a large part in a gain that no run tells apart."""
-        assert self.model
-        gains = [self.model.gains_over(each, [self.best])[0][0] for each in unclear]
-        return [
-            each
-            for each, gain in zip(unclear, gains, strict=True)
-            if gain > _SHARED and not self._ran_apart(self.best, each)
-        ]
-
     def _without_one(self, choice: Choice, clear: float) -> list[Choice]:
         """``choice`` without one edit each, but a number that is by ``clear`` deviations faster than a smaller change
         that ran beside the same."""
@@ -241,17 +220,14 @@ class TrialSearch:
             if order[number - 1] * far > 0 and abs(far) < abs(order[number - 1])
         ]
 
-    def _find_promising(self, model: StepModel) -> tuple[Choice | None, float]:
+    def _find_promising(self) -> tuple[Choice | None, float]:
         """The configuration that is expected to gain most on the best one so far, counting no loss, and how much."""
+        assert self.model
         near = list(itertools.islice(self._list_near(), _MOST_CHOICES))
         if not near:
             return None, 0.0
-        gains, spreads = model.gains_over(self.best, near)
-        gains = gains - _AGAIN * self.worth * np.array([choice in self.measured for choice in near])
-        certain = np.maximum(spreads, 1e-9)
-        density = np.exp(-((gains / certain) ** 2) / 2) / math.sqrt(2 * math.pi)
-        faster = np.array([math.erfc(-z / math.sqrt(2)) / 2 for z in gains / certain])
-        expected = (gains * faster + certain * density) * self.chances(near)
+        least = _AGAIN * self.worth * np.array([choice in self.measured for choice in near])
+        expected = self.model.expected_gains(self.best, near, least) * self.chances(near)
         place = int(np.argmax(expected))
         return near[place], float(expected[place])
 
