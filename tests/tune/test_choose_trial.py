@@ -66,7 +66,9 @@ def test_of_many_spaces_nearly_all_are_searched_well_and_no_failure_is_repeated(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spaces", [8, pytest.param(40, marks=pytest.mark.exhaustive)])
-def test_of_spaces_of_another_kind_nearly_all_are_searched_well_and_hardly_an_edit_is_kept_that_loses(spaces: int) -> None:
+def test_of_spaces_of_another_kind_nearly_all_are_searched_well_and_hardly_an_edit_is_kept_that_loses(
+    spaces: int,
+) -> None:
     outcomes = [random_spaces.tune(RandomSpace(seed)) for seed in range(2000, 2000 + spaces)]
     assert sum(each.distance > MOST_OFF for each in outcomes) <= len(outcomes) // 8
     assert sum(each.loss > WORTH / 2 for each in outcomes) <= len(outcomes) // 40
