@@ -192,11 +192,14 @@ with running(["sh", "-c", sys.argv[2]], {}, Path("train.log"), lock) as job:
 """
 
 
-@pytest.mark.parametrize(("job", "hears"), [("exec sleep 60", True), ("trap '' TERM; sleep 3", False)])
+@pytest.mark.parametrize(
+    ("job", "hears"), [("touch {}; exec sleep 60", True), ("trap '' TERM; touch {}; sleep 3", False)]
+)
 def test_where_the_tuning_is_killed_with_its_supervisor_the_job_is_told_and_holds_the_lock(
     tmp_path: Path, job: str, hears: bool
 ) -> None:
-    words = [sys.executable, "-c", KILLS_ALL, str(tmp_path / "started"), f"touch {tmp_path}/started; {job}"]
+    started = tmp_path / "started"
+    words = [sys.executable, "-c", KILLS_ALL, str(started), job.format(started)]
     done = subprocess.run(
         words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, timeout=60, check=False
     )
