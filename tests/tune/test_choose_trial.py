@@ -357,6 +357,29 @@ def test_what_is_kept_without_a_run_that_lacks_it_alone_is_named() -> None:
     assert TrialSearch(space, [], 3, WORTH).not_shown_to_help == ()
 
 
+@pytest.mark.parametrize(("each", "is_kept"), [(0.02, True), (0.005, False)])
+def test_edits_that_are_clear_together_are_not_left_out_one_after_the_other(each: float, is_kept: bool) -> None:
+    space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "abc"))
+    choices = [(0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1)]
+    runs = [TriedChoice(choice, 1.0 - each * sum(choice), 0.01) for choice in choices]
+    search = TrialSearch(space, runs, len(runs), WORTH)
+    assert search.model is not None
+    alone = [search.model.clarity(fewer, more) for fewer, more in itertools.pairwise(choices)]
+    assert max(alone) < 1.3  # none is clear beside the one before it
+    assert any(search.kept) is is_kept
+
+
+@pytest.mark.parametrize(("drift", "is_again"), [(0.0, False), (0.03, True)])
+def test_the_best_runs_again_only_where_the_machine_may_have_drifted(drift: float, is_again: bool) -> None:
+    space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "abcd"))
+    steps = {(0, 0, 0, 0): 1.0, (1, 0, 0, 0): 0.9, (0, 1, 0, 0): 1.1, (0, 0, 1, 0): 1.12, (0, 1, 1, 0): 1.2}
+    order = [(0, 0, 0, 0), (1, 0, 0, 0)] * 3 + [(0, 1, 0, 0), (0, 0, 1, 0), (0, 1, 1, 0)]
+    runs = [TriedChoice(choice, steps[choice] * (1 + drift) ** number, 0.001) for number, choice in enumerate(order)]
+    search = TrialSearch(space, runs, 30, WORTH)
+    assert search.best == (1, 0, 0, 0)
+    assert (search.next() == (search.best, "again, to tell edits from drift")) is is_again
+
+
 def test_edits_that_all_runs_had_together_are_told_apart_however_much_they_gain() -> None:
     space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in "ab"))
     runs = [TriedChoice((0, 0), 1.0), TriedChoice((1, 1), 0.4), TriedChoice((0, 0), 1.0), TriedChoice((1, 1), 0.4)]

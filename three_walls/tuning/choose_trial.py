@@ -22,8 +22,8 @@ _KEPT = 1.3
 """The same for an edit to be kept where no run is left: one of ten that do not help would pass. So edits that together
 gain less than what matters have to be as clear as any."""
 _BETWEEN, _DRIFTED = 3, 1.4
-"""A run in so many is of the best configuration so far, so that the drift is known; but none before the machine is
-likely to have drifted by the second, as a multiple of what matters."""
+"""The best configuration runs again, so that the drift is known, once so many runs have passed since it ran last, and
+the machine is likely to have drifted by the second in them, a multiple of what matters."""
 _DISTANCE = 2
 """A configuration that is tried differs from one that ran in at most so many settings: with 1 interactions stay hidden,
 with 3 more runs fail."""
