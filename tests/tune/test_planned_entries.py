@@ -147,6 +147,19 @@ def test_a_setting_with_two_paths_is_set_by_the_one_that_the_command_has(stated:
     assert setting.values[-1].words == (f"{path}=true",)
 
 
+def test_a_value_is_spelled_for_the_configuration_that_the_base_has() -> None:
+    def words(name: str, value: Any, **base: Any) -> tuple[str, ...]:
+        (setting,) = list_given({name: [value]}, BRIDGE, ["train.py"], {}, config(**base)).settings
+        return setting.values[0].words
+
+    path = "overlap_moe_expert_parallel_comm"
+    assert words(path, True, comm_overlap=None) == (f"model.{path}=true",)
+    assert words(path, True, comm_overlap="CommOverlapConfig") == (f"comm_overlap.{path}=true",)
+    # Megatron-Bridge takes the word alone for text, which equals no member: it would change nothing
+    (backend,) = words("attention_backend", "flash")
+    assert backend == "model.attention_backend={_target_:megatron.core.transformer.enums.AttnBackend,_args_:[1]}"
+
+
 def test_a_list_is_a_word_each_of_a_flag_and_the_bases_where_the_command_has_its_words() -> None:
     def words(*command: str) -> list[tuple[str, ...]]:
         modules = {"--recompute-modules": [("moe_act", "layernorm"), ("core_attn",)]}

@@ -476,7 +476,8 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path
         seen = len(runs)
         if journal.exists():
             words = command(tmp_path, "--resume", told=told)
-    assert run(tmp_path, "--resume", told=told).returncode == 0
+    goes_on = ["--resume"] if journal.exists() else []  # on a busy machine each may have come before the first run
+    assert run(tmp_path, *goes_on, told=told).returncode == 0
     kept = set(results(tmp_path)["overrides"])
     assert {"a=1", "b=1"} <= kept <= {"a=1", "b=1", "c=1"}  # that one changes nothing, and noise may speak for it
     numbers = [each["run"] for each in results(tmp_path)["runs"]]

@@ -38,6 +38,7 @@ from three_walls.tables.usual_changes import usual_changes
 from three_walls.tuning.trials import Choice, Clashes, ExpectedGain, Space, Tunable, Variant
 from three_walls.tuning.tuned_command import TEMPLATE
 
+_NOTHING_KNOWN = RunConfig()
 _NAME = re.compile(r"[^\s=]+")
 _ALONE = (str, bytes, Mapping)
 """A value of these types is one, not several."""
@@ -110,17 +111,19 @@ def list_given(
     framework: str | None,
     command: Sequence[str] | None,
     found: Mapping[str, ConfigData] = MappingProxyType({}),
+    config: RunConfig = _NOTHING_KNOWN,
 ) -> Given:
     """The settings that the user names, and how many runs a sweep of them takes.
 
-    A value that ``command`` states is the base's, or else the one that is ``found``, in its log or its environment.
-    Where neither says it, a setting with several values is taken to have the base's among them, so that the sweep is
-    not overrated. A flag that the command lacks is off. Without a command all are values besides the base's.
+    ``config``: what is known of the base, for which values are spelled. A value that ``command`` states is the base's,
+    or else the one that is ``found``, in its log or its environment. Where neither says it, a setting with several
+    values is taken to have the base's among them, so that the sweep is not overrated. A flag that the command lacks is
+    off. Without a command all are values besides the base's.
     """
     settings, left_out, unknown, sweep = [], [], [], 1
     known = {**found, **_read_stated(given, framework, command or ())}
     for name, values in given.items():
-        variants = [_make_variant(name, value, framework, command or ()) for value in values]
+        variants = [_make_variant(name, value, framework, command or (), config) for value in values]
         is_off = [command is not None and not (each.words or each.environment) for each in variants]
         if any(is_off):
             known.setdefault(name, values[is_off.index(True)])
@@ -182,7 +185,13 @@ def label_of(name: str, value: ConfigData) -> str:
     return f"{name}={write_value(value)}"
 
 
-def _make_variant(name: str, value: ConfigData, framework: str | None, command: Sequence[str] = ()) -> Variant:
+def _make_variant(
+    name: str,
+    value: ConfigData,
+    framework: str | None,
+    command: Sequence[str] = (),
+    config: RunConfig = _NOTHING_KNOWN,
+) -> Variant:
     label = label_of(name, value)
     if name.startswith("env."):
         if value is None or isinstance(value, tuple):
@@ -194,7 +203,10 @@ def _make_variant(name: str, value: ConfigData, framework: str | None, command: 
         flag = spelling.flag if value else spelling.negated_flag if value is False else None
         return Variant(label, (flag,) if flag else (), config={name: value})
     if framework is not None and name in config_keys().keys and (words := setting_words({name: value}, framework)):
-        return Variant(label, _spell_as_stated(words, name, command), config={name: value})
+        if framework == BRIDGE:
+            edit = PlannedEdit(name, None, value, "config", changes_numerics=False)
+            words = _spell_as_stated(spell([edit], config).bridge or words, name, command)
+        return Variant(label, words, config={name: value})
     if name.startswith("-"):
         values = value if isinstance(value, tuple) else () if value is True else (value,)
         words = () if value is False or value is None else (name, *map(str, values))

@@ -220,10 +220,11 @@ class Tuning:
     def _list_given(self) -> Given:
         """The user's settings, as far as the base is known."""
         command = self._request.command
-        found = {name: each.value for name, each in _read_settings(self._base_log).items()}
+        config = _read_config(self._base_log)
+        found = {name: each.value for name, each in _read_settings(config).items()}
         found |= {f"env.{name}": text for name, text in (command.environment if command else {}).items()}
         found |= {name: self._request.given[name][0] for name in self._settled}
-        return list_given(self._request.given, self._framework, command.words if command else None, found)
+        return list_given(self._request.given, self._framework, command.words if command else None, found, config)
 
     def _find_stated(self) -> tuple[str, ...]:
         """Settings of which it is not known whether the base has their first values, to be run with these."""
@@ -557,7 +558,7 @@ def _as_trial(line: Mapping[str, Any], space: Space) -> TriedChoice | None:
 
 def _find_unheeded(variants: Sequence[Variant], base: Path, log: Path) -> str:
     """Why a run was not of ``variants``: its log has the value that the base's has; empty where no log says so."""
-    before, now = _read_settings(base), _read_settings(log)
+    before, now = _read_settings(_read_config(base)), _read_settings(_read_config(log))
     for name, wanted in (item for each in variants for item in each.config.items()):
         if name not in before or name not in now:
             continue
@@ -567,13 +568,13 @@ def _find_unheeded(variants: Sequence[Variant], base: Path, log: Path) -> str:
     return ""
 
 
-def _read_settings(log: Path) -> dict[str, ConfigValue]:
-    """The settings that ``log`` prints; none where there is no such file."""
-    found = _read_config(log).values
-    return {name: each for name, each in found.items() if not each.source.startswith("derived")}
+def _read_settings(config: RunConfig) -> dict[str, ConfigValue]:
+    """The settings that a log prints."""
+    return {name: each for name, each in config.values.items() if not each.source.startswith("derived")}
 
 
 def _read_config(log: Path) -> RunConfig:
+    """What ``log`` prints; nothing where there is no such file."""
     return merge_sources(read_log_settings(read_logs([log]))) if log.is_file() else RunConfig()
 
 
