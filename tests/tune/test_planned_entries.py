@@ -147,6 +147,32 @@ def test_a_setting_with_two_paths_is_set_by_the_one_that_the_command_has(stated:
     assert setting.values[-1].words == (f"{path}=true",)
 
 
+def test_a_value_may_have_with_it_what_goes_along(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text(
+        "recompute_granularity:\n- full\n- {recompute_granularity: selective, recompute_num_layers: null, env.X: 1}\n"
+    )
+    given = read_space(tmp_path / "space.yaml")
+    full = ["train.py", "model.recompute_granularity=full", "model.recompute_num_layers=1"]
+    listed = list_given(given, BRIDGE, full)
+    ((selective,),) = (setting.values for setting in listed.settings)
+    assert selective.words == ("model.recompute_granularity=selective", "model.recompute_num_layers=null")
+    assert selective.environment == {"X": "1"}
+    assert selective.label == "env.X=1 recompute_granularity=selective recompute_num_layers=null"
+    assert (listed.sweep, listed.unknown) == (2, ())
+    # it is the base's where all of it is, and another where the layers are not
+    half = ["env", "X=1", "train.py", "model.recompute_granularity=selective"]
+    assert len(list_given(given, BRIDGE, [*half, "model.recompute_num_layers=4"]).settings[0].values) == 2
+    ((other,),) = (setting.values for setting in list_given(given, BRIDGE, [*half, full[2][:-1] + "null"]).settings)
+    assert other.label == "recompute_granularity=full"
+
+
+def test_a_flag_that_goes_along_cannot_be_taken_away_either() -> None:
+    given: dict[str, list[Any]] = {"a": [1, {"a": 2, "moe_permute_fusion": False}]}
+    assert list_given(given, MEGATRON_LM, ["pretrain_gpt.py", "a=1"]).settings[0].values[0].words == ("a=2",)
+    listed = list_given(given, MEGATRON_LM, ["pretrain_gpt.py", "a=1", "--moe-permute-fusion"])
+    assert (listed.settings, len(listed.left_out)) == ((), 1)
+
+
 def test_a_value_is_spelled_for_the_configuration_that_the_base_has() -> None:
     def words(name: str, value: Any, **base: Any) -> tuple[str, ...]:
         (setting,) = list_given({name: [value]}, BRIDGE, ["train.py"], {}, config(**base)).settings
@@ -185,6 +211,7 @@ def test_a_variable_is_text_as_yaml_has_it() -> None:
     [
         *("a: [1]\na: [2]", "micro_batch_size: [1]\n--micro-batch-size: [2]", "a: {b: 1}", "a: []", "a: [.nan]"),
         *("a: [2026-01-01]", "a: [[[1]]]", "a b: [1]", "env.: [1]", "env.A B: [1]"),
+        *("a: [{a: 1, b c: 2}]", "a: [{a: 1, b: {c: 2}}]", "a: [{a: 1, b: 2}]\nb: [1, 2]"),
     ],
 )
 def test_a_space_that_cannot_be_tried_is_refused(tmp_path: Path, text: str) -> None:

@@ -38,6 +38,8 @@ from three_walls.tables.usual_changes import usual_changes
 from three_walls.tuning.trials import Choice, Clashes, ExpectedGain, Space, Tunable, Variant
 from three_walls.tuning.tuned_command import TEMPLATE
 
+SpaceValue = ConfigData | Mapping[str, ConfigData]
+"""A value of a setting, or it with what is set beside it, by name."""
 _NOTHING_KNOWN = RunConfig()
 _NAME = re.compile(r"[^\s=]+")
 _ALONE = (str, bytes, Mapping)
@@ -53,7 +55,7 @@ _REMARKS = (RELEASE_UNKNOWN, f"Megatron-Bridge: {CHECK_SECTION}")
 """How those begin that keep no line from being added."""
 
 
-def read_space(path: Path) -> dict[str, list[ConfigData]]:
+def read_space(path: Path) -> dict[str, list[SpaceValue]]:
     """The settings and values of a YAML file. Raises InputError for one that holds something else, or one twice."""
     text = read_text_file(path, "a YAML file of settings, each with the values to try")
     try:
@@ -62,30 +64,55 @@ def read_space(path: Path) -> dict[str, list[ConfigData]]:
         raise InputError(f"{path}: expected YAML ({' '.join(str(error).split())})") from error
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{path}: expected settings with lists of values, as `micro_batch_size: [1, 2]`")
-    frozen = freeze_space(given)
+    try:
+        frozen = freeze_space(given)
+    except UsageError as error:
+        raise InputError(f"{path}: {error}") from error
     assert written
     counts = Counter(core_name(key.value) for key, _ in written.value)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise InputError(f"{path}: expected each setting once, found {twice[0]} again, in this or another spelling")
+    own = {core_name(name) for name in frozen}
     for name, values in frozen.items():
-        if not _NAME.fullmatch(name) or (name.startswith("env.") and not is_variable(name.removeprefix("env."))):
-            raise InputError(f"{path}: expected the name of a setting, a flag, or env.NAME, found {name!r}")
-        if not values or not all(map(_is_plain, values)):
+        parts = [split_value(name, value) for value in values]
+        if not parts or not all(map(_is_plain, itertools.chain(*(part.values() for part in parts)))):
             raise InputError(
-                f"{path}: {name}: expected values to try (text, numbers, true, false, null, lists of these), "
-                f"found {given.get(name, values)}"
+                f"{path}: {name}: expected values to try (text, numbers, true, false, null, lists of these), or such a "
+                f"value with what goes along, as {{{name}: 1, other: 2}}; found {given.get(name, values)}"
             )
+        beside = {key for part in parts for key in part} - {name}
+        for key in sorted({name, *beside}):
+            if not _NAME.fullmatch(key) or (key.startswith("env.") and not is_variable(key.removeprefix("env."))):
+                raise InputError(f"{path}: expected the name of a setting, a flag, or env.NAME, found {key!r}")
+        if twice := [key for key in sorted(beside) if core_name(key) in own]:
+            raise InputError(f"{path}: {name}: {twice[0]} goes along with it, and is a setting of its own")
     return frozen
 
 
-def freeze_space(given: Mapping[Any, Any]) -> dict[str, list[ConfigData]]:
-    """Settings with their values as YAML, JSON or a caller has them, each value once; one alone needs no list."""
+def freeze_space(given: Mapping[Any, Any]) -> dict[str, list[SpaceValue]]:
+    """Settings with their values as YAML, JSON or a caller has them, each value once; one alone needs no list.
+
+    Raises UsageError for a value of several settings without the one that it is of.
+    """
     lists: dict[str, list[Any]] = {
         str(name): [values] if isinstance(values, _ALONE) or not isinstance(values, Collection) else [*values]
         for name, values in given.items()
     }
-    frozen = {name: [tuple(each) if isinstance(each, list) else each for each in lists[name]] for name in lists}
+    frozen = {name: [_freeze(each) for each in lists[name]] for name in lists}
+    if bad := [name for name, values in frozen.items() if any(name not in split_value(name, each) for each in values)]:
+        raise UsageError(f"{bad[0]}: expected a value of it beside what goes along, as {{{bad[0]}: 1, other: 2}}")
     return {name: list({repr(each): each for each in values}.values()) for name, values in frozen.items()}
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _freeze(value[key]) for key in sorted(value, key=str)}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def split_value(name: str, value: SpaceValue) -> Mapping[str, ConfigData]:
+    """All that ``value`` of the setting ``name`` sets."""
+    return value if isinstance(value, Mapping) else {name: value}
 
 
 def _is_plain(value: object) -> bool:
@@ -107,7 +134,7 @@ class Given(NamedTuple):
 
 
 def list_given(
-    given: Mapping[str, Sequence[ConfigData]],
+    given: Mapping[str, Sequence[SpaceValue]],
     framework: str | None,
     command: Sequence[str] | None,
     found: Mapping[str, ConfigData] = MappingProxyType({}),
@@ -121,25 +148,35 @@ def list_given(
     off. Without a command all are values besides the base's.
     """
     settings, left_out, unknown, sweep = [], [], [], 1
-    known = {**found, **_read_stated(given, framework, command or ())}
-    for name, values in given.items():
-        variants = [_make_variant(name, value, framework, command or (), config) for value in values]
-        is_off = [command is not None and not (each.words or each.environment) for each in variants]
-        if any(is_off):
-            known.setdefault(name, values[is_off.index(True)])
-        bases = [name in known and _is_value(known[name], value) for value in values]
-        is_other = [not (off or base) for off, base in zip(is_off, bases, strict=True)]
-        others = itertools.compress(variants, is_other)
-        tried = tuple(replace(each, activations=_count_activations(each, known.get(name))) for each in others)
+    parts = {name: [split_value(name, value) for value in values] for name, values in given.items()}
+    named = [(key, each) for values in parts.values() for value in values for key, each in value.items()]
+    tried = {key: [each for other, each in named if other == key] for key, _ in named}
+    known = {**found, **_read_stated(tried, framework, command or ())}
+    for name, values in parts.items():
+        variants = [
+            {key: _make_variant(key, each, framework, command or (), config) for key, each in value.items()}
+            for value in values
+        ]
+        silent = [
+            [key for key, each in variant.items() if command is not None and not (each.words or each.environment)]
+            for variant in variants
+        ]
+        for value, keys in zip(values, silent, strict=True):
+            known = {key: value[key] for key in keys} | known  # a flag that the command lacks is off
+        bases = [all(key in known and _is_value(known[key], each) for key, each in value.items()) for value in values]
+        lost = [
+            not base and any(not _is_value(known[key], value[key]) for key in keys)
+            for base, value, keys in zip(bases, values, silent, strict=True)
+        ]
+        is_other = [not (base or each) for base, each in zip(bases, lost, strict=True)]
+        joined = [_join(variant.values()) for variant in itertools.compress(variants, is_other)]
+        others = tuple(replace(each, activations=_count_activations(each, known.get(name))) for each in joined)
         usual_ratio = usual_changes().ratio(core_name(name))
-        settings.append(Tunable(name, tried, name, usual_ratio, _place(values, is_other)))
+        settings.append(Tunable(name, others, name, usual_ratio, _place([each[name] for each in values], is_other)))
         is_known = command is None or len(values) == 1 or name in known
         unknown += [] if is_known else [name]
-        left_out += [
-            f"{each.label}: its flag would have to be taken away from the command"
-            for each, off, base in zip(variants, is_off, bases, strict=True)
-            if off and not base
-        ]
+        labels = [label_of(name, value) for value in itertools.compress(given[name], lost)]
+        left_out += [f"{label}: its flag would have to be taken away from the command" for label in labels]
         sweep *= sum(is_other) + is_known
     return Given(tuple(each for each in settings if each.values), sweep, tuple(unknown), tuple(left_out))
 
@@ -180,9 +217,19 @@ def _count_activations(variant: Variant, base: ConfigData) -> float | None:
     return growth if growth > 0 else None
 
 
-def label_of(name: str, value: ConfigData) -> str:
+def label_of(name: str, value: SpaceValue) -> str:
     """How a value of the user's space is shown."""
-    return f"{name}={write_value(value)}"
+    return " ".join(f"{key}={write_value(each)}" for key, each in split_value(name, value).items())
+
+
+def _join(parts: Collection[Variant]) -> Variant:
+    """What sets all ``parts``."""
+    return Variant(
+        " ".join(part.label for part in parts),
+        tuple(word for part in parts for word in part.words),
+        {name: text for part in parts for name, text in part.environment.items()},
+        config={name: value for part in parts for name, value in part.config.items()},
+    )
 
 
 def _make_variant(

@@ -32,6 +32,7 @@ from three_walls.tuning import journal
 from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import (
     Given,
+    SpaceValue,
     core_name,
     find_clashes,
     find_unsettled,
@@ -43,6 +44,7 @@ from three_walls.tuning.make_space import (
     make_space,
     most_runs_in,
     predict_on,
+    split_value,
 )
 from three_walls.tuning.other_ranks import OtherRanks
 from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
@@ -80,7 +82,7 @@ class TuneRequest:
     out: Path
     command: TunedCommand | None = None
     """None where the caller runs the job itself."""
-    given: Mapping[str, Sequence[ConfigData]] = field(default_factory=dict)
+    given: Mapping[str, Sequence[SpaceValue]] = field(default_factory=dict)
     """The user's own settings with their values; the plan's entries join them unless ``only_given``."""
     only_given: bool = False
     allowed: tuple[str, ...] = ()
@@ -223,7 +225,9 @@ class Tuning:
         config = _read_config(self._base_log)
         found = {name: each.value for name, each in _read_settings(config).items()}
         found |= {f"env.{name}": text for name, text in (command.environment if command else {}).items()}
-        found |= {name: self._request.given[name][0] for name in self._settled}
+        found |= {
+            key: each for name in self._settled for key, each in split_value(name, self._request.given[name][0]).items()
+        }
         return list_given(self._request.given, self._framework, command.words if command else None, found, config)
 
     def _find_stated(self) -> tuple[str, ...]:
@@ -485,7 +489,8 @@ class Tuning:
         except ThreeWallsError as error:
             self._note(f"the capture of {whose} gives no plan: {error}")
             return
-        own = {core_name(setting.name) for setting in self._given.settings}
+        values = [value for setting in self._given.settings for value in setting.values]
+        own = {core_name(key) for value in values for key in value.config}
         planned, left_out = list_planned(report, self._framework, own, is_called=self._request.command is None)
         self._planned = join_planned(self._planned, planned, changed)
         self._report = report
@@ -601,7 +606,7 @@ def _quoted(text: str) -> str:
 def tune(
     run: Callable[[Overrides], Log],
     *,
-    space: Mapping[str, Sequence[ConfigData]] | None = None,
+    space: Mapping[str, Sequence[SpaceValue]] | None = None,
     trace: str | Path | None = None,
     out: str | Path | None = None,
     allowed: Collection[str] = (),
