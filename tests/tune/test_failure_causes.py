@@ -51,6 +51,12 @@ def test_an_error_that_names_two_settings_is_about_both() -> None:
     assert chance((1, 0, 1, 1), failures) < 0.05
 
 
+def test_an_error_that_names_two_settings_is_about_no_third() -> None:
+    three, other_two = (1, 1, 1, 0), (0, 1, 1, 1)
+    assert chance(other_two, {three: NAMES_BOTH}) < 0.25  # though the micro-batch was another, too
+    assert chance(other_two, {three: SAYS_NOTHING}) > 0.3
+
+
 def test_a_run_disproves_every_cause_that_it_has() -> None:
     failures = {(1, 1, 0, 1): SAYS_NOTHING}
     assert chance((1, 0, 0, 0), failures) < 1.0

@@ -14,7 +14,15 @@ from tests.bridge.test_entries import GROUPED, ROPE, entry
 from three_walls.advice.finding import REPLAYED, Gain, PlanStep
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.lib.errors import InputError, UsageError
-from three_walls.tuning.make_space import core_name, find_clashes, find_unsettled, list_given, list_planned, read_space
+from three_walls.tuning.make_space import (
+    core_name,
+    find_clashes,
+    find_unsettled,
+    list_given,
+    list_planned,
+    logged_name,
+    read_space,
+)
 from three_walls.tuning.trials import ExpectedGain
 
 VARIABLE = edit("NCCL_P2P_DISABLE", None, "env")
@@ -171,6 +179,12 @@ def test_a_flag_that_goes_along_cannot_be_taken_away_either() -> None:
     assert list_given(given, MEGATRON_LM, ["pretrain_gpt.py", "a=1"]).settings[0].values[0].words == ("a=2",)
     listed = list_given(given, MEGATRON_LM, ["pretrain_gpt.py", "a=1", "--moe-permute-fusion"])
     assert (listed.settings, len(listed.left_out)) == ((), 1)
+
+
+def test_a_log_has_a_flag_by_the_name_of_its_setting_but_not_where_it_turns_it_off() -> None:
+    assert logged_name("--micro-batch-size") == logged_name("train.micro_batch_size") == "micro_batch_size"
+    assert logged_name("--disable-bias-linear") == "--disable-bias-linear"
+    assert logged_name("--mine") == "--mine"
 
 
 def test_a_value_is_spelled_for_the_configuration_that_the_base_has() -> None:

@@ -181,7 +181,7 @@ def test_nothing_to_try_is_refused() -> None:
 
 def test_the_page_says_why_it_ended_and_what_may_not_help(tmp_path: Path) -> None:
     def step(overrides: Any) -> list[float]:
-        return [0.2 * (1 - 0.01 * len(overrides)) * (1 + 0.001 * (n % 3)) for n in range(12)]
+        return [0.2 * (1 - 0.1 * len(overrides)) * (1 + 0.001 * (n % 3)) for n in range(12)]
 
     space = {name: [1, None] for name in "abcd"}
     tuned = three_walls.tune(step, space=space, out=tmp_path, most_runs=3)

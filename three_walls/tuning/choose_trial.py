@@ -21,9 +21,15 @@ without it was measured never, once or more often: one run may be odd, and the m
 _KEPT = 1.3
 """The same for an edit to be kept where no run is left: one of ten that do not help would pass. So edits that together
 gain less than what matters have to be as clear as any."""
-_BETWEEN, _DRIFTED = 3, 1.4
-"""The best configuration runs again, so that the drift is known, once so many runs have passed since it ran last, and
-the machine is likely to have drifted by the second in them, a multiple of what matters."""
+_BETWEEN, _BETWEEN_FIRST, _FIRST_RUNS, _DRIFTED = 3, 6, 12, 1.4
+"""The best configuration runs again, so that the drift is known, once so many runs have passed since it ran last (the
+second of the first so many runs, of which short searches have no more), and the machine is likely to have drifted by
+the last in them, a multiple of what matters."""
+_SETTLING = 8
+"""Of so many runs one at the end settles whether edits help, which were tried together or beside others."""
+_SUDDEN = 0.2
+"""A gain (a logarithm) that a machine was seen to bring about of itself within minutes: the base of a tuning became
+shorter by a quarter. What gains less is kept if the base runs again after it, and does not gain as much."""
 _DISTANCE = 2
 """A configuration that is tried differs from one that ran in at most so many settings: with 1 interactions stay hidden,
 with 3 more runs fail."""
@@ -69,17 +75,20 @@ class TrialSearch:
         if len(lost) == _MOST_LOST and all(not trial.step_s and trial.choice in self.measured for trial in lost):
             return None, "configurations fail that ran before: is the machine in order?"
         stops = self.worth * (_STOPS if len(self.trials) < _MANY_RUNS else _STOPS_LATE)
-        best, unclear = self.best, self._unclear
+        best, unclear, left = self.best, self._unclear, self.most_runs - len(self.trials)
         choice, gain = self._find_promising()
         is_promising = gain > stops
         if not unclear and not is_promising:  # before the end, what is kept has run without each of its edits
             unclear = [each for each in self._list_apart() if each not in self.measured] or self._list_base()
-        is_last = 0 < self.most_runs - len(self.trials) - 1 <= len(unclear)  # what is left has to settle these
+        if self._is_base_due and (left == 1 or not (is_promising or unclear)):
+            return self.space.base, "again, to tell a gain from a machine that became faster"
+        settling = min(len(unclear), max(1, self.most_runs // _SETTLING))
+        is_last = 0 < left - 1 <= settling  # what is left has to settle these
         if not unclear and not is_promising:
             return None, "nothing left promises more than what matters"
         ran = [trial.choice for trial in reversed(self.trials) if trial.step_s]
-        age = ran.index(best) + 1
-        if age >= _BETWEEN and math.sqrt(age) * self.model.drift > _DRIFTED * self.worth:
+        age, between = ran.index(best) + 1, _BETWEEN if len(self.trials) >= _FIRST_RUNS else _BETWEEN_FIRST
+        if age >= between and math.sqrt(age) * self.model.drift > _DRIFTED * self.worth:
             return best, "again, to tell edits from drift"
         if is_promising and not (unclear and is_last):
             return choice, f"expected to gain {-math.expm1(-gain):.1%} on the best so far"  # from a logarithm
@@ -95,6 +104,16 @@ class TrialSearch:
         """The measured configuration that is likeliest the fastest."""
         return self._likeliest(self.measured, self.space.base)[0]
 
+    @property
+    def _is_base_due(self) -> bool:
+        """Whether the gain may be the machine's: the base did not run since the best configuration first did."""
+        assert self.model
+        ran = [trial.choice for trial in self.trials if trial.step_s]
+        if self.best == self.space.base or self.space.base in ran[ran.index(self.best) :]:
+            return False
+        (gain,), _ = self.model.gains_over(self.space.base, [self.best])
+        return bool(gain < _SUDDEN)
+
     @cached_property
     def kept(self) -> Choice:
         """The best configuration, without edits of which it is not clear that they help."""
@@ -109,7 +128,7 @@ class TrialSearch:
             ]
             if not unclear:
                 (gain,), (spread,) = self.model.gains_over(self.space.base, [kept])
-                return kept if gain >= min(self.worth, _CLEAR[-1] * spread) else self.space.base
+                return kept if gain >= _CLEAR[-1] * spread else self.space.base
             kept, _ = self._likeliest(unclear, kept)
 
     @property

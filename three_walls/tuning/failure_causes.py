@@ -31,6 +31,8 @@ _BY_CHANCE = 0.01
 """Odds that a run fails by chance, or that its configuration fails for a reason of its own."""
 _UNNAMED = 0.05
 """How likely an error names a setting that is not in its cause."""
+_LEFT_OUT = 0.03
+"""How likely an error that names several settings leaves one of its cause out."""
 _MOST_EXPLANATIONS = 100
 """Sets of causes that are kept, the likeliest: with 1,000 as many searches end near the best."""
 _STEM = 8
@@ -49,7 +51,7 @@ class FailureCauses:
         for choice, said in sorted(failures.items()):
             named, whole = find_named(settings, said), frozenset(enumerate(choice))
             odds = {cause: share for cause, share in _list_causes(whole) if not any(map(cause.issubset, ran))}
-            named_share = {cause: 1.0 if _is_named(cause, named, whole) else _UNNAMED for cause in odds}
+            named_share = {cause: _share_named(cause, named, whole) for cause in odds}
             further: dict[frozenset[Cause], float] = {}
             for causes, share in likely.items():
                 known = [named_share[cause] for cause in causes if cause <= whole]
@@ -83,9 +85,14 @@ def _list_causes(whole: Cause) -> Iterator[tuple[Cause, float]]:
     yield whole, _BY_CHANCE
 
 
-def _is_named(cause: Cause, named: set[int], whole: Cause) -> bool:
-    """Whether all settings that an error names are in ``cause``. What fails by chance names none."""
-    return not named or (cause != whole and named <= {place for place, _ in cause})
+def _share_named(cause: Cause, named: set[int], whole: Cause) -> float:
+    """How likely an error that names ``named`` is of ``cause``. What fails by chance names none."""
+    places = {place for place, _ in cause}
+    if not named:
+        return 1.0
+    if cause == whole or not named <= places:
+        return _UNNAMED
+    return 1.0 if places == named or len(named) == 1 else _LEFT_OUT
 
 
 def find_named(settings: Sequence[Tunable], said: str) -> set[int]:

@@ -321,6 +321,13 @@ def core_name(name: str) -> str:
     return key.name if key else name
 
 
+def logged_name(name: str) -> str:
+    """The name by which a log has the setting ``name`` with the same values; ``name`` where there is none."""
+    key = keys_by_flag().get(name)
+    is_negated = key is not None and (key.megatron_lm is None or key.megatron_lm.flag != name)
+    return name if is_negated else core_name(name)
+
+
 def list_planned(
     report: LiveReport, framework: str | None, given: Collection[str] = (), is_called: bool = False
 ) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:

@@ -22,8 +22,9 @@ from three_walls.lib.plain_data import ConfigData
 from three_walls.log.read_log import read_logs
 from three_walls.megatron.settings.log_settings import read_log_settings
 from three_walls.megatron.settings.merge_settings import is_same, merge_sources
-from three_walls.megatron.settings.option_words import VARIABLE_PREFIX
+from three_walls.megatron.settings.option_words import VARIABLE_PREFIX, read_command_line
 from three_walls.megatron.settings.run_config import ConfigValue, RunConfig
+from three_walls.megatron.settings.setting_sources import SourceSettings
 from three_walls.pipeline import analyze
 from three_walls.report.report import LiveReport
 from three_walls.runs.read_runs import LABEL_NAME
@@ -41,6 +42,7 @@ from three_walls.tuning.make_space import (
     label_of,
     list_given,
     list_planned,
+    logged_name,
     make_space,
     most_runs_in,
     predict_on,
@@ -64,6 +66,7 @@ _RUN_FACTOR = 4.0
 _NEARLY_ALL = 0.9
 """Of the base's iterations: lines of several processes may be torn."""
 _LOG_NAME = "train.log"
+_UNHEEDED = "the override did not reach the job"
 PROFILED_STEPS = "4"
 _MOST_CAPTURES = 3
 """Of the base, and of configurations that were kept."""
@@ -150,7 +153,10 @@ class Tuning:
             if self._has_moved(search, is_over=choice is None):
                 self._profile(search.space, search.kept)
                 continue
+            if choice is not None and self._never_arrived:
+                choice, why = None, "no override reaches the job: its script has to pass its arguments on"
             if choice is None:
+                self._note_unchanged()
                 self.end = why
                 return self._write(search)
             if stated := self._find_stated():
@@ -212,23 +218,45 @@ class Tuning:
         return search
 
     def _find_clashes(self, space: Space) -> Clashes:
-        """Values of Megatron-Bridge's settings that exclude each other, by what the log of the base says it has."""
+        """Values of Megatron-Bridge's settings that exclude each other, by what is known of the base."""
         if self._framework != BRIDGE or not self._measured:
             return frozenset()
         if self._clashes is None or self._clashes[0] != space.settings:
-            self._clashes = space.settings, find_clashes(space.settings, _read_config(self._base_log))
+            self._clashes = space.settings, find_clashes(space.settings, self._read_base())
         return self._clashes[1]
+
+    def _read_base(self) -> RunConfig:
+        """What the base's log and its command say, the log before the command."""
+        words = self._request.command.words if self._request.command else ()
+        return merge_sources([*_read_sources(self._base_log), read_command_line(words)])
+
+    @property
+    def _never_arrived(self) -> bool:
+        """Whether two runs printed the base's values, and none ran with others."""
+        ignored = [line for line in self._runs if _UNHEEDED in (line["failure"] or "")]
+        return len(ignored) > 1 and not any(line["changed"] for line in self._measured)
+
+    def _note_unchanged(self) -> None:
+        """Says so where no edit made a difference that matters: overrides may not arrive, and logs need not show it."""
+        steps_s = [line["step_s"] for line in self._measured]
+        edited = {tuple(sorted(line["changed"].items())) for line in self._measured if line["changed"]}
+        if len(edited) > 1 and max(steps_s) < min(steps_s) * (1 + self._request.worth):
+            self._note("no edit changes the step by what matters: do the overrides reach the job?")
 
     def _list_given(self) -> Given:
         """The user's settings, as far as the base is known."""
         command = self._request.command
-        config = _read_config(self._base_log)
-        found = {name: each.value for name, each in _read_settings(config).items()}
+        logged = _read_settings(self._base_log)
+        names = {
+            key for name, values in self._request.given.items() for each in values for key in split_value(name, each)
+        }
+        found = {name: logged[logged_name(name)].value for name in sorted(names) if logged_name(name) in logged}
         found |= {f"env.{name}": text for name, text in (command.environment if command else {}).items()}
         found |= {
             key: each for name in self._settled for key, each in split_value(name, self._request.given[name][0]).items()
         }
-        return list_given(self._request.given, self._framework, command.words if command else None, found, config)
+        words = command.words if command else None
+        return list_given(self._request.given, self._framework, words, found, self._read_base())
 
     def _find_stated(self) -> tuple[str, ...]:
         """Settings of which it is not known whether the base has their first values, to be run with these."""
@@ -563,24 +591,24 @@ def _as_trial(line: Mapping[str, Any], space: Space) -> TriedChoice | None:
 
 def _find_unheeded(variants: Sequence[Variant], base: Path, log: Path) -> str:
     """Why a run was not of ``variants``: its log has the value that the base's has; empty where no log says so."""
-    before, now = _read_settings(_read_config(base)), _read_settings(_read_config(log))
-    for name, wanted in (item for each in variants for item in each.config.items()):
+    before, now = _read_settings(base), _read_settings(log)
+    for name, wanted in ((logged_name(key), value) for each in variants for key, value in each.config.items()):
         if name not in before or name not in now:
             continue
         found = now[name].value
         if is_same(found, before[name].value) and not is_same(found, wanted):
-            return f"{name} is {write_value(found)} in its log, as in the base's: the override did not reach the job"
+            return f"{name} is {write_value(found)} in its log, as in the base's: {_UNHEEDED}"
     return ""
 
 
-def _read_settings(config: RunConfig) -> dict[str, ConfigValue]:
-    """The settings that a log prints."""
-    return {name: each for name, each in config.values.items() if not each.source.startswith("derived")}
+def _read_settings(log: Path) -> dict[str, ConfigValue]:
+    """The settings that ``log`` prints; none where there is no such file."""
+    found = merge_sources(_read_sources(log)).values
+    return {name: each for name, each in found.items() if not each.source.startswith("derived")}
 
 
-def _read_config(log: Path) -> RunConfig:
-    """What ``log`` prints; nothing where there is no such file."""
-    return merge_sources(read_log_settings(read_logs([log]))) if log.is_file() else RunConfig()
+def _read_sources(log: Path) -> list[SourceSettings]:
+    return read_log_settings(read_logs([log])) if log.is_file() else []
 
 
 def _words_of(variants: Sequence[Variant]) -> list[str]:
