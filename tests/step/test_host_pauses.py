@@ -43,13 +43,14 @@ class Program:
         inside: str = "",
         os_calls: Mapping[str, int] = {},
         norms: Collection[int] = (),
+        steps: int = STEPS,
     ) -> LiveReport:
         """``pauses_ns``: by step and launch; ``inside``: what the host is in meanwhile: a call, or a range.
 
         ``os_calls``: how long it is in functions of the operating system. ``norms``: launches of another kernel.
         """
         at = MS
-        for step in range(STEPS):
+        for step in range(steps):
             for launch in range(UPDATE + 1):
                 pause_ns = pauses_ns.get((step, launch), 0)
                 if pause_ns and inside.startswith("cuda"):
@@ -125,6 +126,15 @@ def test_one_pause_anywhere_is_found_where_it_is(tmp_path: Path, launch: int) ->
     assert "once, on thread" in str(report.facts.get("longest_host_pause").value)
     expected = "between_steps" if launch == FIRST else "inside_step"
     assert report.facts.get("host_pause_cause").value == expected
+
+
+@pytest.mark.parametrize(("launch", "pause_ms", "found"), [(MIDDLE, 30, 1), (UPDATE, 30, 1), (MIDDLE, 0, 0)])
+def test_the_only_step_of_a_capture_is_compared_within_itself(
+    tmp_path: Path, launch: int, pause_ms: int, found: int
+) -> None:
+    report = Program().run(tmp_path, {(0, launch): pause_ms * MS}, steps=1)
+    assert count(report) == found
+    assert cost(report) == pytest.approx(pause_ms, abs=0.1)
 
 
 @pytest.mark.parametrize(("inside", "found"), [("cudaStreamSynchronize_v3020", 0), ("garbage collection", 1)])

@@ -79,9 +79,7 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
     """
     by_capture = {trace.capture_id: trace for trace in traces}
     gaps = _list_gaps(timeline, by_capture)
-    # The first step of a capture may hold the start of the program, and alone it has nothing to be compared with.
-    is_first = pl.col("start_ns") == pl.col("start_ns").min().over("rank_index")
-    compared = timeline.steps.filter("kept", ~is_first)
+    compared = timeline.steps.filter("kept")
     kept = compared.group_by("rank_index").agg(step_ns=DURATION.median())
     gap_ns = pl.col("gap_ns")
     usual = gaps.group_by("rank_index").agg(common_ns=gap_ns.median(), most_ns=gap_ns.quantile(0.9))
