@@ -28,6 +28,7 @@ MIDDLE = 2 * (LAYERS // 2)
 """A launch in the middle of a step."""
 FIRST, UPDATE = 0, 2 * LAYERS
 NORM = "rmsnorm_fwd_kernel"
+LAUNCH = "the launch itself"
 
 
 class Program:
@@ -44,25 +45,30 @@ class Program:
         os_calls: Mapping[str, int] = {},
         norms: Collection[int] = (),
         steps: int = STEPS,
+        busy_ns: int = 0,
     ) -> LiveReport:
         """``pauses_ns``: by step and launch; ``inside``: what the host is in meanwhile: a call, or a range.
 
         ``os_calls``: how long it is in functions of the operating system. ``norms``: launches of another kernel.
+        ``busy_ns``: how long the kernel runs that was launched before a pause.
         """
         at = MS
         for step in range(steps):
             for launch in range(UPDATE + 1):
                 pause_ns = pauses_ns.get((step, launch), 0)
-                if pause_ns and inside.startswith("cuda"):
+                if pause_ns and inside.startswith("cu"):
                     self.builder.api(inside, at + MS, at + MS + pause_ns)
-                elif pause_ns and inside:
+                elif pause_ns and inside and inside != LAUNCH:
                     self.builder.nvtx(inside, at + MS, at + MS + pause_ns)
                 for name, ns in os_calls.items() if pause_ns else ():
                     self.builder.os_call(name, at + 2 * MS, at + 2 * MS + ns)
                 at += 2 * MS + pause_ns
                 name = ADAM if launch == UPDATE else (GEMM, POINTWISE)[launch % 2]
                 name = NORM if launch in norms else name
-                self.builder.kernel(name, at + 5_000, at + MS, launched=at)
+                runs_ns = busy_ns if (step, launch + 1) in pauses_ns else 0
+                self.builder.kernel(name, at + 5_000, at + MS + runs_ns, launched=at)
+                if pause_ns and inside == LAUNCH:
+                    self.builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][-1]["start"] -= pause_ns
         return analyze(self.builder.write(folder / f"{sum(pauses_ns.values())}.sqlite"))
 
 
@@ -137,13 +143,41 @@ def test_the_only_step_of_a_capture_is_compared_within_itself(
     assert cost(report) == pytest.approx(pause_ms, abs=0.1)
 
 
-@pytest.mark.parametrize(("inside", "found"), [("cudaStreamSynchronize_v3020", 0), ("garbage collection", 1)])
-def test_a_call_explains_a_gap_and_a_range_names_it(tmp_path: Path, inside: str, found: int) -> None:
-    report = Program().run(tmp_path, {(2, MIDDLE): 30 * MS}, inside)
-    assert count(report) == found
-    if found:
-        assert "inside garbage collection" in str(report.facts.get("longest_host_pause").value)
-        assert report.facts.get("host_pause_cause").value == "garbage_collection"
+def test_a_range_names_a_pause(tmp_path: Path) -> None:
+    report = Program().run(tmp_path, {(2, MIDDLE): 30 * MS}, "garbage collection")
+    assert count(report) == 1
+    assert "inside garbage collection" in str(report.facts.get("longest_host_pause").value)
+    assert report.facts.get("host_pause_cause").value == "garbage_collection"
+
+
+@pytest.mark.parametrize("name", ["cudaMalloc", "cudaFree", "cudaStreamSynchronize", "cudaEventSynchronize"])
+@pytest.mark.parametrize(("busy_ms", "paused_ms"), [(0, 30), (12, 18), (31, 0)])
+def test_a_call_pauses_for_what_the_device_does_not_explain(
+    tmp_path: Path, name: str, busy_ms: int, paused_ms: int
+) -> None:
+    pauses = {(step, MIDDLE): 30 * MS for step in range(STEPS)}
+    report = Program().run(tmp_path, pauses, f"{name}_v3020", busy_ns=busy_ms * MS)
+    assert count(report) == (2 if paused_ms else 0)
+    assert cost(report) == pytest.approx(paused_ms, abs=1.1)  # the host takes a millisecond before and after each call
+    if paused_ms:
+        assert f"in {name}()" in str(report.facts.get("longest_host_pause").value)
+
+
+@pytest.mark.parametrize(("busy_ms", "paused_ms"), [(0, 30), (12, 19), (31, 0)])
+def test_a_launch_pauses_unless_it_waits_for_the_device(tmp_path: Path, busy_ms: int, paused_ms: int) -> None:
+    pauses = {(step, MIDDLE): 30 * MS for step in range(STEPS)}
+    report = Program().run(tmp_path, pauses, LAUNCH, busy_ns=busy_ms * MS)
+    assert count(report) == (2 if paused_ms else 0)
+    assert cost(report) == pytest.approx(paused_ms, abs=2.1)  # such a gap usually takes 2 ms
+    if paused_ms:
+        assert "in cudaLaunchKernel()" in str(report.facts.get("longest_host_pause").value)
+        assert report.ranks[0].budget["host_pause"] == pytest.approx(paused_ms * MS, abs=1.1 * MS)
+
+
+@pytest.mark.parametrize(("name", "found"), [("cuLibraryLoadData", 0), ("cudaHostAlloc_v3020", 2)])
+def test_a_call_that_loads_code_takes_its_time(tmp_path: Path, name: str, found: int) -> None:
+    pauses = {(step, MIDDLE): 30 * MS for step in range(STEPS)}
+    assert count(Program().run(tmp_path, pauses, name)) == found
 
 
 @pytest.mark.parametrize(

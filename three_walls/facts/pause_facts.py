@@ -104,7 +104,7 @@ def longest_host_pause(
         f"{costliest_pauses.height} times in {steps} of {kept} steps" if costliest_pauses.height > 1 else "once",
         f"on thread {pause['thread'] % THREADS_PER_PROCESS} of rank {matched_ranks.rank_of[pause['rank_index']]}"
         + (f" and of {ranks - 1} more" if ranks > 1 else ""),
-        _name_activity(pause["range"], pause["os_call"]),
+        _name_activity(pause["range"], pause["call"]),
         *([f"others at {others} more places"] if others else []),
         *([f"by replay {in_ms(cost_ns)} of the step"] if (cost_ns := host_pause_cost_ns.value) else []),
     ]
@@ -116,7 +116,7 @@ def host_pause_cause(costliest_pauses: Pauses) -> str:
     """data_loader, garbage_collection, checkpoint, evaluation or logging, by the name of the NVTX range around it or of
     the operating system's function that the process is in; else between_steps or inside_step."""
     pause = costliest_pauses.row(0, named=True)
-    names = pause["range"], pause["os_call"]
+    names = pause["range"], pause["call"]
     found = (row.cause for row in pause_causes() for name in names if name and row.pattern.search(name))
     return next(found, BETWEEN_STEPS if pause["is_first"] else INSIDE_STEP)
 
@@ -138,6 +138,6 @@ def _name_place(pause: dict[str, object], step: StepView, labelled: LabelledOper
     return "outside of layers"
 
 
-def _name_activity(around: str, os_call: str) -> str:
+def _name_activity(around: str, call: str) -> str:
     inside = f"inside {generalize(around)}" if around else "in no range"
-    return f"{inside}, in {os_call}()" if os_call else f"{inside} and in no CUDA call"
+    return f"{inside}, in {call}()" if call else f"{inside} and in no CUDA call"

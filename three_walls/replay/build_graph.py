@@ -119,7 +119,9 @@ def _read_rank(
     times = of_rank.select("stream", "launch_start_ns", "start_ns", "end_ns")  # of all steps, a few columns are enough
     earlier, _, later = _split(times, "start_ns", start_ns, end_ns)
     until_ns = _find_next_host_step(operations, later, end_ns)
-    calls = list_calls(timeline, operations, until_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
+    # A call between the pause before the next step and its first launch is part of neither.
+    called_until_ns = pauses.filter(launch_ns=until_ns).select(pl.col("start_ns").append(until_ns).min()).item()
+    calls = list_calls(timeline, operations, pauses, called_until_ns).with_columns(rank=pl.lit(place, dtype=pl.Int64))
     call_of = _find_calls(operations, calls)
     previous = follow_streams(operations)
     call_start = calls["start_ns"].to_numpy()

@@ -17,17 +17,18 @@ from three_walls.replay import replay_thresholds
 from three_walls.replay.step_graph import CALLS, NONE, HostCalls
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.host_activity import kind_of
-from three_walls.step.step_tables import Operations, RangeTimes
-from three_walls.trace.schemas import Int64Array
+from three_walls.step.step_tables import Operations, Pauses, RangeTimes
+from three_walls.trace.schemas import AnyTable, Int64Array
 
 _SORTED = ("thread", "start_ns", "end_ns", "correlation")
 _BEFORE_ALL = -(2**63)
 
 
-def list_calls(timeline: Timeline, operations: Operations, until_ns: int) -> HostCalls:
+def list_calls(timeline: Timeline, operations: Operations, pauses: Pauses, until_ns: int) -> HostCalls:
     """The CUDA calls of the threads that launch ``operations``, thread by thread in the order of time.
 
     ``operations``: of one rank's step, whose host work ends at ``until_ns``. A call inside another one is part of that.
+    What a call takes of ``pauses`` of the rank is no part of it: one that stalls begins late, or returns early.
     Threads that launch nothing (NCCL's watchdog) hold nobody up.
     """
     first = operations.select("capture_id", "process").row(0)
@@ -37,6 +38,7 @@ def list_calls(timeline: Timeline, operations: Operations, until_ns: int) -> Hos
     calls = (
         timeline.api_calls.during({first[0]: [(begin_ns, until_ns)]})
         .frame()
+        .pipe(_leave_out, operations, pauses.sort("start_ns"))
         .filter(
             (pl.col("process") == first[1])
             & pl.col("thread").is_in(threads.implode())
@@ -59,6 +61,24 @@ def list_calls(timeline: Timeline, operations: Operations, until_ns: int) -> Hos
         .with_columns(rank=pl.lit(0, dtype=pl.Int64))
         .select(CALLS.names())
     )
+
+
+def _leave_out(calls: AnyTable, operations: Operations, pauses: Pauses) -> AnyTable:
+    """``calls`` without what they take of ``pauses``, which are sorted and disjoint; launches begin as ``operations``
+    have it.
+    """
+    launches = operations.select("correlation", "launch_start_ns").drop_nulls().unique("correlation")
+    launched_ns = calls.join(launches, on="correlation", how="left", maintain_order="left")["launch_start_ns"]
+    calls = calls.with_columns(start_ns=pl.max_horizontal("start_ns", launched_ns))
+    if pauses.is_empty():
+        return calls
+    begin, until = (pauses[name].to_numpy() for name in ("start_ns", "end_ns"))
+    start, end = (calls[name].to_numpy() for name in ("start_ns", "end_ns"))
+    begun = np.searchsorted(begin, start, side="right") - 1
+    start = np.where((begun >= 0) & (start < until[begun]), until[begun], start)
+    ended = np.searchsorted(begin, end, side="left") - 1
+    end = np.where((ended >= 0) & (end <= until[ended]), begin[ended], end)
+    return calls.with_columns(start_ns=pl.Series(start), end_ns=pl.Series(np.maximum(start, end)))
 
 
 def _find_outermost(thread: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:

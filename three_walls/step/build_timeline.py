@@ -34,6 +34,7 @@ from three_walls.step.communication_owners import (
     take_ranges,
 )
 from three_walls.step.find_steps import TRAINING_STEP_TEXT, find_steps
+from three_walls.step.stalled_calls import begin_late, find_stalls
 from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import (
     ClassifiedOperations,
@@ -158,6 +159,7 @@ def build_timeline(
     ranges = pl.concat([trace.ranges for trace in traces])
     api_calls = ApiCalls.join(trace.api_calls for trace in traces)
     waiting = api_calls.named(lambda name: synchronize(name) is not None)
+    operations = begin_late(operations, find_stalls(operations, api_calls))
     steps, sources = find_steps(operations, ranges, step_range or None, list_steps_to_read(traces))
     if step_range:
         _check_steps_found(traces, ranges, sources, step_range)

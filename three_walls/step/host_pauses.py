@@ -5,7 +5,7 @@ collects garbage, reads the next batch or writes a checkpoint faster. So it belo
 
 A place is a pair of kernels that are launched one after the other. Its gaps over layers, micro-batches, steps and ranks
 are of one kind. A gap is a pause where it stands out among these, or where the program is silent there in every step
-for longer than Python takes anywhere. Calls and ranges inside a gap interrupt the silence.
+for longer than Python takes anywhere. Calls and ranges inside a gap interrupt the silence, but for calls that stall.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import polars as pl
 
-from three_walls.step.build_timeline import Timeline
+from three_walls.step.build_timeline import Timeline, take_rank
 from three_walls.step.find_steps import STEP
-from three_walls.step.intervals import DURATION
+from three_walls.step.intervals import DURATION, gaps_within, merge_overlapping
 from three_walls.step.operators import ASKS_FOR_BATCH, is_place, read_operator_text
+from three_walls.step.stalled_calls import Stalls, find_stalls
 from three_walls.step.step_tables import PAUSES, Pauses
 from three_walls.trace.read_tables import read_os_calls_between, read_ranges_between
 from three_walls.trace.read_trace import Trace
-from three_walls.trace.schemas import Int64Array
+from three_walls.trace.schemas import AnyTable, Int64Array
 
 MINIMUM_PAUSE_NS = 5_000_000
 """A shorter gap between launches is Python at work: hosts are silent for up to 4 ms in layers. In optimizers it is up
@@ -65,7 +66,7 @@ class _Silence(NamedTuple):
     start_ns: int
     end_ns: int
     range: str = ""
-    os_call: str = ""
+    call: str = ""
 
     @property
     def ns(self) -> int:
@@ -79,6 +80,7 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
     """
     by_capture = {trace.capture_id: trace for trace in traces}
     gaps = _list_gaps(timeline, by_capture)
+    stalls = find_stalls(timeline.operations, timeline.api_calls)
     compared = timeline.steps.filter("kept")
     kept = compared.group_by("rank_index").agg(step_ns=DURATION.median())
     gap_ns = pl.col("gap_ns")
@@ -98,7 +100,7 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
             pl.col("place") == gap["place"],
             (pl.col("rank_index") != gap["rank_index"]) | (pl.col("end_ns") != gap["end_ns"]),
         )
-        found = _look_into(gap, same_place, timeline, by_capture[gap["capture_id"]])
+        found = _look_into(gap, same_place, timeline, stalls, by_capture[gap["capture_id"]])
         if found is not None:
             silence, usual_ns = found
             rows.append({**gap, **silence._asdict(), "launch_ns": gap["end_ns"], "usual_ns": usual_ns})
@@ -162,17 +164,20 @@ def _list_gaps(timeline: Timeline, traces: Mapping[int, Trace]) -> _Gaps:
 
 
 def _look_into(
-    gap: Mapping[str, int], same_place: _Gaps, timeline: Timeline, trace: Trace
+    gap: Mapping[str, int], same_place: _Gaps, timeline: Timeline, stalls: Stalls, trace: Trace
 ) -> tuple[_Silence, int] | None:
     """The pause in ``gap``, and what such a gap usually takes; None where it holds none.
 
     ``same_place``: the other gaps of its place.
     """
+    threads = take_rank(timeline.operations, gap["rank_index"])["launch_thread"].drop_nulls().unique()
     silence = _Silence(gap["end_ns"] - gap["gap_ns"], gap["end_ns"])
-    for shorten in (_between_calls, _between_ranges):  # ranges are read for what calls do not explain
-        if _find_usual(silence.ns, same_place, gap) is None:
-            return None
-        silence = shorten(silence, gap, timeline, trace)
+    calls = timeline.api_calls.during({gap["capture_id"]: [(silence.start_ns, silence.end_ns)]}).frame()
+    of_rank = stalls.filter(pl.col("rank_index") == gap["rank_index"])
+    silence = _between_calls(silence, calls.filter(pl.col("thread").is_in(threads.implode())), of_rank)
+    if _find_usual(silence.ns, same_place, gap) is None:
+        return None
+    silence = _between_ranges(silence, gap["process"], threads, trace)
     usual_ns = _find_usual(silence.ns, same_place, gap)
     # A data loader that is waited for within the step has a pace of its own (``replay/loader_waits.py``).
     is_paced = silence.range.startswith(ASKS_FOR_BATCH) and not gap["is_first"]
@@ -202,21 +207,20 @@ def _find_usual(ns: int, same_place: _Gaps, gap: Mapping[str, int]) -> int | Non
     return int(gap["common_ns"]) if ns >= least_ns else None
 
 
-def _between_calls(silence: _Silence, gap: Mapping[str, int], timeline: Timeline, _: Trace) -> _Silence:
-    """The longest part of ``silence`` in which no thread that launches is in a CUDA call."""
-    of_rank = timeline.operations.filter(pl.col("rank_index") == gap["rank_index"])
-    threads = of_rank["launch_thread"].drop_nulls().unique()
-    calls = timeline.api_calls.during({gap["capture_id"]: [(silence.start_ns, silence.end_ns)]}).frame()
-    own = calls.filter(pl.col("thread").is_in(threads.implode())).sort("start_ns")
-    return _take_longest(silence, own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+def _between_calls(silence: _Silence, calls: AnyTable, stalls: Stalls) -> _Silence:
+    """The longest part of ``silence`` in which none of ``calls`` goes on, with the one that stalls in it longest."""
+    own = merge_overlapping(calls, ["thread"])
+    busy = gaps_within(stalls, own, ["thread"]).sort("start_ns")
+    longest = _take_longest(silence, busy["start_ns"].to_numpy(), busy["end_ns"].to_numpy())
+    inside_ns = pl.min_horizontal("end_ns", longest.end_ns) - pl.max_horizontal("start_ns", longest.start_ns)
+    inside = stalls.filter(inside_ns > 0).sort(inside_ns, descending=True)
+    return longest._replace(call=inside["call"][0] if inside.height else "")
 
 
-def _between_ranges(silence: _Silence, gap: Mapping[str, int], timeline: Timeline, trace: Trace) -> _Silence:
+def _between_ranges(silence: _Silence, process: int, threads: pl.Series, trace: Trace) -> _Silence:
     """The longest part of ``silence`` in which no such thread opens or closes a range, with what it is inside of."""
-    of_rank = timeline.operations.filter(pl.col("rank_index") == gap["rank_index"])
-    threads = of_rank["launch_thread"].drop_nulls().unique().implode()
     window = silence.start_ns, silence.end_ns
-    ranges = read_ranges_between(trace.path, gap["process"], *window).filter(pl.col("thread").is_in(threads))
+    ranges = read_ranges_between(trace.path, process, *window).filter(pl.col("thread").is_in(threads.implode()))
     events = np.sort(pl.concat([ranges["start_ns"], ranges["end_ns"].drop_nulls()]).to_numpy())
     events = events[(events > silence.start_ns) & (events < silence.end_ns)]
     longest = _take_longest(silence, events, events)
@@ -225,8 +229,8 @@ def _between_ranges(silence: _Silence, gap: Mapping[str, int], timeline: Timelin
     )
     texts = ranges.filter(is_around).sort("start_ns")["text"].to_list()
     inside = [read_operator_text(text)[0] for text in texts if is_place(text)]
-    os_calls = read_os_calls_between(trace.path, gap["process"], longest.start_ns, longest.end_ns)
-    return longest._replace(range=inside[-1] if inside else "", os_call=os_calls[0] if os_calls else "")
+    os_calls = read_os_calls_between(trace.path, process, longest.start_ns, longest.end_ns)
+    return longest._replace(range=inside[-1] if inside else "", call=longest.call or next(iter(os_calls), ""))
 
 
 def _take_longest(silence: _Silence, starts: Int64Array, ends: Int64Array) -> _Silence:

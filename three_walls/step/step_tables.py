@@ -105,7 +105,7 @@ PAUSES = pl.Schema(
         "is_first": pl.Boolean,  # whether that is the first launch of its step
         "place": pl.Int64,  # the same for pauses before the same kernels
         "range": pl.String,  # the innermost NVTX range around it, but for steps; empty: none
-        "os_call": pl.String,  # the call of the operating system in which the process was longest; empty: none recorded
+        "call": pl.String,  # the CUDA call that stalls, else the longest of the operating system; empty: none
     }
 )
 

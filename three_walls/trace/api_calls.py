@@ -141,6 +141,12 @@ class ApiCalls:
                 parts.append(part.take(part.packed["name_id"].is_in([name_id - least for name_id in sorted(name_ids)])))
         return replace(self, parts=tuple(parts))
 
+    def lasting(self, least_ns: int) -> ApiCalls:
+        """The calls that take ``least_ns`` or longer."""
+        return replace(
+            self, parts=tuple(part.take(part.unpack(["length_ns"])["length_ns"] >= least_ns) for part in self.parts)
+        )
+
     def frame(self, *columns: str) -> AnyTable:
         """All calls: ``columns`` of schemas.API_CALLS and ``capture_id``, by default all of these."""
         names = columns or _COLUMNS
