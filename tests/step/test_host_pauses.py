@@ -46,20 +46,25 @@ class Program:
         norms: Collection[int] = (),
         steps: int = STEPS,
         busy_ns: int = 0,
+        interrupted_ns: int | None = None,
     ) -> LiveReport:
         """``pauses_ns``: by step and launch; ``inside``: what the host is in meanwhile: a call, or a range.
 
         ``os_calls``: how long it is in functions of the operating system. ``norms``: launches of another kernel.
-        ``busy_ns``: how long the kernel runs that was launched before a pause.
+        ``busy_ns``: how long the kernel runs that was launched before a pause. ``interrupted_ns``: how long each of
+        three calls or ranges takes, with which the host is ``inside`` something, in place of all the time.
         """
         at = MS
         for step in range(steps):
             for launch in range(UPDATE + 1):
                 pause_ns = pauses_ns.get((step, launch), 0)
-                if pause_ns and inside.startswith("cu"):
-                    self.builder.api(inside, at + MS, at + MS + pause_ns)
-                elif pause_ns and inside and inside != LAUNCH:
-                    self.builder.nvtx(inside, at + MS, at + MS + pause_ns)
+                add = self.builder.api if inside.startswith("cu") else self.builder.nvtx
+                if pause_ns and interrupted_ns is not None:
+                    for quarter in (1, 2, 3):
+                        begin = at + quarter * pause_ns // 4
+                        add(inside, begin, begin + interrupted_ns)
+                elif pause_ns and inside not in ("", LAUNCH):
+                    add(inside, at + MS, at + MS + pause_ns)
                 for name, ns in os_calls.items() if pause_ns else ():
                     self.builder.os_call(name, at + 2 * MS, at + 2 * MS + ns)
                 at += 2 * MS + pause_ns
@@ -172,6 +177,17 @@ def test_a_launch_pauses_unless_it_waits_for_the_device(tmp_path: Path, busy_ms:
     if paused_ms:
         assert "in cudaLaunchKernel()" in str(report.facts.get("longest_host_pause").value)
         assert report.ranks[0].budget["host_pause"] == pytest.approx(paused_ms * MS, abs=1.1 * MS)
+
+
+@pytest.mark.parametrize("inside", ["cudaEventQuery_v3020", "aten::stack"])
+@pytest.mark.parametrize(("interrupted_ns", "paused_ms"), [(3_000, 40), (200_000, 40), (4 * MS, 8)])
+def test_a_pause_that_tiny_things_interrupt_is_one(
+    tmp_path: Path, inside: str, interrupted_ns: int, paused_ms: int
+) -> None:
+    pauses = {(step, MIDDLE): 40 * MS for step in range(STEPS)}
+    report = Program().run(tmp_path, pauses, inside, interrupted_ns=interrupted_ns)
+    assert count(report) == 2
+    assert cost(report) == pytest.approx(paused_ms, abs=0.1)
 
 
 @pytest.mark.parametrize(("name", "found"), [("cuLibraryLoadData", 0), ("cudaHostAlloc_v3020", 2)])

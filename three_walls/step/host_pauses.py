@@ -6,6 +6,7 @@ collects garbage, reads the next batch or writes a checkpoint faster. So it belo
 A place is a pair of kernels that are launched one after the other. Its gaps over layers, micro-batches, steps and ranks
 are of one kind. A gap is a pause where it stands out among these, or where the program is silent there in every step
 for longer than Python takes anywhere. Calls and ranges inside a gap interrupt the silence, but for calls that stall.
+Long silences with next to nothing between them are one.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ MINIMUM_PAUSE_RATIO = 2
 MINIMUM_REGULAR_PAUSE_FRACTION = 0.05
 """Of the step: shorter gaps of a place are together no pause where it has the like in every step. Optimizers in Python
 take up to 4 percent without a CUDA call in real steps, and 2.4 without a range."""
+MOST_INTERRUPTED_FRACTION = 0.05
+"""Of a pause, for what the host does between its silences: a process that waits looks now and then whether it is time.
+"""
 MOST_LONG_GAPS = 256
 """Gaps that are looked into, the longest first. Most hold a synchronizing call, which takes milliseconds to see; for
 the others ranges are read from the trace."""
@@ -234,9 +238,18 @@ def _between_ranges(silence: _Silence, process: int, threads: pl.Series, trace: 
 
 
 def _take_longest(silence: _Silence, starts: Int64Array, ends: Int64Array) -> _Silence:
-    """The longest part of ``silence`` outside of intervals, which are sorted by their starts."""
+    """The longest part of ``silence`` outside of intervals, which are sorted by their starts.
+
+    If such parts of a pause's length have little between the first and the last, it is from that to this.
+    """
     begins = np.maximum.accumulate(np.append(silence.start_ns, ends))
-    lengths = np.append(starts, silence.end_ns) - begins
+    untils = np.append(starts, silence.end_ns)
+    lengths = untils - begins
+    long = np.flatnonzero(lengths >= MINIMUM_PAUSE_NS)
+    if len(long):
+        begin_ns, until_ns = int(begins[long[0]]), int(untils[long[-1]])
+        if lengths[long].sum() >= (1 - MOST_INTERRUPTED_FRACTION) * (until_ns - begin_ns):
+            return silence._replace(start_ns=begin_ns, end_ns=until_ns)
     longest = int(np.argmax(lengths))
     begin_ns = int(begins[longest])
     return silence._replace(start_ns=begin_ns, end_ns=begin_ns + max(0, int(lengths[longest])))
