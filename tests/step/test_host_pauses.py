@@ -179,6 +179,11 @@ def test_a_launch_pauses_unless_it_waits_for_the_device(tmp_path: Path, busy_ms:
         assert report.ranks[0].budget["host_pause"] == pytest.approx(paused_ms * MS, abs=1.1 * MS)
 
 
+@reads_sample("two-processes-one-report.sqlite.xz")
+def test_the_start_of_a_program_in_the_first_of_several_steps_is_no_pause() -> None:
+    assert count(analyze_sample("two-processes-one-report.sqlite.xz")) == 0
+
+
 @pytest.mark.parametrize("inside", ["cudaEventQuery_v3020", "aten::stack"])
 @pytest.mark.parametrize(("interrupted_ns", "paused_ms"), [(3_000, 40), (200_000, 40), (4 * MS, 8)])
 def test_a_pause_that_tiny_things_interrupt_is_one(

@@ -213,8 +213,8 @@ def list_median_steps(steps: Steps, pauses: Pauses | None = None) -> StepKeys:
     """The kept step of each rank that stands for it: the one of median length.
 
     Of two in the middle it is the shorter, of equally long ones the earlier. Where hosts pause in some steps, lengths
-    count without ``pauses``, and of the steps without long ones it is the nearest, unless that is far off. Before the
-    first step of a capture none shows: where all others have some, it has them, too.
+    count without ``pauses``, and of the steps without long ones it is the nearest, unless that is far off. In the first
+    of several steps of a capture none are looked for: where all others have some, it has them, too.
     """
     found = pl.DataFrame(schema=PAUSES) if pauses is None else pauses
     paused = found.group_by(STEP).agg(paused_ns=DURATION.sum()).group_by("step").agg(pl.col("paused_ns").max())

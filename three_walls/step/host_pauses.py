@@ -85,7 +85,10 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
     by_capture = {trace.capture_id: trace for trace in traces}
     gaps = _list_gaps(timeline, by_capture)
     stalls = find_stalls(timeline.operations, timeline.api_calls)
-    compared = timeline.steps.filter("kept")
+    # The first step of a capture may hold the start of the program. Alone it is compared within itself.
+    is_first = pl.col("start_ns") == pl.col("start_ns").min().over("rank_index")
+    is_alone = pl.col("kept").sum().over("rank_index") == 1
+    compared = timeline.steps.filter("kept", ~is_first | is_alone)
     kept = compared.group_by("rank_index").agg(step_ns=DURATION.median())
     gap_ns = pl.col("gap_ns")
     usual = gaps.group_by("rank_index").agg(common_ns=gap_ns.median(), most_ns=gap_ns.quantile(0.9))
