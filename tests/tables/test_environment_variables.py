@@ -59,7 +59,8 @@ def test_every_error_of_the_list_is_reported_at_once(tmp_path: Path) -> None:
         "  C: {words: [x], pattern: y, reason: who knows}\n"
         "  D: {form: number, words: [x], reason: who knows}\n"
         "patterns: {'A(': {words: [no], reason: why}}\n"
-        "secrets: ['B(']\n",
+        "secrets: ['B(']\n"
+        "alike: {}\n",
     )
     assert found[1].startswith("3:6: the variable has no form: give it form, words, pattern or list_of")
     assert [line.partition(": ")[2].partition(":")[0] for line in found] == [
@@ -82,9 +83,11 @@ def test_every_form_that_is_named_exists(tmp_path: Path) -> None:
         "  A: {form: numbr, reason: who knows}\n"
         "  B: {form: number, reason: who knows}\n"
         "patterns: {'A+': {form: words, reason: why}}\n"
-        "secrets: []\n",
+        "secrets: []\n"
+        "alike: {B: its source, C: its source}\n",
     )
     assert found == [
         "3:13: no form is called numbr (did you mean number?)",
         "5:25: no form is called words",
+        "7:27: no entry allows it",
     ]

@@ -176,11 +176,45 @@ def test_captures_of_other_times_are_of_two_runs(
         analyze(traces)
 
 
-def test_ranks_with_other_variables_are_noticed(tmp_path: Path) -> None:
-    first = TraceBuilder().steps(4).launched_as(MEGATRON, RANK="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
-    second = TraceBuilder().steps(4).launched_as(MEGATRON, RANK="1", CUDA_DEVICE_MAX_CONNECTIONS="32")
-    report = analyze([first.write(tmp_path / "a.sqlite"), second.write(tmp_path / "b.sqlite")])
-    assert "CUDA_DEVICE_MAX_CONNECTIONS" in next(w.message for w in report.warnings if w.code == "environments-differ")
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (
+            {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+            {"CUDA_DEVICE_MAX_CONNECTIONS": "32"},
+            "is 1 in the first and 32 in the",
+        ),
+        ({}, {"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE is unset in the first and 1 in the second"),
+    ],
+)
+def test_ranks_whose_environments_contradict_each_other_are_refused(
+    tmp_path: Path, first: dict[str, str], second: dict[str, str], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        analyze(write_ranks(tmp_path, first, second))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("NCCL_IB_HCA", "mlx5_0"), ("NCCL_SOCKET_IFNAME", "eth0"), ("NCCL_DEBUG", "WARN")]
+)
+def test_ranks_with_other_variables_are_noticed(tmp_path: Path, variable: str, value: str) -> None:
+    report = analyze(write_ranks(tmp_path, {}, {variable: value}))
+    assert variable in next(w.message for w in report.warnings if w.code == "environments-differ")
+
+
+def test_a_trace_without_an_environment_contradicts_none(tmp_path: Path) -> None:
+    launched = (
+        TraceBuilder().steps(4).launched_as(MEGATRON, RANK="1", NCCL_P2P_DISABLE="1").write(tmp_path / "1.sqlite")
+    )
+    report = analyze([TraceBuilder().steps(4).write(tmp_path / "0.sqlite"), launched])
+    assert "environments-differ" in codes(report)
+
+
+def write_ranks(folder: Path, *environments: dict[str, str]) -> list[Path]:
+    return [
+        TraceBuilder().steps(4).launched_as(MEGATRON, RANK=str(rank), **variables).write(folder / f"{rank}.sqlite")
+        for rank, variables in enumerate(environments)
+    ]
 
 
 def test_a_mix_of_gpu_models_is_unknown_not_guessed(tmp_path: Path) -> None:

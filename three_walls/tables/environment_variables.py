@@ -107,6 +107,8 @@ class AllowedVariables:
     """By an expression that must match the whole name. The first one that matches counts; ``names`` come first."""
     secrets: tuple[Annotated[re.Pattern[str], compiled(re.IGNORECASE)], ...]
     """Searched in the names of variables."""
+    alike: Mapping[str, Text]
+    """Variables that all ranks of a run have alike, with the source of that."""
 
     def __post_init__(self) -> None:
         wrong: list[tuple[Loc, str]] = []
@@ -116,6 +118,7 @@ class AllowedVariables:
                     key = name if isinstance(name, str) else name.pattern
                     text = f"no form is called {variable.form}{suggest(variable.form, self.forms)}"
                     wrong.append(((part, key, "form"), text))
+        wrong += [(("alike", name), "no entry allows it") for name in self.alike if not self.allows(name)]
         raise_contradictions(wrong)
 
     def looks_secret(self, name: str) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from three_walls.lib.errors import InputError, NothingToAnalyzeError
-from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.report_warning import UNREADABLE, ReportWarning
 from three_walls.lib.threads import read_each
 from three_walls.log.training_log import ProgressJob, TrainingLog
@@ -22,6 +21,7 @@ from three_walls.megatron.settings.saved_config import CONFIG_NAME, read_config_
 from three_walls.megatron.settings.setting_sources import CONFIG_FILE, KERNELS, USER, SettingsBuilder, SourceSettings
 from three_walls.memory_snapshot.snapshot import MemorySnapshot
 from three_walls.tables.config_values import show
+from three_walls.tables.environment_variables import allowed_variables
 from three_walls.tables.kernel_names import shown_settings
 from three_walls.trace.identity import Rank
 from three_walls.trace.read_tables import WantedRanges
@@ -180,7 +180,8 @@ def refuse_other_runs(captures: Iterable[Capture], paths: Sequence[Path]) -> Non
 
     ``paths``: of all captures, by their ``capture_id``.
 
-    The ranks of a run have one command line, each rank one capture, and all of them are captured at one time.
+    The ranks of a run have one command line, each rank one capture, and all of them are captured at one time. Most
+    variables of their environments are alike, too.
     """
     captured = [capture for capture in captures if capture.ranks]
     first, *others = captured
@@ -190,7 +191,7 @@ def refuse_other_runs(captures: Iterable[Capture], paths: Sequence[Path]) -> Non
         if (apart_ns := _measure_time_between(first, other)) > most_apart_ns:
             raise of_two_runs(_name_apart(first, other, paths), f"{apart_ns / 1e9:,.0f} s lie between them")
         for key, *values in _list_differences(first.launch, other.launch):
-            stated = " and ".join(f"{show(value)} in the {place}" for value, place in zip(values, _PLACES, strict=True))
+            stated = " and ".join(f"{value} in the {place}" for value, place in zip(values, _PLACES, strict=True))
             raise of_two_runs(_name_apart(first, other, paths), f"{key} is {stated}")
     captures_of: dict[int, Capture] = {}
     for capture in captured:
@@ -219,16 +220,22 @@ def find_window(capture: Capture) -> tuple[int, int] | None:
     return capture.session_start_ns + begins_ns, capture.session_start_ns + ends_ns
 
 
-def _list_differences(first: SourceSettings, second: SourceSettings) -> Iterator[tuple[str, ConfigData, ConfigData]]:
-    """Settings that two launches state differently. One that states none says nothing."""
+def _list_differences(first: SourceSettings, second: SourceSettings) -> Iterator[tuple[str, str, str]]:
+    """Settings and variables that two launches state differently. One that states none says nothing."""
     stated = (first.values, second.values)
     for key in sorted({*stated[0], *stated[1]} if all(stated) else ()):
         values = [settings[key].value if key in settings else None for settings in stated]
         if values[0] != values[1]:
-            yield key, values[0], values[1]
-    worlds = [launch.environment.get(_WORLD_SIZE) for launch in (first, second)]
+            yield key, show(values[0]), show(values[1])
+    environments = (first.environment, second.environment)
+    worlds = [environment.get(_WORLD_SIZE) for environment in environments]
     if worlds[0] and worlds[1] and worlds[0].value != worlds[1].value:
-        yield _WORLD_SIZE, worlds[0].value, worlds[1].value
+        yield _WORLD_SIZE, show(worlds[0].value), show(worlds[1].value)
+    for name in sorted(allowed_variables().alike) if all(environments) else ():
+        exported = [environment.get(name) for environment in environments]
+        texts = ["unset" if variable is None else show(variable.value) for variable in exported]
+        if texts[0] != texts[1] and not any(variable and variable.is_withheld for variable in exported):
+            yield name, texts[0], texts[1]
 
 
 def _name_apart(first: Capture, other: Capture, paths: Sequence[Path]) -> str:

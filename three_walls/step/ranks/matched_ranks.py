@@ -31,7 +31,7 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.step.build_timeline import Timeline
 from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, find_window
-from three_walls.step.ranks.align_clocks import CommonClock, align_clocks, list_clock_sources
+from three_walls.step.ranks.align_clocks import SIMULTANEOUS, CommonClock, align_clocks, list_clock_sources
 from three_walls.step.ranks.capture_start import drop_skewed_steps, find_capture_start_skew, number_steps
 from three_walls.step.ranks.end_time_matching import MAXIMUM_END_SPREAD_NS, match_by_end_time
 from three_walls.step.ranks.match_calls import STEP_AND_CLASS, MatchedCalls, RankOutline, match_calls, outline_ranks
@@ -47,6 +47,15 @@ from three_walls.trace.read_trace import Capture
 MAXIMUM_STEP_RATIO = 1.25
 """The shortest kept step of a rank to the longest of another one, beyond which they are of two runs. The medians of
 ranks of one run differ by 1.3 percent at most (28 runs), and host-bound steps of one rank by 15."""
+MAXIMUM_APART_RATIO = 1.15
+"""The same where the collectives of the two ranks do not meet in time: they may show other steps of a host-bound run,
+which differ by 15 percent."""
+MINIMUM_MEETING_FRACTION = 0.5
+"""Of the collectives that two ranks have in common: how many have to meet in time. All do in each of 57 runs, at most 3
+of 10 where the ranks are of two runs."""
+MAXIMUM_OWN_FRACTION = 0.5
+"""Of the collectives of a rank in a step: how many others of its run may lack. All run equally many in 53 runs. A log
+or a checkpoint may take some of one rank alone, but most are of the layers and the gradients."""
 MAXIMUM_LOST_FRACTION = 0.03
 """Of a kind of operations: by how many a rank may have more than another one of its run. One layer of 32 makes as many;
 a capture that drops one event in 200 lost two of 96 token exchanges in each step."""
@@ -59,8 +68,11 @@ _KINDS = {
     "attention_unfused": "kernels of unfused attention",
     **dict.fromkeys(TOKEN_EXCHANGES, "token exchanges"),
     "quantize": "casts to FP8",
+    **dict.fromkeys(SIMULTANEOUS, "collectives other than token exchanges"),
 }
 """Categories of which all ranks without a pipeline run equally many operations in each step, with words for them."""
+_MOST_UNLIKE = {_KINDS["all_reduce"]: MAXIMUM_OWN_FRACTION}
+"""Of a kind: by how many ranks of one run may differ; MAXIMUM_LOST_FRACTION of the others."""
 _UNEVEN = _KINDS["quantize"]
 """Of these all ranks run some, or none does: how many depends on the weights that a rank updates."""
 
@@ -137,7 +149,7 @@ def match_ranks(
     )
     read = steps if outline.unread is None else steps.join(numbered.steps, on=STEP, how="semi", maintain_order="left")
     has_stages = (config.size("pipeline_model_parallel_size") or 1) > 1
-    refuse_other_work(timeline.operations, read, timeline.sources, ranks, has_stages=has_stages)
+    refuse_other_work(timeline.operations, read, timeline.sources, arrivals, ranks, has_stages=has_stages)
     return numbered.with_steps(read), matched_ranks
 
 
@@ -209,7 +221,13 @@ def split_classes(matched: MatchedCalls, arrivals: Arrivals) -> ClassSplits:
 
 
 def refuse_other_work(
-    operations: Operations, steps: Steps, sources: Mapping[int, StepSource], ranks: Sequence[Rank], *, has_stages: bool
+    operations: Operations,
+    steps: Steps,
+    sources: Mapping[int, StepSource],
+    arrivals: Arrivals,
+    ranks: Sequence[Rank],
+    *,
+    has_stages: bool,
 ) -> None:
     """Raises InputError where the kept ``steps`` of two of the ``ranks`` cannot be of one run.
 
@@ -217,11 +235,13 @@ def refuse_other_work(
     layers, too. Ranks of pipeline stages differ by design, and a capture that began late or ended early has other
     steps.
 
-    ``sources``: see Timeline. ``has_stages``: whether the run is known to have pipeline stages.
+    ``sources``: see Timeline. ``arrivals``: see measure_arrivals. ``has_stages``: whether the run is known to have
+    pipeline stages.
     """
     name_of = {rank.rank_index: rank.input_name for rank in ranks}
-    kept = steps.filter("kept").filter(pl.len().over("rank_index") > 1)  # a single one may be distorted or cut off
-    unlike = [*_list_other_lengths(kept, sources)]
+    all_kept = steps.filter("kept")
+    kept = all_kept.filter(pl.len().over("rank_index") > 1)  # a single one may be distorted or cut off
+    unlike = [*_list_other_lengths(kept, sources), *_list_unmet(all_kept, sources, arrivals)]
     if not has_stages and operations.filter(pl.col("category") == "pipeline_p2p").is_empty():
         unlike += _list_other_numbers(operations, kept)
     for first, other, difference in unlike[:1]:
@@ -230,15 +250,48 @@ def refuse_other_work(
 
 def _list_other_lengths(kept: Steps, sources: Mapping[int, StepSource]) -> Iterator[tuple[int, int, str]]:
     """Two ranks of which every step of one is longer than any of the other, if there are such, and both lengths."""
+    for quick, slow in _list_extremes(kept, sources):
+        if slow["shortest"] > MAXIMUM_STEP_RATIO * quick["longest"]:
+            yield quick["rank_index"], slow["rank_index"], _state_lengths(quick, slow)
+
+
+def _list_unmet(kept: Steps, sources: Mapping[int, StepSource], arrivals: Arrivals) -> Iterator[tuple[int, int, str]]:
+    """The same of two ranks whose collectives do not meet in time: no member leaves one before the last arrives."""
+    for quick, slow in _list_extremes(kept, sources):
+        if slow["shortest"] <= MAXIMUM_APART_RATIO * quick["longest"]:
+            continue
+        first, second = (
+            arrivals.filter("kept", pl.col("rank_index") == rank["rank_index"]).select(
+                "instance", "common_start_ns", "common_end_ns"
+            )
+            for rank in (quick, slow)
+        )
+        meet = pl.max_horizontal("common_start_ns", "common_start_ns_right") <= pl.min_horizontal(
+            "common_end_ns", "common_end_ns_right"
+        )
+        are_met = first.drop_nulls().join(second.drop_nulls(), on="instance").select(meet=meet)["meet"]
+        if are_met.sum() < MINIMUM_MEETING_FRACTION * are_met.len():
+            stated = f"{are_met.sum():,} of {are_met.len():,} collectives meet in time"
+            yield quick["rank_index"], slow["rank_index"], f"{_state_lengths(quick, slow)}, and {stated}"
+
+
+def _list_extremes(
+    kept: Steps, sources: Mapping[int, StepSource]
+) -> Iterator[tuple[Mapping[str, int], Mapping[str, int]]]:
+    """The rank whose longest step is the shortest, and the one whose shortest step is the longest; of each source."""
     lengths = kept.group_by("rank_index").agg(shortest=DURATION.min(), longest=DURATION.max())
     source = pl.col("rank_index").replace_strict(dict(sources), default=None, return_dtype=pl.String)
     by_source = lengths.with_columns(source=source).sort("source", "rank_index")
     for _, alike in by_source.group_by("source", maintain_order=True):
-        quick = alike.sort("longest", maintain_order=True).row(0, named=True)
-        slow = alike.sort("shortest", maintain_order=True).row(-1, named=True)
-        if slow["shortest"] > MAXIMUM_STEP_RATIO * quick["longest"]:
-            stated = f"{in_ms(quick['longest'])} in the first and {in_ms(slow['shortest'])} in the second"
-            yield quick["rank_index"], slow["rank_index"], f"a step takes {stated}"
+        yield (
+            alike.sort("longest", maintain_order=True).row(0, named=True),
+            alike.sort("shortest", maintain_order=True).row(-1, named=True),
+        )
+
+
+def _state_lengths(quick: Mapping[str, int], slow: Mapping[str, int]) -> str:
+    stated = f"{in_ms(quick['longest'])} in the first and {in_ms(slow['shortest'])} in the second"
+    return f"a step takes {stated}"
 
 
 def _list_other_numbers(operations: Operations, kept: Steps) -> Iterator[tuple[int, int, str]]:
@@ -267,6 +320,7 @@ def _list_other_numbers(operations: Operations, kept: Steps) -> Iterator[tuple[i
     for (name,), of_kind in steady.group_by("kind", maintain_order=True):
         (first, count), *others = of_kind.select("rank_index", "count").iter_rows()
         for other, other_count in others:
-            is_other = abs(other_count - count) > MAXIMUM_LOST_FRACTION * max(count, other_count)
+            most_unlike = _MOST_UNLIKE.get(str(name), MAXIMUM_LOST_FRACTION)
+            is_other = abs(other_count - count) > most_unlike * max(count, other_count)
             if is_other and (name != _UNEVEN or not other_count or not count):
                 yield first, other, f"a step has {count:,} {name} in the first and {other_count:,} in the second"
