@@ -187,6 +187,18 @@ def test_a_log_whose_iterations_were_profiled_at_another_time_is_of_another_run(
     assert report.facts.get("unprofiled_step_ns").is_missing == is_another
 
 
+@pytest.mark.parametrize("later", [timedelta(0), timedelta(days=5)])
+def test_a_log_that_ends_before_it_profiles_is_of_another_run_where_the_dates_say_so(
+    tmp_path: Path, later: timedelta
+) -> None:
+    trace = starved_trace(tmp_path, session_start_ns=int((PRINTED + later).timestamp()) * 1_000_000_000)
+    report = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *steps_of(75.0)[:7]))
+    found = [warning.message for warning in report.warnings if warning.code == "log-mismatch"]
+    expected = "its profiled iterations would have been printed from 2026-07-25 10:11:12 to 2026-07-25 10:11:14"
+    assert [expected in text for text in found] == [True] * bool(later)
+    assert report.facts.get("unprofiled_step_ns").is_missing == bool(later)
+
+
 @pytest.mark.parametrize("later", MOMENTS)
 def test_a_log_without_a_profiler_that_was_printed_at_another_time_is_named_and_stays_in_use(
     tmp_path: Path, later: timedelta

@@ -83,10 +83,12 @@ def test_an_iteration_that_is_far_longer_than_its_captured_step_is_its_own_where
     assert find_other_steps(log, SIX_TO_NINE, ns(677.1, 673.6, 685.8), is_then=True) is not None
 
 
-def test_a_log_that_does_not_show_when_it_profiled_is_not_of_another_moment() -> None:
-    assert not is_of_another_moment(12, (0, 5, 1), (0, 6, 2))  # it ends while it profiles
-    assert not is_of_another_moment(12, (0, 10, 6))
-    assert is_of_another_moment(12, (0, 5, 1), (1, 5, 2), (1, 6, 2), (1, 9, 4))  # the first run ended before
+def test_iterations_that_a_log_lacks_took_as_long_as_its_longest() -> None:
+    cut = [(0, 4, 1), (0, 5, 2)]  # a minute each, so that 9 is printed until minute 6
+    assert [is_of_another_moment(minute, *cut) for minute in (1, 3, 6, 7, 16)] == [True, False, False, True, True]
+    begun_late = [(0, 10, 6), (0, 11, 7)]
+    assert [is_of_another_moment(minute, *begun_late) for minute in (1, 2, 6, 8)] == [True, False, False, True]
+    assert is_of_another_moment(12, (0, 5, 1), (1, 5, 2), (1, 6, 2), (1, 9, 4))
 
 
 def test_captured_steps_of_a_host_bound_run_are_found_where_each_is_cut_elsewhere() -> None:

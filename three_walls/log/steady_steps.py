@@ -172,18 +172,31 @@ def is_within(window_ns: tuple[int, int], printed_ns: tuple[int, int], apart_ns:
 
 
 def find_moments(iterations: Sequence[LogIteration], profiled: ProfiledRange) -> list[tuple[int, int]]:
-    """When the profiled iterations of each run were printed, in local time; none where a run prints no time before or
-    none after them."""
+    """When the profiled iterations of each run were printed, in local time; none where a run prints no times.
+
+    Where a run has no line before or after them, the lines that it lacks took as long as the longest of the others.
+    """
     found = []
     for run in {line.run for line in iterations}:
-        times = [(line.iteration, at) for line in iterations if line.run == run and (at := line.printed_ns) is not None]
-        before = [at for number, at in times if number <= profiled.start]
-        after = [at for number, at in times if number >= profiled.end]
-        if not after and max(line.iteration for line in iterations if line.run == run) < profiled.start:
-            continue  # it ended before
-        if not before or not after:
+        timed = [
+            (line.iteration, at, line.elapsed_ns)
+            for line in iterations
+            if line.run == run and (at := line.printed_ns) is not None
+        ]
+        if not timed:
             return []
-        found.append((max(before), min(after)))
+        gaps = [(after[1] - before[1]) // max(1, after[0] - before[0]) for before, after in pairwise(timed)]
+        longest_ns = max(elapsed_ns for _, _, elapsed_ns in timed)
+        longest_ns = max([longest_ns, *gaps])
+        (first, first_ns, _), (last, last_ns, _) = min(timed), max(timed)
+        before = [at for number, at, _ in timed if number <= profiled.start]
+        after = [at for number, at, _ in timed if number >= profiled.end]
+        found.append(
+            (
+                max(before, default=first_ns - (first - profiled.start) * longest_ns),
+                min(after, default=last_ns + (profiled.end - last) * longest_ns),
+            )
+        )
     return found
 
 

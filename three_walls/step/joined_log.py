@@ -179,7 +179,9 @@ def _describe_other_run(
     if any(is_within(window_ns, moment, inputs.most_apart_ns) for moment in moments):
         return ""
     first, last, taken = map(show_time, (*moments[-1], window_ns[0]))
-    return f"its profiled iterations were printed from {first} to {last}, and the capture is of {taken} UTC"
+    has_them = any(profiled.start < line.iteration <= profiled.end for line in iterations)
+    printed = "were printed" if has_them else "would have been printed"
+    return f"its profiled iterations {printed} from {first} to {last}, and the capture is of {taken} UTC"
 
 
 def find_profiled_range(
