@@ -473,6 +473,40 @@ def test_a_restart_within_a_log_does_not_touch_the_median(tmp_path: Path) -> Non
     assert report.facts.number("unprofiled_step_ns") == 75 * MS
 
 
+def numbered(first: int, *lengths: float, day: int = 25) -> list[str]:
+    printed_at = f"2026-07-{day} 10:11:12"
+    return [iteration(first + place, ms, printed_at=printed_at) for place, ms in enumerate(lengths)]
+
+
+OWN = numbered(1, 900.0, *[75.0] * 7, 100.0, 100.0, 3000.0, 75.0)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([*OWN, *numbered(9, *[45.0] * 12, day=26)], id="started again before the profiled iterations"),
+        pytest.param([*OWN, *numbered(13, *[45.0] * 12, day=26)], id="started again after them"),
+        pytest.param([*numbered(1, *[45.0] * 6, day=24), *OWN[6:]], id="an earlier job of a day before"),
+    ],
+)
+def test_only_the_start_that_was_captured_counts(tmp_path: Path, lines: list[str]) -> None:
+    trace = starved_trace(tmp_path, session_start_ns=int(PRINTED.timestamp()) * 1_000_000_000)
+    report = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *lines))
+    assert report.facts.number("unprofiled_step_ns") == 75 * MS
+    assert report.log is not None
+    assert report.log.roles["of another start"] in {6, 12}
+
+
+def test_starts_of_other_steps_of_which_none_is_known_to_be_captured_are_named_and_not_used(tmp_path: Path) -> None:
+    lines = [*numbered(1, *[75.0] * 20), *numbered(1, *[90.0] * 20)]
+    report = analyze(starved_trace(tmp_path), logs=log_of(tmp_path, *lines))
+    reason = "training was started 2 times, with steps of 75.0 ms to 90.0 ms, and which was captured is unknown"
+    assert report.facts.get("unprofiled_step_ns").missing_reason == reason
+    assert any(reason in w.message for w in report.warnings if w.code == "log-starts")
+    alike = [*numbered(1, *[75.0] * 20), *numbered(1, *[76.0] * 20)]
+    assert analyze(tmp_path / "trace.sqlite", logs=log_of(tmp_path, *alike)).facts.number("unprofiled_step_ns")
+
+
 def test_graphs_that_hold_no_layer_and_slow_gpus_are_passed_on(tmp_path: Path) -> None:
     lines = [
         "TECudaGraphHelper: No graphable layers found. Skipping CUDA graph capture.",

@@ -13,6 +13,7 @@ from three_walls.log.steady_steps import (
     find_other_steps,
     is_within,
     match_captured_steps,
+    number_starts,
 )
 from three_walls.log.training_log import LogEvent, LogIteration
 
@@ -89,6 +90,20 @@ def test_iterations_that_a_log_lacks_took_as_long_as_its_longest() -> None:
     begun_late = [(0, 10, 6), (0, 11, 7)]
     assert [is_of_another_moment(minute, *begun_late) for minute in (1, 2, 6, 8)] == [True, False, False, True]
     assert is_of_another_moment(12, (0, 5, 1), (1, 5, 2), (1, 6, 2), (1, 9, 4))
+
+
+def starts(*printed: tuple[int, int], events: tuple[LogEvent, ...] = ()) -> list[int]:
+    """The starts of lines of a second each; ``printed``: iteration and second of each."""
+    log = [LogIteration(number, 1_000_000_000, printed_at=f"2026-07-25 10:00:{at:02}") for number, at in printed]
+    return [line.run for line in number_starts(log, events)]
+
+
+def test_training_is_started_again_where_numbers_go_back_or_much_time_passes() -> None:
+    assert starts((1, 0), (2, 1), (3, 2)) == [0, 0, 0]
+    assert starts((1, 0), (2, 1), (2, 2), (3, 3)) == [0, 0, 1, 1]
+    assert starts((1, 0), (2, 20), (3, 21)) == [0, 1, 1]
+    assert starts((1, 0), (2, 20), (3, 21), events=(LogEvent("evaluation", "", 1),)) == [0, 0, 0]
+    assert starts((10, 0), (20, 10), (30, 20)) == [0, 0, 0]  # every tenth is printed
 
 
 def test_captured_steps_of_a_host_bound_run_are_found_where_each_is_cut_elsewhere() -> None:

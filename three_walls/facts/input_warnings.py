@@ -257,6 +257,9 @@ def log_warnings(
             for code, difference in differences
             if difference
         ]
+    if joined_log.unclear_starts and not mismatch:
+        message = f"The steps of the log ({names}) are not used: {joined_log.unclear_starts}."
+        warnings.append(ReportWarning("log-starts", message))
     warnings += [perturbation_warning.value] if perturbation_warning.value else []
     warnings += _warn_of_exhausted_memory(log)
     warnings += [early_memory_warning.value] if early_memory_warning.value else []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from statistics import median
@@ -44,6 +44,9 @@ QUARTER_NS = 900_000_000_000
 MOST_BEHIND_UTC_NS, MOST_AHEAD_OF_UTC_NS = 12 * 4 * QUARTER_NS, 14 * 4 * QUARTER_NS
 STAMP_NS = 1_000_000_000
 """What a time stamp cuts off at most."""
+SHORTEST_START_NS = 5_000_000_000
+"""Between two iteration lines beyond the time of the iteration: training was started again, where no evaluation and no
+checkpoint is between them. Of 124 pairs of captured runs none began less than 8.6 s after the other had ended."""
 
 
 class Role(StrEnum):
@@ -57,6 +60,7 @@ class Role(StrEnum):
     SKIPPED = "skipped or NaN update"
     OTHER_BATCH = "other batch size"
     OUTLIER = "outlier"
+    OTHER_START = "of another start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,31 @@ class ProfiledRange:
 
     start: int
     end: int
+
+    def holds(self, iteration: int) -> bool:
+        """Whether ``iteration``, counted from 1, is profiled."""
+        return self.start < iteration <= self.end
+
+
+def number_starts(iterations: Sequence[LogIteration], events: Iterable[LogEvent]) -> tuple[LogIteration, ...]:
+    """``iterations``, with the number of its start as the run of each line: training is started anew where numbers go
+    back, where the log says so, and where lines are further apart than an iteration takes."""
+    disturbed = _list_disturbed(events)
+    run, numbered = 0, list(iterations[:1])
+    for before, line in pairwise(iterations):
+        apart_ns = 0
+        if before.printed_ns is not None and line.printed_ns is not None and line.iteration not in disturbed:
+            expected_ns = (line.iteration - before.iteration) * line.elapsed_ns + STAMP_NS
+            apart_ns = line.printed_ns - before.printed_ns - expected_ns
+        run += line.iteration <= before.iteration or line.run != before.run or apart_ns > SHORTEST_START_NS
+        numbered.append(replace(line, run=run))
+    return tuple(numbered)
+
+
+def _list_disturbed(events: Iterable[LogEvent]) -> frozenset[int]:
+    return frozenset(
+        event.iteration + 1 for event in events if event.kind in DISTURBING_EVENTS and event.iteration is not None
+    )
 
 
 def classify_iterations(
@@ -83,9 +112,7 @@ def classify_iterations(
     Lines above it at the start of a run are warm-up; a run starts with another file or process, and where training
     continues from a checkpoint. Later lines that are off the plateau are outliers.
     """
-    disturbed = {
-        event.iteration + 1 for event in events if event.kind in DISTURBING_EVENTS and event.iteration is not None
-    }
+    disturbed = _list_disturbed(events)
     batch = usual_batch_size(iterations, profiled)
     roles: list[Role] = []
     for line, covered in zip(iterations, _covered_iterations(iterations), strict=True):
@@ -219,7 +246,7 @@ def _are_same(
 
 
 def _role_without_plateau(
-    line: LogIteration, covered: range, profiled: ProfiledRange | None, disturbed: set[int], batch: int | None
+    line: LogIteration, covered: range, profiled: ProfiledRange | None, disturbed: Collection[int], batch: int | None
 ) -> Role:
     if profiled and covered.start <= profiled.end and covered.stop > profiled.start + 1:
         return Role.PROFILED

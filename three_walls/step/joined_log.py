@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import median, quantiles
 
 from three_walls.lib.declare import artifact
 from three_walls.lib.measurement import Measurement, known_or_missing
@@ -19,6 +19,7 @@ from three_walls.log.steady_steps import (
     find_other_steps,
     is_within,
     match_captured_steps,
+    number_starts,
 )
 from three_walls.log.training_log import LogIteration, TrainingLog
 from three_walls.megatron.settings.run_config import RunConfig
@@ -64,6 +65,8 @@ class JoinedLog:
     quartiles_ns: tuple[int, int, int] | None
     """Of the lengths of steady iterations; None where ``why_no_median`` states the reason."""
     why_no_median: str
+    unclear_starts: str
+    """Which starts of training differ, where it is not known which of them was captured; else empty."""
     other_run: str
     """A size, or profiled iterations, that differ from the trace's, as a sentence; empty if none do."""
     shows_capture: bool
@@ -138,13 +141,13 @@ def joined_log(
     inputs: Measurement[Inputs],
 ) -> JoinedLog:
     """The log with the roles of its iterations."""
-    iterations = training_log.iterations
+    iterations = number_starts(training_log.iterations, training_log.events)
     profiled, is_known = find_profiled_range(training_log, config_without_log, config)
     if profiled is None and (matched := match_captured_steps(iterations, captured_lengths)):
         profiled, is_known = matched, True
-    roles = classify_iterations(iterations, training_log.events, profiled)
+    roles, unclear = _classify_starts(training_log, iterations, profiled, captured_lengths, inputs.value)
     steady = tuple(line for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY)
-    reason = _why_no_median(training_log, len(steady), is_known, len(captured_lengths))
+    reason = unclear or _why_no_median(training_log, len(steady), is_known, len(captured_lengths))
     lengths = [line.elapsed_ns for line in steady]
     quartiles = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else lengths * 3
     return JoinedLog(
@@ -153,10 +156,72 @@ def joined_log(
         steady=steady,
         quartiles_ns=None if reason else (round(quartiles[0]), round(quartiles[1]), round(quartiles[2])),
         why_no_median=reason,
+        unclear_starts=unclear,
         other_run=find_other_sizes(training_log, config_without_log)
         or _describe_other_run(iterations, profiled, captured_lengths, inputs.value),
         shows_capture=is_known,
     )
+
+
+def _classify_starts(
+    log: TrainingLog,
+    iterations: Sequence[LogIteration],
+    profiled: ProfiledRange | None,
+    lengths: Sequence[int | None],
+    inputs: Inputs | None,
+) -> tuple[tuple[Role, ...], str]:
+    """The roles of ``iterations``, and why none counts; empty where some do.
+
+    Where training was started several times and its steps differ, those of the start that was captured count alone.
+    """
+    runs = sorted({line.run for line in iterations})
+    of_starts = {run: [line for line in iterations if line.run == run] for run in runs}
+    steady_ns = {}
+    for run, lines in of_starts.items():
+        roles = classify_iterations(lines, log.events, profiled)
+        timed = list(zip(lines, roles, strict=True))[1:]  # the first line of a start is its warm-up
+        steady_ns[run] = [line.elapsed_ns for line, role in timed if role is Role.STEADY]
+    captured = _find_captured_start(of_starts, profiled, lengths, inputs)
+    medians_ns = [
+        median(each) for run, each in steady_ns.items() if len(each) >= (1 if run == captured else MINIMUM_STEADY_COUNT)
+    ]
+    joint = classify_iterations(iterations, log.events, profiled)
+    if not medians_ns or max(medians_ns) <= MINIMUM_PERTURBATION_RATIO * min(medians_ns):
+        return joint, ""
+    if captured is None:
+        bounds = f"{in_ms(min(medians_ns))} to {in_ms(max(medians_ns))}"
+        return (
+            joint,
+            f"training was started {len(runs)} times, with steps of {bounds}, and which was captured is unknown",
+        )
+    own = iter(classify_iterations(of_starts[captured], log.events, profiled))
+    return tuple(next(own) if line.run == captured else Role.OTHER_START for line in iterations), ""
+
+
+def _find_captured_start(
+    of_starts: Mapping[int, Sequence[LogIteration]],
+    profiled: ProfiledRange | None,
+    lengths: Sequence[int | None],
+    inputs: Inputs | None,
+) -> int | None:
+    """The start that was captured, by its iterations, its dates, and their lengths; None where several may be."""
+    possible = list(of_starts)
+    window_ns = inputs.window_ns if inputs else None
+    if profiled:
+        possible = [run for run in possible if any(profiled.holds(line.iteration) for line in of_starts[run])]
+    if inputs and window_ns:
+        spans = {run: find_moments(of_starts[run], profiled or _whole(of_starts[run])) for run in possible}
+        dated = [
+            run for run in possible if any(is_within(window_ns, span, inputs.most_apart_ns) for span in spans[run])
+        ]
+        possible = dated or possible
+    if profiled and len(possible) > 1:
+        possible = [run for run in possible if find_other_steps(of_starts[run], profiled, lengths) is None]
+    return possible[0] if len(possible) == 1 else None
+
+
+def _whole(lines: Sequence[LogIteration]) -> ProfiledRange:
+    return ProfiledRange(lines[0].iteration - 1, lines[-1].iteration)
 
 
 def _describe_other_run(
@@ -179,7 +244,7 @@ def _describe_other_run(
     if any(is_within(window_ns, moment, inputs.most_apart_ns) for moment in moments):
         return ""
     first, last, taken = map(show_time, (*moments[-1], window_ns[0]))
-    has_them = any(profiled.start < line.iteration <= profiled.end for line in iterations)
+    has_them = any(profiled.holds(line.iteration) for line in iterations)
     printed = "were printed" if has_them else "would have been printed"
     return f"its profiled iterations {printed} from {first} to {last}, and the capture is of {taken} UTC"
 
