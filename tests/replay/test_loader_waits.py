@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.log.examples import iteration
 from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
 from three_walls.advice.decide_verdict import decide_verdict
@@ -24,15 +25,23 @@ ASKED = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__, op_id = 
 
 
 def run_with_wait(
-    folder: Path, waited_ns: int, paused_ns: int = 0, *, is_ahead: bool = False, only: int | None = None
+    folder: Path,
+    waited_ns: int,
+    paused_ns: int = 0,
+    *,
+    is_ahead: bool = False,
+    only: int | None = None,
+    steps: int = 6,
+    logged_ms: float | None = None,
 ) -> LiveReport:
     """Steps of 10 ms: the thread clears gradients, asks for a batch, launches a GEMM and the optimizer, and waits.
 
     ``paused_ns``: how long its host does nothing after the GEMM's launch; steps are longer by it. ``is_ahead``: the GPU
-    has another GEMM to run while the thread waits. ``only``: the one step that waits, where not all do.
+    has another GEMM to run while the thread waits. ``only``: the one step that waits, where not all do. ``logged_ms``:
+    how long each iteration of its log takes.
     """
     builder = TraceBuilder()
-    for order in range(6):
+    for order in range(steps):
         at = 10_000 + order * (10 * MS + paused_ns)
         for fill in range(10):
             builder.kernel(FILL, at + 2_000 * fill, at + 2_000 * (fill + 1), launched=at - 14_000 + 1_200 * fill)
@@ -44,7 +53,9 @@ def run_with_wait(
         at, launched = at + paused_ns, launched + paused_ns
         builder.kernel(ADAM, at + 8 * MS, at + 10 * MS - 20_000, launched=launched + 10_000)
         builder.api("cudaDeviceSynchronize_v3020", launched + 20_000, at + 10 * MS - 15_000)
-    return analyze(builder.write(folder / "t.sqlite"))
+    log = folder / "train.log"
+    log.write_text("".join(f"{iteration(number, logged_ms or 0)}\n" for number in range(1, 40)))
+    return analyze(builder.write(folder / "t.sqlite"), logs=[log] if logged_ms else [])
 
 
 @pytest.mark.parametrize(("waited_ns", "is_paced"), [(4 * MS, True), (MS // 100, False)])
@@ -84,6 +95,23 @@ def test_a_batch_that_is_late_in_one_step_of_several_sets_no_pace(tmp_path: Path
     assert answer.step is not None
     assert answer.after is not None
     assert answer.step.likely_ns - answer.after.likely_ns >= MS
+
+
+@pytest.mark.parametrize(
+    ("steps", "logged_ms", "is_paced"),
+    [
+        pytest.param(2, 6.0, False, id="the log shows that other steps do not wait"),
+        pytest.param(2, 10.0, True, id="the log shows that they do"),
+        pytest.param(2, None, True, id="nothing shows other steps"),
+        pytest.param(6, 6.0, True, id="all captured steps wait"),
+    ],
+)
+def test_a_batch_that_is_late_in_the_only_step_sets_no_pace_where_the_log_shows_others(
+    tmp_path: Path, steps: int, logged_ms: float | None, is_paced: bool
+) -> None:
+    report = run_with_wait(tmp_path, 4 * MS, steps=steps, logged_ms=logged_ms)
+    assert report.step.kept == (1 if steps == 2 else 4)
+    assert report.facts.get("data_loader_sets_pace").value is is_paced
 
 
 def test_time_that_starves_for_a_batch_is_no_upper_bound_of_an_edit_and_the_loader_comes_first(tmp_path: Path) -> None:

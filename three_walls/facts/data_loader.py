@@ -67,11 +67,16 @@ def data_loader_wait_ns(step: StepView, batch_requests: NamedRanges) -> Measurem
     if_false="The step does not wait for its data loader",
 )
 def data_loader_sets_pace(
-    step: StepView, data_loader_wait_fraction: float, starved_by_loader_ns: int, starving_ranks: frozenset[int]
+    step: StepView,
+    data_loader_wait_fraction: float,
+    starved_by_loader_ns: int,
+    starving_ranks: frozenset[int],
+    is_batch_late_once: Measurement[bool],
 ) -> bool:
     """Whether the GPU starves for batches for so much of the step that the loader is slower than the rest of it."""
     step_ns = step.window[1] - step.window[0]
     return (
         step.rank_index in starving_ranks
+        and not is_batch_late_once.value
         and min(data_loader_wait_fraction, starved_by_loader_ns / max(1, step_ns)) >= LOADER_BOUND_FRACTION
     )

@@ -88,6 +88,8 @@ class RunReplay:
     """Of the representative rank, also where the replay is not to be trusted."""
     pause_cost_ns: Measurement[int]
     """The unprofiled step less its replay without pauses of the host; 0 where it has none."""
+    is_batch_late_once: bool = False
+    """Whether the only kept step waits for a batch, and those of the log do not."""
 
 
 @artifact
@@ -118,6 +120,12 @@ def synchronizations(run_replay: RunReplay) -> Measurement[Synchronizations]:
 def pause_cost_ns(run_replay: RunReplay) -> Measurement[int]:
     """What the pauses of the host cost by replay."""
     return run_replay.pause_cost_ns
+
+
+@artifact
+def is_batch_late_once(run_replay: RunReplay) -> bool:
+    """Whether the only kept step waits for a batch, and those of the log do not."""
+    return run_replay.is_batch_late_once
 
 
 @artifact
@@ -225,6 +233,10 @@ def run_replay(
     tail_ns = max(0, step.step_ns - int(captured.graph.measured_ns[place]))
     log_step_ns = log_steps.value.median_ns if log_steps.value else None
     other_ns = None if _pauses_recur(attribution, step.step) else log_step_ns
+    is_lone = attribution.steps.filter("kept")["step"].n_unique() == 1
+    is_late = is_lone and _is_late_once(captured.graph.without_pauses(), added_ns, log_step_ns, loader)
+    if loader and is_late:
+        loader = replace(loader, period_ns=0)
     graph, pauses = _price_pauses(captured.graph, added_ns, other_ns, loader)
     cost = fit_profiler_cost(graph, added_ns, tail_ns + pauses.ns, log_steps.value, loader)
     limit = replay_thresholds.MAXIMUM_REPLAY_ERROR_FRACTION
@@ -237,7 +249,7 @@ def run_replay(
     synchronizations = known(measure_synchronizations(graph, place, of_rank, predictor))
     if reason:
         unpredicted = replace(_without_replay(reason), synchronizations=synchronizations)
-        return replace(unpredicted, predictor=predictor, error=known(error))
+        return replace(unpredicted, predictor=predictor, error=known(error), is_batch_late_once=is_late)
     without_log = predictor
     if log_step_ns is not None:
         usual = fit_profiler_cost(graph, added_ns, tail_ns, None, loader)
@@ -245,7 +257,7 @@ def run_replay(
     numbers = dict(graph.operations.select("rank_index", "rank_number").unique().drop_nulls().iter_rows())
     path = summarize_critical_path(graph, predictor.critical_path(), numbers)
     return RunReplay(
-        predictor, known(error), known(without_log.step_ns), known(path), synchronizations, known(pauses.ns)
+        predictor, known(error), known(without_log.step_ns), known(path), synchronizations, known(pauses.ns), is_late
     )
 
 
@@ -255,6 +267,22 @@ def _pauses_recur(attribution: Attribution, representative: int) -> bool:
     of_step = dict(attribution.pauses.group_by("step").agg(DURATION.sum().alias("ns")).iter_rows())
     least_ns = min(of_step.get(number, 0) for number in steps)
     return steps.len() > 1 and 2 * least_ns >= of_step.get(representative, 0)
+
+
+def _is_late_once(
+    graph: StepGraph, added_ns: Float64Array, log_step_ns: int | None, loader: LoaderWaits | None
+) -> bool:
+    """Whether steps of the log are nearer to the step without its waiting for batches than to the one with it.
+
+    A loader that sets the pace makes all steps as long.
+    """
+    if log_step_ns is None or loader is None or not loader.period_ns:
+        return False
+    usual = replay_thresholds.LIKELY_PROFILER_COST_RATIO
+    waiting_ns, left_ns = (
+        find_steady(graph, without_profiler(graph, added_ns, usual, waits))[1].longest_ns for waits in (None, loader)
+    )
+    return abs(log_step_ns - left_ns) < abs(log_step_ns - waiting_ns)
 
 
 def _price_pauses(
@@ -279,7 +307,8 @@ def _price_pauses(
 
 
 def _without_replay(reason: str) -> RunReplay:
-    return RunReplay(NoPredictor(reason), *[missing(reason)] * 5)
+    absent = missing(reason)
+    return RunReplay(NoPredictor(reason), absent, absent, absent, absent, absent)
 
 
 def _find_lack(step: StepView, envelope_fraction: float | None) -> str:
