@@ -50,7 +50,7 @@ def test_waits_and_stragglers(tmp_path: Path) -> None:
 def test_the_ledger_of_moe_layers(tmp_path: Path) -> None:
     first = Model(builder=TraceBuilder(session_start_ns=EPOCH))
     second = Model(builder=second_process(first.builder))
-    for model, expert in ((first, 10), (second, 40)):
+    for model, expert in ((first, 40), (second, 43)):
         model.builder.launched_as(command(), WORLD_SIZE="4", LOCAL_WORLD_SIZE="4")
         for _ in range(3):
             for _ in range(2):
