@@ -14,6 +14,8 @@ from tests.bridge.test_entries import GROUPED, ROPE, entry
 from three_walls.advice.finding import REPLAYED, Gain, PlanStep
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
 from three_walls.lib.errors import InputError, UsageError
+from three_walls.megatron.settings.merge_settings import merge_sources
+from three_walls.megatron.settings.option_words import read_command_line
 from three_walls.tuning.make_space import (
     core_name,
     find_clashes,
@@ -292,6 +294,15 @@ def test_values_that_the_launcher_refuses_beside_each_other_alone_are_known() ->
         frozenset(overlap_beside_allgather),
         frozenset(graphs_beside_full_recompute),
     }  # that graphs need another tracker of random numbers holds beside any value: a script may set it
+
+
+@pytest.mark.parametrize("dispatcher", ["allgather", "alltoall"])
+def test_what_the_command_states_of_the_base_tells_what_is_refused_beside_it(dispatcher: str) -> None:
+    command = ["python", "train.py", f"model.moe_token_dispatcher_type={dispatcher}"]
+    given = {"moe_token_dispatcher_type": ["allgather", "alltoall"], "overlap_moe_expert_parallel_comm": [True]}
+    settings = list_given(given, BRIDGE, command).settings
+    overlap_beside_allgather = {(0, 0 if dispatcher == "allgather" else 1), (1, 1)}
+    assert find_clashes(settings, merge_sources([read_command_line(command)])) == {frozenset(overlap_beside_allgather)}
 
 
 @pytest.mark.parametrize(("heads", "is_refused"), [(20, True), (16, False)])

@@ -262,6 +262,19 @@ def test_a_job_that_does_not_hear_when_to_end_is_ended(tmp_path: Path, is_known:
     assert not list_processes(tmp_path)
 
 
+@pytest.mark.parametrize(("argument", "is_heard"), [({"micro_batch_size": 1}, False), ({"num_layers": 1}, True)])
+def test_a_tuning_ends_after_two_runs_whose_logs_have_the_bases_values(
+    tmp_path: Path, argument: dict[str, int], is_heard: bool
+) -> None:
+    words = [*LOGGED[:2], "--runs", "6", *LOGGED[4:]]
+    done = run(tmp_path, *words, told={"arguments": argument}, space="--micro-batch-size: [1, 2, 4, 8]\n")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert ("End: no override reaches the job: its script has to pass its arguments on." in said) is not is_heard
+    assert ("no edit changes the step by what matters: do the overrides reach the job?" in said) is is_heard
+    assert (len(results(tmp_path)["runs"]) == 3) is not is_heard
+
+
 @pytest.mark.parametrize(("size", "is_heard"), [(1, False), (2, True)])
 def test_an_edit_that_its_own_log_denies_is_not_measured(tmp_path: Path, size: int, is_heard: bool) -> None:
     told: dict[str, Any] = {"arguments": {"micro_batch_size": size, "tensor_model_parallel_size": 1}}

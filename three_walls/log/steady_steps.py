@@ -213,8 +213,7 @@ def find_moments(iterations: Sequence[LogIteration], profiled: ProfiledRange) ->
         if not timed:
             return []
         gaps = [(after[1] - before[1]) // max(1, after[0] - before[0]) for before, after in pairwise(timed)]
-        longest_ns = max(elapsed_ns for _, _, elapsed_ns in timed)
-        longest_ns = max([longest_ns, *gaps])
+        longest_ns = max([*gaps, *(elapsed_ns for _, _, elapsed_ns in timed)])
         (first, first_ns, _), (last, last_ns, _) = min(timed), max(timed)
         before = [at for number, at, _ in timed if number <= profiled.start]
         after = [at for number, at, _ in timed if number >= profiled.end]

@@ -100,7 +100,7 @@ def freeze_space(given: Mapping[Any, Any]) -> dict[str, list[SpaceValue]]:
     }
     frozen = {name: [_freeze(each) for each in lists[name]] for name in lists}
     if bad := [name for name, values in frozen.items() if any(name not in split_value(name, each) for each in values)]:
-        raise UsageError(f"{bad[0]}: expected a value of it beside what goes along, as {{{bad[0]}: 1, other: 2}}")
+        raise UsageError(f"{bad[0]}: braces have to hold its own value, too, as {{{bad[0]}: 1, other: 2}}")
     return {name: list({repr(each): each for each in values}.values()) for name, values in frozen.items()}
 
 
