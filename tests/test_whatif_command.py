@@ -52,6 +52,9 @@ class Predictor:
         likely = 100 * MS // 2 ** len(transformations)
         return {"gemm": likely // 2, "launch_starved": likely - likely // 2}
 
+    def paused_after(self, transformations: Sequence[Transformation]) -> int:
+        return 0 * len(transformations)
+
     def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         total = 100 * MS // 2 ** len(transformations)
         return {"host": total * 3 // 5, "compute": total * 2 // 5}

@@ -43,6 +43,8 @@ class FakePredictor:
     missing_reason: str = ""
     error_fraction: float = 0.0
     absent_fraction: float = 0.0
+    paused_ms: float = 0.0
+    """What pauses take of each step, unless a rank is healed."""
     changes_nothing: Mapping[str, str] = field(default_factory=dict)
     """Name of a transformation -> why it changes nothing."""
     bound_by: Callable[[frozenset[str]], str] = lambda _: "compute"
@@ -74,6 +76,9 @@ class FakePredictor:
 
     def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         return {"gemm": self.predict(transformations).likely_ns}
+
+    def paused_after(self, transformations: Sequence[Transformation]) -> int:
+        return 0 if any(each.action is Action.HEAL for each in transformations) else round(self.paused_ms * MS)
 
     def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         names = tuple(map(name_of, transformations))

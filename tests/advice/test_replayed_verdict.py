@@ -36,13 +36,13 @@ class Walls(FakePredictor):
     Walls that no key names together save the sum of what they save alone.
     """
 
-    def __init__(self, saved: Mapping[str, float], withheld: str = "") -> None:
+    def __init__(self, saved: Mapping[str, float], withheld: str = "", paused_ms: float = 0) -> None:
         def step(names: frozenset[str]) -> float:
             letters = "".join(sorted(name for name in names if name != "s"))
             alone = sum(saved.get(letter, 0) for letter in letters)
             return 800 - saved.get(letters, alone) - (saved.get("s", 0) if "s" in names else 0)
 
-        super().__init__(step, missing_reason=withheld)
+        super().__init__(step, missing_reason=withheld, paused_ms=paused_ms)
 
     def predict(self, transformations: Sequence[Transformation]) -> Prediction:
         return self._predict([letter_of(change) for change in transformations])
@@ -183,14 +183,26 @@ def test_a_late_rank_is_the_verdict_where_no_wall_gives_back_twice_as_much_or_it
 
 
 def test_the_pauses_of_a_rank_go_with_its_delay_and_hide_no_wall_of_the_step_without_it() -> None:
-    paused = {"host_pause_cost_ns": 400 * MS, "longest_host_pause": "400.0 ms inside step 1, on thread 1 of rank 2"}
-    healed = decide_verdict(sheet_of(RUN | SLOW_RANK | paused), predictor=Walls({"s": 400, "h": 150}))
+    paused = {"longest_host_pause": "400.0 ms inside step 1, on thread 1 of rank 2"}
+    predictor = Walls({"s": 400, "h": 150}, paused_ms=400)
+    healed = decide_verdict(sheet_of(RUN | SLOW_RANK | paused), predictor=predictor)
     assert healed.culprit is not None
     assert (healed.wall, healed.sub_wall) == (Wall.COMPUTE_HOST, SubWall.HOST)
     assert "The host pauses" not in healed.reason
-    left = decide_verdict(sheet_of(RUN | paused), predictor=Walls({"h": 150}))
-    assert left.abstained
-    assert "The host pauses for 400.0 ms (50.0%) of the 800.0 ms step" in left.reason
+    left = decide_verdict(sheet_of(RUN | paused), predictor=predictor)
+    assert (left.wall, left.sub_wall) == (healed.wall, healed.sub_wall)
+    assert left.reason.startswith(
+        "The host pauses for 400.0 ms (50.0%) of the 800.0 ms step, which no setting of the model shortens: 400.0 ms "
+        "inside step 1, on thread 1 of rank 2. The step without is judged here. Without host time the 400.0 ms step "
+        "(replayed without the profiler) is shorter by 150.0 ms (37.5%)"
+    )
+
+
+def test_what_a_wall_must_hold_is_of_the_step_without_pauses() -> None:
+    # Of 150 ms that the host does not pause for 20 are enough for a wall; of 800 ms they are not.
+    enough, little = (decide_verdict(sheet_of(RUN), predictor=Walls({"h": 20}, paused_ms=ms)) for ms in (650, 0))
+    assert (enough.wall, enough.sub_wall) == (Wall.COMPUTE_HOST, SubWall.HOST)
+    assert little.abstained
 
 
 def test_what_was_traced_counts_where_the_replay_does_not_show_the_delay() -> None:

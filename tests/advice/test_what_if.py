@@ -65,6 +65,9 @@ class FakePredictor:
     def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         return {"gemm": 60 * MS, "launch_starved": 40 * MS - 10 * MS * len(transformations)}
 
+    def paused_after(self, transformations: Sequence[Transformation]) -> int:
+        return 0 * len(transformations)
+
     def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         return {"compute": 100 * MS - 10 * MS * len(transformations)}
 

@@ -97,10 +97,10 @@ def test_a_share_of_the_step_is_declared_with_its_time_and_divided_by_the_step()
     catalog, _ = catalog_of_a_run()
     fraction = catalog.declared["first_fraction"].definition
     assert fraction is not None
-    assert (fraction.numerator, fraction.denominator, fraction.label) == ("first_ns", "step_ns", "first")
+    assert (fraction.numerator, fraction.denominator, fraction.label) == ("first_ns", "unpaused_step_ns", "first")
     assert fraction.meaning == "Fraction of the step of the first part."
-    assert Artifacts({"step": 100, "step_ns": 100}, catalog).named("first_fraction") == known(0.25)
-    assert Artifacts({"step": 100, "step_ns": missing("no step")}, catalog).named("first_fraction").is_missing
+    assert Artifacts({"step": 100, "unpaused_step_ns": 100}, catalog).named("first_fraction") == known(0.25)
+    assert Artifacts({"step": 100, "unpaused_step_ns": missing("no step")}, catalog).named("first_fraction").is_missing
 
 
 def test_without_what_the_trace_must_have_recorded_a_fact_is_missing() -> None:

@@ -39,7 +39,7 @@ def test_what_a_fraction_is_of_and_the_sentences_of_a_flag_are_stated_where_they
 
 
 def test_the_meaning_of_a_time_with_a_share_of_the_step_begins_as_the_shares_does() -> None:
-    shares = [each for each in DEFINITIONS if each.denominator == "step_ns"]
+    shares = [each for each in DEFINITIONS if each.denominator == "unpaused_step_ns"]
     assert shares
     for share in shares:
         of_step = share.meaning.removeprefix("Fraction of the step ")

@@ -17,7 +17,7 @@ from three_walls.advice.counterfactuals import (
 )
 from three_walls.advice.judge import lacking_signs
 from three_walls.advice.plan.replays import Replays
-from three_walls.advice.upper_bound import minimum_gain_ns
+from three_walls.advice.upper_bound import find_unpaused, minimum_gain_ns
 from three_walls.advice.verdict_rows import REMOVED, Counterfactual, Culprit, Verdict
 from three_walls.advice.without_culprit import CULPRIT_COST, without_culprit
 from three_walls.advice.wording import list_labels
@@ -101,7 +101,9 @@ def decide_verdict(
     base = (heal(culprit.ranks),) if healed_ns < now_ns else ()
     replayed = _replay(replace(replays, base=base), without_culprit(facts))
     if _holds_back(healed, replayed):
-        if healed.saved_ns >= minimum_gain_ns(now_ns):  # one number everywhere: what the plan's first entry gains
+        if healed.saved_ns >= minimum_gain_ns(
+            replays.unpaused_ns()
+        ):  # one number everywhere: what the plan's first entry gains
             culprit = replace(culprit, cost_ns=healed.saved_ns, step_without_it_ns=healed_ns)
         else:
             culprit = _fit(culprit, now_ns)
@@ -121,10 +123,10 @@ def _fit(culprit: Culprit, now_ns: int) -> Culprit:
 
 
 def _replay(replays: Replays, facts: FactSheet) -> _Replayed:
-    without_walls, paused_ns = replay_without_walls(replays, facts), _whole(facts, "host_pause_cost_ns") or 0
-    if paused_ns and replays.base:  # a rank's pauses go with its delay
-        paused_ns = replays.predictor.budget_after(replays.base).get("host_pause", 0)
-    return _Replayed(replays.step().likely_ns, without_walls, paused_ns, is_healed=bool(replays.base))
+    paused_ns = replays.predictor.paused_after(replays.base)  # a rank's pauses go with its delay
+    return _Replayed(
+        replays.unpaused_ns(), replay_without_walls(replays, facts), paused_ns, is_healed=bool(replays.base)
+    )
 
 
 def _holds_back(healed: Counterfactual, replayed: _Replayed) -> bool:
@@ -154,9 +156,10 @@ class _Replayed:
     """The replayed step that is judged, and it without walls."""
 
     step_ns: int
+    """Without the pauses of the host: no wall holds them."""
     without: tuple[Counterfactual, ...]
     paused_ns: int
-    """What the pauses of the host cost in it."""
+    """What these cost."""
     is_healed: bool
     """Whether it is the step without the delay of the rank to fix first."""
 
@@ -198,7 +201,7 @@ def _judge(facts: FactSheet, culprit: Culprit | None, replayed: _Replayed | None
         return _judge_walls(facts, replayed)
     verdict = _judge_walls(without_culprit(facts), replayed)
     judged = "that step is judged here"
-    if replayed is not None and replayed.step_ns != culprit.step_without_it_ns:
+    if replayed is not None and replayed.step_ns + replayed.paused_ns != culprit.step_without_it_ns:
         judged = "the walls are of the step with it, because a replay does not show the delay"
     preface = (
         f"Without the delay of {culprit.named} the step takes {in_ms(culprit.step_without_it_ns)}, and {judged}."
@@ -241,14 +244,15 @@ def _judge_walls(facts: FactSheet, replayed: _Replayed | None) -> Verdict:
     if reason := _reason_to_abstain(facts, step_ns, recoverable):
         return _abstain(reason, step_ns, recoverable)
     assert step_ns is not None  # _reason_to_abstain names a missing step
-    if reason := _why_a_pause_comes_first(facts, step_ns, recoverable, replayed):
-        return _abstain(reason, step_ns, recoverable)
+    traced_ns, candidates = max(1, round(find_unpaused(facts))), _rank(recoverable)
+    length_ns, paused_ns = (replayed.step_ns, replayed.paused_ns) if replayed else (traced_ns, step_ns - traced_ns)
     if replayed:
-        return _judge_replayed(facts, step_ns, recoverable, replayed)
-    candidates = _rank(recoverable)
-    if candidates[0].ns < verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * step_ns:
-        return _judge_lean_step(facts, step_ns, recoverable, candidates[0])
-    return _compare_walls(facts, step_ns, recoverable, candidates)
+        verdict = _judge_replayed(facts, traced_ns, recoverable, replayed)
+    elif candidates[0].ns < verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * traced_ns:
+        verdict = _judge_lean_step(facts, traced_ns, recoverable, candidates[0])
+    else:
+        verdict = _compare_walls(facts, traced_ns, recoverable, candidates)
+    return replace(verdict, reason=_describe_pauses(facts, paused_ns, length_ns) + verdict.reason, step_ns=step_ns)
 
 
 def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mapping[str, int | None]) -> str:
@@ -298,18 +302,14 @@ def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mappi
     return ""
 
 
-def _why_a_pause_comes_first(
-    facts: FactSheet, step_ns: int, recoverable: Mapping[str, int | None], replayed: _Replayed | None
-) -> str:
-    """Why no wall is named where the host's pauses cost as much as a wall must, and more than any; else empty."""
-    cost_ns = replayed.paused_ns if replayed else facts.number("host_pause_ns") or 0
-    length_ns = replayed.step_ns if replayed else step_ns
-    largest_ns = replayed.candidates[0].ns if replayed else max(ns or 0 for ns in recoverable.values())
-    if cost_ns < max(largest_ns, verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * length_ns):
+def _describe_pauses(facts: FactSheet, paused_ns: int, unpaused_ns: int) -> str:
+    """What the pauses of the host cost, if they cost anything. No wall holds them: walls are of the step without."""
+    if not _is_shown(paused_ns):
         return ""
+    length_ns = unpaused_ns + paused_ns
     return (
-        f"The host pauses for {_amount(round(cost_ns), length_ns)} of the {in_ms(length_ns)} step, which no setting of "
-        f"the model shortens, and no wall holds more: {facts.get('longest_host_pause').value}."
+        f"The host pauses for {_amount(paused_ns, length_ns)} of the {in_ms(length_ns)} step, which no setting of the "
+        f"model shortens: {facts.get('longest_host_pause').value}. The step without is judged here. "
     )
 
 

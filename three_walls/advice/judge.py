@@ -13,6 +13,7 @@ from three_walls.advice.format.rule import Claim, Requirement, Rule
 from three_walls.advice.upper_bound import (
     bound_gain,
     describe_small,
+    find_unpaused,
     is_nearly_enough,
     is_small,
     minimum_gain_ns,
@@ -118,7 +119,7 @@ def failing_requirements(rule: Rule, facts: FactSheet) -> tuple[Requirement, ...
 def judge_with_size(rule: Rule, facts: FactSheet) -> Finding:
     """``judge_safely``, with outcome not needed if the gain is too small; without a step, no gain is too small."""
     finding = judge_safely(rule, facts)
-    step_ns = facts.number("step_ns")
+    step_ns = find_unpaused(facts)
     return drop_small(finding, rule, facts, minimum_gain_ns(step_ns)) if step_ns else finding
 
 

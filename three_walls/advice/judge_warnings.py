@@ -16,6 +16,7 @@ from pydantic import AfterValidator, ValidationInfo
 
 from three_walls.advice.format.conditions import Conditions, KnownFacts, evaluate_all
 from three_walls.advice.format.rule_fields import Prose
+from three_walls.advice.upper_bound import find_unpaused
 from three_walls.lib.expressions import Truth
 from three_walls.lib.fact import Fact, FactDefinition, FactSheet
 from three_walls.lib.load_documents import Problem, Text, raise_problems, read_table, suggest
@@ -102,7 +103,7 @@ def _fill(message: str, facts: FactSheet) -> str:
 
 def _facts_of(straggler: Straggler, facts: FactSheet) -> FactSheet:
     """``facts`` with the straggler facts of ``straggler`` in place of those of the latest rank."""
-    step_ns = facts.number("step_ns")
+    step_ns = find_unpaused(facts)
     if not step_ns:
         return facts
     # As in straggler_late_recoverable_ns, the profiler only explains a delay that comes from late launches.

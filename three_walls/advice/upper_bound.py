@@ -39,6 +39,11 @@ def no_gain(model: GainModel, explanation: str) -> Gain:
     return Gain(None, None, None, basis, explanation)
 
 
+def find_unpaused(facts: FactSheet) -> float:
+    """The traced step without the pauses of the host; 0 where there is no step."""
+    return (facts.number("step_ns") or 0) - (facts.number("host_pause_ns") or 0)
+
+
 def minimum_gain_ns(step_ns: float) -> float:
     """The smallest gain worth a plan entry in a step of this length; a smaller one cannot be measured."""
     return verdict_thresholds.MINIMUM_PLAN_GAIN_FRACTION * step_ns

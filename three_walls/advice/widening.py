@@ -24,6 +24,8 @@ class Widening:
     intervals: PredictionIntervals
     step_ns: int
     """The likely step as it is."""
+    unpaused_ns: int
+    """The same without the pauses of the host."""
     limits: StepLimits
 
     @staticmethod
@@ -31,7 +33,8 @@ class Widening:
         """None where there are no ``intervals``, or no step."""
         if intervals is None or predictor.missing_reason or not predictor.step_ns.likely_ns:
             return None
-        return Widening(intervals, predictor.step_ns.likely_ns, find_limits(predictor, facts))
+        step_ns = predictor.step_ns.likely_ns
+        return Widening(intervals, step_ns, max(1, step_ns - predictor.paused_after(())), find_limits(predictor, facts))
 
     def widen(
         self, gain_ns: Levels, step_ns: int, effects: Collection[str], before: StepLimits, after: StepLimits
@@ -47,7 +50,7 @@ class Widening:
     def widen_step(self, after: Prediction, effects: Collection[str], limits: StepLimits) -> Prediction:
         """The step ``after`` changes, with the range of what they gain. ``limits``: what bounds that step."""
         gain_ns = Levels(*(self.step_ns - ns for ns in (after.high_ns, after.likely_ns, after.low_ns)))
-        low_ns, high_ns = self.widen(gain_ns, self.step_ns, effects, self.limits, limits)
+        low_ns, high_ns = self.widen(gain_ns, self.unpaused_ns, effects, self.limits, limits)
         return Prediction(max(0, self.step_ns - high_ns), after.likely_ns, self.step_ns - low_ns)
 
     def describe(self, effects: Collection[str]) -> str:

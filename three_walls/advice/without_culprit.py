@@ -46,7 +46,7 @@ def _remove_time(facts: FactSheet, name: str, removed_ns: int) -> FactSheet:
 
     Each part loses its share: nobody knows which of them disappears.
     """
-    sums = filter(None, (name, _WAITS.get(name), "wait_exposed_ns", "device_busy_ns", "step_ns"))
+    sums = filter(None, (name, _WAITS.get(name), "wait_exposed_ns", "device_busy_ns", "step_ns", "unpaused_step_ns"))
     left = {each: number - removed_ns for each in sums if (number := facts.number(each)) is not None}
     lost_fraction = min(1.0, removed_ns / (facts.number(name) or removed_ns))
     left |= {part: ns * (1 - lost_fraction) for part in _PARTS.get(name, ()) if (ns := facts.number(part)) is not None}

@@ -66,7 +66,7 @@ def _split(step: StepView, categories: Collection[str]) -> SplitCommunication:
 def owned_ep_communication(step: StepView, ep_communication: SplitCommunication) -> Measurement[SplitCommunication]:
     """Expert-parallel communication; missing where too many exchanges have no known owner."""
     ambiguous_ns = step.union_ns(("send_recv_ambiguous",))
-    if ambiguous_ns <= MAXIMUM_AMBIGUOUS_FRACTION * step.step_ns:
+    if ambiguous_ns <= MAXIMUM_AMBIGUOUS_FRACTION * step.unpaused_ns:
         return known(ep_communication)
     return missing(
         f"SendRecv kernels of {in_ms(ambiguous_ns)} cannot be classified into expert, pipeline and context "
@@ -78,7 +78,7 @@ def owned_ep_communication(step: StepView, ep_communication: SplitCommunication)
 def step_with_owners(step: StepView) -> Measurement[StepView]:
     """The step; missing where too many collectives have no known owner."""
     unowned_ns = sum(step.transfer_ns.get(category, 0) for category in BY_OPERATION)
-    if unowned_ns <= MAXIMUM_OPEN_FRACTION * step.step_ns:
+    if unowned_ns <= MAXIMUM_OPEN_FRACTION * step.unpaused_ns:
         return known(step)
     return missing(
         f"collectives of {in_ms(unowned_ns)} cannot be classified into tensor and data parallelism: neither "

@@ -8,7 +8,7 @@ from three_walls.lib.declare import artifact, duration, flag
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.step.attribute_steps import Attribution
 from three_walls.step.find_steps import STEP
-from three_walls.step.intervals import DURATION, intersect, mask_of, merge_overlapping
+from three_walls.step.intervals import DURATION, gaps_within, intersect, mask_of, merge_overlapping
 from three_walls.step.operators import read_named_ranges, take_batch_requests
 from three_walls.step.ownership import LABELS
 from three_walls.step.step_tables import NamedRanges
@@ -49,15 +49,17 @@ def starving_ranks(attribution: Attribution) -> frozenset[int]:
 
 
 @duration("data loader wait per step", share="waiting for the data loader")
-def data_loader_wait_ns(step: StepView, batch_requests: NamedRanges) -> Measurement[int]:
-    """Time per step in which a thread asks PyTorch's data loader for its next batch, and does nothing else.
+def data_loader_wait_ns(step: StepView, batch_requests: NamedRanges, attribution: Attribution) -> Measurement[int]:
+    """Time per step in which a thread asks PyTorch's data loader for its next batch, and does nothing else, without
+    pauses.
 
     Not the same as: Idle time of the GPU: what was launched before may run meanwhile.
     """
     if batch_requests.is_empty():
         return missing("no range shows when the data loader is asked for a batch (capture with emit_nvtx)")
     start, end = (pl.col(name).clip(*step.window) for name in ("start_ns", "end_ns"))
-    by_thread = batch_requests.group_by("thread").agg(ns=(end - start).sum())
+    pauses = attribution.pauses.filter(rank_index=step.rank_index)
+    by_thread = gaps_within(pauses, batch_requests, ["thread"]).group_by("thread").agg(ns=(end - start).sum())
     return known(max(by_thread["ns"]))
 
 
@@ -74,9 +76,8 @@ def data_loader_sets_pace(
     is_batch_late_once: Measurement[bool],
 ) -> bool:
     """Whether the GPU starves for batches for so much of the step that the loader is slower than the rest of it."""
-    step_ns = step.window[1] - step.window[0]
     return (
         step.rank_index in starving_ranks
         and not is_batch_late_once.value
-        and min(data_loader_wait_fraction, starved_by_loader_ns / max(1, step_ns)) >= LOADER_BOUND_FRACTION
+        and min(data_loader_wait_fraction, starved_by_loader_ns / max(1, step.unpaused_ns)) >= LOADER_BOUND_FRACTION
     )

@@ -67,7 +67,7 @@ def host_pause_count(attribution: Attribution) -> int:
     return attribution.pauses.height
 
 
-@duration("idle time per step in host pauses", share="idle time in host pauses")
+@duration("idle time per step in host pauses")
 def host_pause_ns(step: StepView) -> int:
     """Time per step in which the GPU is idle because the host pauses.
 

@@ -141,7 +141,7 @@ def _transfer_of(phases: Sequence[PipelinePhase], step: StepView) -> Measurement
 def pipeline_bubble_excess_ns(pipeline_bubble_ns: int, pipeline_bubble_expected_fraction: float, step: StepView) -> int:
     """Time per step that the pipeline bubble takes beyond that of an even 1F1B schedule (at least 0): uneven stages and
     exchanges."""
-    return bubble_beyond_schedule_ns(pipeline_bubble_ns, pipeline_bubble_expected_fraction, step.step_ns)
+    return bubble_beyond_schedule_ns(pipeline_bubble_ns, pipeline_bubble_expected_fraction, step.unpaused_ns)
 
 
 @duration("the pipeline bubble that a doubled micro-batch adds")
@@ -155,7 +155,7 @@ def larger_micro_batch_bubble_ns(
         return known(0)
     expected = pipeline_bubble_expected_fraction.value
     if pipeline_bubble_ns.is_missing and expected is not None:
-        return known(round(expected * step.step_ns))
+        return known(round(expected * step.unpaused_ns))
     return pipeline_bubble_ns
 
 

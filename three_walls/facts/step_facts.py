@@ -27,6 +27,13 @@ def step_ns(step: StepView) -> int:
     return step.step_ns
 
 
+@duration("the step length without pauses")
+def unpaused_step_ns(step: StepView) -> int:
+    """Length of the representative step less the time in which the GPU is idle because the host pauses: what fractions
+    of the step are of."""
+    return step.unpaused_ns
+
+
 @fact("ratio", "the longest-to-shortest step ratio")
 def step_spread_ratio(attribution: Attribution) -> Measurement[float]:
     """Longest kept step over the shortest, all ranks."""
@@ -123,7 +130,7 @@ def idle_other_ns(step: StepView) -> int:
 def cuda_graph_fraction(step: StepView) -> Measurement[float]:
     """Fraction of the step in which CUDA graphs run whose kernels were not recorded."""
     graph_ns = step.owned_ns("cuda_graph")
-    return known(graph_ns / step.step_ns) if step.step_ns else missing("the step length is zero")
+    return known(graph_ns / step.unpaused_ns) if step.unpaused_ns else missing("the step length is zero")
 
 
 @duration(

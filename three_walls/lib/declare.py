@@ -92,7 +92,8 @@ class Catalog:
         """Declares a time in ns, ``<subject>_ns``.
 
         ``share``: the label of ``<subject>_fraction``, its fraction of the step, where there is such a fact. The
-        meaning then begins with "Time per step", which the fraction's replaces by "Fraction of the step".
+        meaning then begins with "Time per step", which the fraction's replaces by "Fraction of the step". That is the
+        step without pauses of the host: what rules compare with a limit does not shrink where one is long.
         """
         return self._decorate(FactDefinition(name, "ns", label, meaning, needs=needs), share)
 
@@ -128,7 +129,9 @@ class Catalog:
             if share:
                 of_step = f"{_FRACTION}{meaning.removeprefix(_TIME)}"
                 fraction = f"{name.removesuffix('_ns')}_fraction"
-                self.quotient(function.__module__, fraction, share, of_step, (name, "step_ns"), whole="the step")
+                self.quotient(
+                    function.__module__, fraction, share, of_step, (name, "unpaused_step_ns"), whole="the step"
+                )
             return function
 
         return declare

@@ -163,8 +163,11 @@ class StepReplay:
         """
         work, times = self._settle(tuple(transformations), Level.LIKELY, self.cost.likely)
         budget = measure_replayed_budget(self.graph, work, times, self.place)
-        paused_ns = self.pauses.after(self.graph, transformations)
+        paused_ns = self.paused_after(transformations)
         return budget | ({"host_pause": paused_ns} if paused_ns else {})
+
+    def paused_after(self, transformations: Sequence[Transformation]) -> int:
+        return self.pauses.after(self.graph, transformations)
 
     def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         """What the critical path of the likely step after ``transformations`` is made of."""
@@ -187,16 +190,19 @@ class StepReplay:
 
     def _gain(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> int:
         before, after = self._step_after((), Level.LIKELY, cost), self._step_after(changes, level, cost)
-        if self.log_step_ns is None or not before:
-            return before - after
-        # What the estimate of the profiler's cost cannot explain is spread over the whole step.
-        return round((before - after) * self.log_step_ns / before)
+        gain = before - after
+        if self.log_step_ns is None or before <= self.pauses.ns:
+            return gain
+        # What the estimate of the profiler's cost cannot explain is spread over the whole step, but for its pauses.
+        of_pauses_ns = self.pauses.ns - self.paused_after(changes)
+        scale = max(0, self.log_step_ns - self.pauses.ns) / (before - self.pauses.ns)
+        return round((gain - of_pauses_ns) * scale) + of_pauses_ns
 
     def _step_after(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> int:
         key = (changes, level if changes else Level.LIKELY, cost)
         if key not in self._known:
             replayed_ns = self._settle(changes, level, cost)[1].longest_ns
-            self._known[key] = replayed_ns + self.tail_ns + self.pauses.after(self.graph, changes)
+            self._known[key] = replayed_ns + self.tail_ns + self.paused_after(changes)
         return self._known[key]
 
     def _settle(self, changes: tuple[Transformation, ...], level: Level, cost: float) -> tuple[Work, Times]:

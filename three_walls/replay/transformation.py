@@ -194,6 +194,9 @@ class Predictor(Protocol):
     def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:
         """Bucket to its time in the predicted step of the representative rank; sums to that step."""
 
+    def paused_after(self, transformations: Sequence[Transformation]) -> int:
+        """What the pauses of the host take of the predicted step, in ns."""
+
     @property
     def absent_fraction(self) -> float:
         """Of the likely step as it is: in which its ranks wait for ranks that were not captured."""
@@ -231,6 +234,9 @@ class NoPredictor:
 
     def budget_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:  # noqa: ARG002
         return {}
+
+    def paused_after(self, transformations: Sequence[Transformation]) -> int:  # noqa: ARG002
+        return 0
 
     def limits_after(self, transformations: Sequence[Transformation]) -> Mapping[str, int]:  # noqa: ARG002
         return {}

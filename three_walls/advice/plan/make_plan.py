@@ -21,7 +21,7 @@ from three_walls.advice.format.rule import Rule
 from three_walls.advice.judge import drop_small, judge_all, judge_safely
 from three_walls.advice.plan.replays import Replays
 from three_walls.advice.plan.search import Search, shorten
-from three_walls.advice.upper_bound import is_small, minimum_gain_ns
+from three_walls.advice.upper_bound import find_unpaused, is_small, minimum_gain_ns
 from three_walls.advice.without_culprit import CULPRIT_COST, CULPRIT_RULE, without_culprit
 from three_walls.lib.fact import FactSheet
 from three_walls.lib.text import capitalize
@@ -46,8 +46,7 @@ def make_plan(
     findings = _judge_rules(by_id, left)
     if culprit:
         findings = [culprit if finding.rule == CULPRIT_RULE else finding for finding in findings]
-    step_ns = left.number("step_ns")
-    if not step_ns:
+    if not left.number("step_ns"):
         return findings, ()
     replays = Replays.of(run.predictor, run.effects, facts, run.intervals)
     first: tuple[PlanStep, ...] = ()
@@ -57,11 +56,12 @@ def make_plan(
             replays, first = _heal(replays, culprit_rule, facts, first[0])
     if replays is None:
         return [
-            drop_small(finding, by_id[finding.rule], facts, minimum_gain_ns(step_ns)) for finding in findings
+            drop_small(finding, by_id[finding.rule], facts, minimum_gain_ns(find_unpaused(left)))
+            for finding in findings
         ], first
     traced = left.as_traced()
-    replayed_ns = replays.step().likely_ns
-    minimum_ns = max(minimum_gain_ns(replayed_ns), replays.predictor.error_fraction * replayed_ns)
+    replayed_ns, unpaused_ns = replays.step().likely_ns, replays.unpaused_ns()
+    minimum_ns = max(minimum_gain_ns(unpaused_ns), replays.predictor.error_fraction * unpaused_ns)
     findings = [
         # What is not known does not matter where the gain is too small anyway.
         drop_small(finding, by_id[finding.rule], traced, minimum_ns)
@@ -145,7 +145,7 @@ def _heal(replays: Replays, rule: Rule, facts: FactSheet, entry: PlanStep) -> tu
         return replays, (entry,)
     before, after = replays.step(), replays.step(healed)
     gain = replays.describe_gain(rule.gain, (), healed)
-    if is_small(gain, minimum_gain_ns(before.likely_ns)):
+    if is_small(gain, minimum_gain_ns(replays.unpaused_ns())):
         return replays, (entry,)
     bounds = shorten(Bounds(before.likely_ns, before.likely_ns), replays.find_gain((), healed))
     step = replace(entry, gain_ns=gain, step_after_ns=bounds, step_after_likely_ns=after.likely_ns)

@@ -69,6 +69,11 @@ class Replays:
             self.answers[changes] = self.predictor.predict(changes)
         return self.answers[changes]
 
+    def unpaused_ns(self, transformations: Transformations = ()) -> int:
+        """The likely step after ``transformations`` without the pauses of the host: what fractions of a step are of."""
+        paused_ns = self.predictor.paused_after((*self.base, *transformations))
+        return max(1, self.step(transformations).likely_ns - paused_ns)
+
     def find_limits(self, transformations: Transformations = ()) -> StepLimits:
         """What bounds the likely step after ``transformations``."""
         changes = (*self.base, *transformations)
@@ -94,7 +99,7 @@ class Replays:
         if self.widening is None:
             return gain
         limits = self.find_limits(earlier), self.find_limits(changes)
-        low_ns, high_ns = self.widening.widen(gain, max(1, before.likely_ns), effects, *limits)
+        low_ns, high_ns = self.widening.widen(gain, self.unpaused_ns(earlier), effects, *limits)
         return Levels(low_ns, likely_ns, high_ns)
 
     def describe_gain(

@@ -418,7 +418,8 @@ class Search:
         )
         if candidate.with_rule:
             self.part_of[candidate.with_rule] = finding.rule
-        moved_ns = verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * before.likely_ns  # a wall takes as much
+        # A wall takes as much.
+        moved_ns = verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * self.replays.unpaused_ns(self.changes)
         is_moved = before.likely_ns - after.likely_ns >= moved_ns
         regimes = [self.replays.find_limits(changes).regime for changes in (self.changes, candidate.changes)]
         if is_moved and regimes[0] is not regimes[1]:
