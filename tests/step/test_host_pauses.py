@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import lzma
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 from paths import SAMPLES
 from paused import pause_before
+from rich.console import Console
 from trace_builder import ADAM, GEMM, MEGATRON, POINTWISE, TraceBuilder
 
 from tests.analyzed_samples import analyze_sample, reads_sample
@@ -17,7 +19,9 @@ from three_walls.advice.decide_verdict import decide_verdict
 from three_walls.advice.format.conditions import KnownFacts
 from three_walls.advice.testing.rule_cases import sheet_of
 from three_walls.facts.sheet import DEFINITIONS
+from three_walls.report.markdown_report import render_markdown
 from three_walls.report.report import LiveReport
+from three_walls.report.terminal_report import print_report
 
 pytestmark = pytest.mark.slow
 
@@ -47,14 +51,16 @@ class Program:
         steps: int = STEPS,
         busy_ns: int = 0,
         interrupted_ns: int | None = None,
+        kernel_ns: int = MS,
     ) -> LiveReport:
         """``pauses_ns``: by step and launch; ``inside``: what the host is in meanwhile: a call, or a range.
 
         ``os_calls``: how long it is in functions of the operating system. ``norms``: launches of another kernel.
         ``busy_ns``: how long the kernel runs that was launched before a pause. ``interrupted_ns``: how long each of
         three calls or ranges takes, with which the host is ``inside`` something, in place of all the time.
+        ``kernel_ns``: how long a kernel runs; the device is behind the host where that is more than 2 ms.
         """
-        at = MS
+        at, behind_ns = MS, 0
         for step in range(steps):
             for launch in range(UPDATE + 1):
                 pause_ns = pauses_ns.get((step, launch), 0)
@@ -71,7 +77,9 @@ class Program:
                 name = ADAM if launch == UPDATE else (GEMM, POINTWISE)[launch % 2]
                 name = NORM if launch in norms else name
                 runs_ns = busy_ns if (step, launch + 1) in pauses_ns else 0
-                self.builder.kernel(name, at + 5_000, at + MS + runs_ns, launched=at)
+                begin = max(at, behind_ns if kernel_ns > MS else 0) + 5_000
+                behind_ns = begin - 5_000 + kernel_ns + runs_ns
+                self.builder.kernel(name, begin, behind_ns, launched=at)
                 if pause_ns and inside == LAUNCH:
                     self.builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"][-1]["start"] -= pause_ns
         return analyze(self.builder.write(folder / f"{sum(pauses_ns.values())}.sqlite"))
@@ -83,6 +91,10 @@ def count(report: LiveReport) -> int | float | None:
 
 def cost(report: LiveReport) -> float:
     return (report.facts.number("host_pause_cost_ns") or 0) / MS
+
+
+def longest(report: LiveReport) -> str:
+    return str(report.facts.get("longest_host_pause").value)
 
 
 def is_found(report: LiveReport) -> bool:
@@ -134,7 +146,7 @@ def test_one_pause_anywhere_is_found_where_it_is(tmp_path: Path, launch: int) ->
     report = Program().run(tmp_path, {(2, launch): 30 * MS})
     assert count(report) == 1
     assert is_found(report)
-    assert "once, on thread" in str(report.facts.get("longest_host_pause").value)
+    assert "once, on thread" in longest(report)
     expected = "between_steps" if launch == FIRST else "inside_step"
     assert report.facts.get("host_pause_cause").value == expected
 
@@ -151,7 +163,7 @@ def test_the_only_step_of_a_capture_is_compared_within_itself(
 def test_a_range_names_a_pause(tmp_path: Path) -> None:
     report = Program().run(tmp_path, {(2, MIDDLE): 30 * MS}, "garbage collection")
     assert count(report) == 1
-    assert "inside garbage collection" in str(report.facts.get("longest_host_pause").value)
+    assert "inside garbage collection" in longest(report)
     assert report.facts.get("host_pause_cause").value == "garbage_collection"
 
 
@@ -165,7 +177,7 @@ def test_a_call_pauses_for_what_the_device_does_not_explain(
     assert count(report) == (2 if paused_ms else 0)
     assert cost(report) == pytest.approx(paused_ms, abs=1.1)  # the host takes a millisecond before and after each call
     if paused_ms:
-        assert f"in {name}()" in str(report.facts.get("longest_host_pause").value)
+        assert f"in {name}()" in longest(report)
 
 
 @pytest.mark.parametrize(("busy_ms", "paused_ms"), [(0, 30), (12, 19), (31, 0)])
@@ -175,7 +187,7 @@ def test_a_launch_pauses_unless_it_waits_for_the_device(tmp_path: Path, busy_ms:
     assert count(report) == (2 if paused_ms else 0)
     assert cost(report) == pytest.approx(paused_ms, abs=2.1)  # such a gap usually takes 2 ms
     if paused_ms:
-        assert "in cudaLaunchKernel()" in str(report.facts.get("longest_host_pause").value)
+        assert "in cudaLaunchKernel()" in longest(report)
         assert report.ranks[0].budget["host_pause"] == pytest.approx(paused_ms * MS, abs=1.1 * MS)
 
 
@@ -214,7 +226,7 @@ def test_a_function_of_the_operating_system_tells_what_the_host_did_in_a_pause(
     tmp_path: Path, os_calls: Mapping[str, int], shown: str, cause: str
 ) -> None:
     report = Program().run(tmp_path, {(2, MIDDLE): 30 * MS}, os_calls=os_calls)
-    assert shown in str(report.facts.get("longest_host_pause").value)
+    assert shown in longest(report)
     assert report.facts.get("host_pause_cause").value == cause
 
 
@@ -244,16 +256,40 @@ def test_a_pause_before_every_step_stays_in_the_step_and_out_of_all_gains(tmp_pa
     assert gains[1] == pytest.approx(gains[0], abs=0.2 * MS)
 
 
-def test_no_wall_is_named_where_pauses_cost_more_than_any() -> None:
+@pytest.mark.parametrize(("kernel_ms", "shown"), [(1, "by replay 30.0 ms of the step"), (4, "by replay costs nothing")])
+def test_a_pause_that_the_device_hides_is_said_to_cost_nothing(tmp_path: Path, kernel_ms: int, shown: str) -> None:
+    pauses = {(step, MIDDLE): 30 * MS for step in range(STEPS)}
+    report = Program().run(tmp_path, pauses, kernel_ns=kernel_ms * MS)
+    assert count(report) == 2
+    assert shown in longest(report)
+    assert cost(report) == pytest.approx(30 if kernel_ms == 1 else 0, abs=0.1)
+
+
+def test_a_pause_of_another_step_than_the_shown_one_is_said_with_what_it_costs_there(tmp_path: Path) -> None:
+    report = Program().run(tmp_path, {(2, MIDDLE): 30 * MS})
+    assert longest(report).endswith("by replay 30.0 ms of step 2, while the step shown has no such pause")
+    assert cost(report) == 0
+
+
+def test_one_screen_and_a_ticket_say_that_the_host_pauses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for pauses, is_said in (({(2, MIDDLE): 30 * MS}, True), ({}, False)):
+        report = Program().run(tmp_path, pauses)
+        print_report(report, Console(width=200, file=sys.stdout))
+        assert ("The host pauses: 32.0 ms inside step 2, once" in capsys.readouterr().out) is is_said
+        assert ("The host pauses: 32.0 ms inside step 2, once" in render_markdown(report, is_full=False)) is is_said
+
+
+def test_the_wall_is_that_of_the_step_without_pauses() -> None:
     facts = {"training_sign": "a log", "megatron_sign": "a log", "step_ns": 800 * MS, "host_recoverable_ns": 100 * MS}
     facts |= dict.fromkeys([f"{wall}_recoverable_ns" for wall in ("memory", "communication", "compute")], 0)
     known = KnownFacts.of(DEFINITIONS)
-    longest = {"longest_host_pause": "200 ms between steps"}
-    paused = decide_verdict(sheet_of({**facts, **longest, "host_pause_ns": 200 * MS}, known))
-    assert paused.abstained
-    assert "The host pauses for 200.0 ms (25.0%)" in paused.reason
-    assert "between steps" in paused.reason
-    assert not decide_verdict(sheet_of({**facts, **longest, "host_pause_ns": 90 * MS}, known)).abstained
+    even, paused = (decide_verdict(sheet_of({**facts, "host_pause_ns": ms * MS}, known)) for ms in (0, 200))
+    assert (paused.wall, paused.sub_wall) == (even.wall, even.sub_wall)
+    assert paused.reason.startswith("The host pauses for 200.0 ms (25.0%) of the 800.0 ms step")
+    assert "100.0 ms (16.7% of the 600.0 ms step)" in paused.reason
+    assert "pauses" not in even.reason
+    assert decide_verdict(sheet_of({**facts, "step_ns": 1100 * MS, "host_pause_ns": 0}, known)).abstained
+    assert not decide_verdict(sheet_of({**facts, "step_ns": 1100 * MS, "host_pause_ns": 200 * MS}, known)).abstained
 
 
 def unpack_even(folder: Path, name: str) -> tuple[Path, LiveReport]:

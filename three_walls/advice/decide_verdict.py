@@ -252,7 +252,7 @@ def _judge_walls(facts: FactSheet, replayed: _Replayed | None) -> Verdict:
         verdict = _judge_lean_step(facts, traced_ns, recoverable, candidates[0])
     else:
         verdict = _compare_walls(facts, traced_ns, recoverable, candidates)
-    return replace(verdict, reason=_describe_pauses(facts, paused_ns, length_ns) + verdict.reason, step_ns=step_ns)
+    return replace(verdict, reason=_describe_pauses(paused_ns, length_ns) + verdict.reason, step_ns=step_ns)
 
 
 def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mapping[str, int | None]) -> str:
@@ -302,14 +302,14 @@ def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mappi
     return ""
 
 
-def _describe_pauses(facts: FactSheet, paused_ns: int, unpaused_ns: int) -> str:
+def _describe_pauses(paused_ns: int, unpaused_ns: int) -> str:
     """What the pauses of the host cost, if they cost anything. No wall holds them: walls are of the step without."""
     if not _is_shown(paused_ns):
         return ""
     length_ns = unpaused_ns + paused_ns
     return (
         f"The host pauses for {_amount(paused_ns, length_ns)} of the {in_ms(length_ns)} step, which no setting of the "
-        f"model shortens: {facts.get('longest_host_pause').value}. The step without is judged here. "
+        "model shortens; the step without is judged here. "
     )
 
 

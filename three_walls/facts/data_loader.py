@@ -60,7 +60,7 @@ def data_loader_wait_ns(step: StepView, batch_requests: NamedRanges, attribution
     start, end = (pl.col(name).clip(*step.window) for name in ("start_ns", "end_ns"))
     pauses = attribution.pauses.filter(rank_index=step.rank_index)
     by_thread = gaps_within(pauses, batch_requests, ["thread"]).group_by("thread").agg(ns=(end - start).sum())
-    return known(max(by_thread["ns"]))
+    return known(max(by_thread["ns"], default=0))
 
 
 @flag(

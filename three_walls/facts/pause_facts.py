@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -77,10 +78,10 @@ def host_pause_ns(step: StepView) -> int:
 
 
 @duration("the step time that host pauses cost")
-def host_pause_cost_ns(pause_cost_ns: Measurement[int]) -> Measurement[int]:
-    """The unprofiled step less its replay without the pauses of the host. 0 where only other steps have some, or where
-    those of the log show that unprofiled ones have none."""
-    return pause_cost_ns
+def host_pause_cost_ns(pause_cost_ns: Measurement[int], host_pause_ns: Measurement[int]) -> Measurement[int]:
+    """The unprofiled step less its replay without the pauses of the host; without a replay at most the idle time in
+    them. 0 where only other steps have some, or where those of the log show that unprofiled ones have none."""
+    return host_pause_ns if pause_cost_ns.is_missing else pause_cost_ns
 
 
 @fact("text", "the longest pause of the host")
@@ -90,7 +91,8 @@ def longest_host_pause(
     matched_ranks: MatchedRanks,
     step: StepView,
     labelled_step: LabelledOperations,
-    host_pause_cost_ns: Measurement[int],
+    pause_cost_ns: Measurement[int],
+    captured_pauses_ns: Measurement[Mapping[int, int]],
 ) -> str:
     """Where the host pauses longest, how often, on which thread, what it is known to do meanwhile, and what all pauses
     cost by replay."""
@@ -106,8 +108,12 @@ def longest_host_pause(
         + (f" and of {ranks - 1} more" if ranks > 1 else ""),
         _name_activity(pause["range"], pause["call"]),
         *([f"others at {others} more places"] if others else []),
-        *([f"by replay {in_ms(cost_ns)} of the step"] if (cost_ns := host_pause_cost_ns.value) else []),
     ]
+    captured_ns = (captured_pauses_ns.value or {}).get(pause["step"])
+    if captured_ns is not None and pause_cost_ns.value is not None:
+        parts.append(
+            _name_cost(captured_ns, None if pause["step"] != step.step else pause_cost_ns.value, pause["step"])
+        )
     return ", ".join(parts)
 
 
@@ -136,6 +142,15 @@ def _name_place(pause: dict[str, object], step: StepView, labelled: LabelledOper
             known_numbers = (f"{name} {number}" for name, number in numbers.items() if number is not None)
             return " ".join(["before", *filter(None, (module, direction)), *known_numbers])
     return "outside of layers"
+
+
+def _name_cost(captured_ns: int, cost_ns: int | None, step: int) -> str:
+    """What the pauses of ``step`` cost by replay. ``cost_ns``: unprofiled; None where another step is shown."""
+    if in_ms(captured_ns) == in_ms(0):
+        return "which by replay costs nothing: the device or other ranks have as much to do meanwhile"
+    if cost_ns is None:
+        return f"by replay {in_ms(captured_ns)} of step {step}, while the step shown has no such pause"
+    return f"by replay {in_ms(cost_ns)} of the step" if cost_ns else "which steps of the log are without"
 
 
 def _name_activity(around: str, call: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -22,7 +22,7 @@ from three_walls.replay.label_ranks import label_ranks
 from three_walls.replay.loader_waits import LoaderWaits, find_loader_waits
 from three_walls.replay.predictor import LogSteps, PauseCost, StepReplay, fit_profiler_cost, without_profiler
 from three_walls.replay.profiler_cost import measure_profiler_cost
-from three_walls.replay.step_graph import RankOperations, StepGraph, find_steady, replay
+from three_walls.replay.step_graph import RankOperations, StepGraph, Work, find_steady, replay
 from three_walls.replay.synchronizations import label_synchronizations, measure_synchronizations
 from three_walls.replay.transform_graph import transform
 from three_walls.replay.transformation import FREE_HOST, Level, NoPredictor, Predictor
@@ -70,6 +70,8 @@ class CapturedReplay:
     """The largest error of the unchanged replay over all kept steps and ranks; sick ones count where all are sick."""
     loader: LoaderWaits | None
     """The waiting for a data loader."""
+    pauses_ns: Mapping[int, int]
+    """What the pauses of the host cost each replayed step as captured, by its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,12 @@ def synchronizations(run_replay: RunReplay) -> Measurement[Synchronizations]:
 def pause_cost_ns(run_replay: RunReplay) -> Measurement[int]:
     """What the pauses of the host cost by replay."""
     return run_replay.pause_cost_ns
+
+
+@artifact
+def captured_pauses_ns(run_replay: RunReplay, captured_replay: CapturedReplay) -> Measurement[Mapping[int, int]]:
+    """What the pauses of the host cost each replayed step as captured, by its number."""
+    return run_replay.pause_cost_ns.map(lambda _: captured_replay.pauses_ns)
 
 
 @artifact
@@ -190,7 +198,11 @@ def captured_replay(
     late = {straggler.rank for straggler in sick_ranks}
     sick = {rank.rank_index for rank in ranks_in_full.ranks if rank.rank in late} | set(shared_gpus)
     # One graph after the other, so that each leaves memory.
-    error = max(_measure_error(each, sick) for each in chain([graph], graphs))
+    errors, pauses_ns = [], {}
+    for number, each in zip(replayed, chain([graph], graphs), strict=True):
+        errors.append(_measure_error(each, sick))
+        paused_ns, left_ns = _replay_pauses(each, each.without_pauses(), each.work)
+        pauses_ns[number] = max(0, paused_ns - left_ns)
     labelled = label_ranks(graph, traces, step.config, {step.rank_index: labelled_step})
     graph = replace(graph, operations=labelled)
     place = graph.ranks.index(step.rank_index)
@@ -199,7 +211,8 @@ def captured_replay(
     graph = replace(graph, silent_ns=silent_ns)
     ranges = [_read_ranges(graph, traces, place) for place in range(len(graph.ranks))]
     graph = label_synchronizations(graph, ranges)
-    return known(CapturedReplay(graph, added_ns, place, error, find_loader_waits(graph, ranges, starving_ranks)))
+    loader = find_loader_waits(graph, ranges, starving_ranks)
+    return known(CapturedReplay(graph, added_ns, place, max(errors), loader, pauses_ns))
 
 
 @artifact
@@ -296,14 +309,23 @@ def _price_pauses(
     if without is graph:
         return graph, PauseCost()
     usual = replay_thresholds.LIKELY_PROFILER_COST_RATIO
-    work = without_profiler(without, added_ns, usual, loader)
-    # A pause makes waiting for ranks that were not captured no shorter: it is that of the step without.
-    paused_ns, left_ns = (
-        find_steady(each, replace(work, edges=each.work.edges))[1].longest_ns for each in (graph, without)
-    )
+    paused_ns, left_ns = _replay_pauses(graph, without, without_profiler(without, added_ns, usual, loader))
     if other_ns is not None and abs(other_ns - left_ns) < abs(other_ns - paused_ns):
         return without, PauseCost()
     return without, PauseCost(max(0, paused_ns - left_ns), dict(enumerate(graph.sum_pauses())))
+
+
+def _replay_pauses(graph: StepGraph, without: StepGraph, work: Work) -> tuple[int, int]:
+    """The step with the pauses of the host, and ``without``.
+
+    A pause makes waiting for ranks that were not captured no shorter: it is that of ``work`` in both.
+    """
+    if without is graph:
+        return 0, 0
+    paused_ns, left_ns = (
+        find_steady(each, replace(work, edges=each.work.edges))[1].longest_ns for each in (graph, without)
+    )
+    return paused_ns, left_ns
 
 
 def _without_replay(reason: str) -> RunReplay:

@@ -44,7 +44,7 @@ from three_walls.report.sections.plan import (
     order_forms,
 )
 from three_walls.report.sections.steps import find_step_base, step_after
-from three_walls.report.sections.verdict import NO_EDIT, list_weighty, verdict
+from three_walls.report.sections.verdict import NO_EDIT, describe_pauses, list_weighty, verdict
 from three_walls.step.step_rows import BudgetRow
 from three_walls.tables.buckets import BUCKET_TITLES
 
@@ -84,7 +84,7 @@ _REMARKS = frozenset(
 def make_screen(report: Report, plan_lines: int, most_warnings: int) -> tuple[Section, ...]:
     """The sections for a terminal: verdict, warnings, budget, and a plan of at most ``plan_lines`` lines."""
     hero = _find_hero(report)
-    hero = replace(hero, notes=(hero.remark,) if hero.remark else ())
+    hero = replace(hero, notes=(*([hero.remark] if hero.remark else []), *describe_pauses(report)))
     limiting, hidden = _split_warnings(report, most_warnings)
     warned = tuple(f"{keep_sentences(warning.message, _LONGEST_NOTE)} ({warning.code})" for warning in limiting)
     blocks: tuple[Block, ...] = (Items(warned, role="list"),) if warned else ()

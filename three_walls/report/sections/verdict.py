@@ -96,7 +96,7 @@ def verdict(report: Report) -> Section:
         text=text,
         run=describe_run(report),
         remark=remark,
-        notes=(*([remark] if remark else []), *log),
+        notes=(*([remark] if remark else []), *describe_pauses(report), *log),
         metrics=tuple(_list_metrics(report)),
         shares=tuple(_sum_groups(report)),
         shares_of=f"the traced step ({format_ms(result.step_ns)})",
@@ -108,6 +108,12 @@ def verdict(report: Report) -> Section:
         limits=_list_limits(report),
     )
     return Section("verdict", "", (hero,), terminal=Terminal.ALWAYS, role=f"hero {hero.role}", on_paper=True)
+
+
+def describe_pauses(report: Report) -> tuple[str, ...]:
+    """Where the host pauses longest and what that costs, if it does."""
+    pause = report.facts.get("longest_host_pause").value
+    return (f"The host pauses: {pause}.",) if pause else ()
 
 
 _LAUNCHERS = {"megatron_lm": "Megatron-LM", "bridge": "Megatron-Bridge", "megatron_bridge": "Megatron-Bridge"}
