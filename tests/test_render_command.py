@@ -184,3 +184,7 @@ def test_a_history_goes_into_the_report_and_comes_back_with_it(analyzed: Report,
     assert "| 01-micro-batch-2 | micro_batch_size: 1 -> 2 | accepted |" in text
     assert run(tmp_path, "--format", "md", "--full").stdout == text
     assert "What was tried" not in render(analyzed, "md", is_full=True)
+
+
+def test_the_help_states_the_schema_that_is_read() -> None:
+    assert f"of schema {SCHEMA_VERSION.partition('.')[0]} works too" in " ".join(run("--help").output.split())

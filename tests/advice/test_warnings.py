@@ -39,7 +39,8 @@ def straggler_message(cause: str, late_ms: int, excess_ms: int | None, culprit_m
 def test_a_rank_that_delays_much_of_the_step_is_named() -> None:
     message = straggler_message("slow compute", 100, None)
     assert message.startswith("Rank 2 delays the other ranks by 20.0% of the traced step (slow compute).")
-    assert straggler_message("slow compute", 49, None) == ""
+    assert straggler_message("slow compute", 26, None).startswith("Rank 2 delays the other ranks by 5.2% of")
+    assert straggler_message("slow compute", 24, None) == ""
 
 
 def test_a_late_rank_that_is_not_the_one_to_fix_is_no_reason_to_hold_the_plan_back() -> None:

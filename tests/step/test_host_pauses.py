@@ -196,6 +196,11 @@ def test_the_start_of_a_program_in_the_first_of_several_steps_is_no_pause() -> N
     assert count(analyze_sample("two-processes-one-report.sqlite.xz")) == 0
 
 
+@reads_sample("foreign-inference.sqlite.xz")
+def test_gaps_of_a_program_without_steps_are_no_pauses() -> None:
+    assert count(analyze_sample("foreign-inference.sqlite.xz")) == 0
+
+
 @pytest.mark.parametrize("inside", ["cudaEventQuery_v3020", "aten::stack"])
 @pytest.mark.parametrize(("interrupted_ns", "paused_ms"), [(3_000, 40), (200_000, 40), (4 * MS, 8)])
 def test_a_pause_that_tiny_things_interrupt_is_one(

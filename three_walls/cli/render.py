@@ -42,7 +42,7 @@ def render_command(source: Path, form: str | None, target: Path | None, table: s
     """Make any format again from REPORT, a report.json or its directory.
 
     The files are byte for byte those that analyze wrote, if the same release wrote them. A report.json of an earlier
-    release of schema 2 works too. No trace is read.
+    release of schema 3 works too. No trace is read.
 
     \b
     Examples:

@@ -22,6 +22,7 @@ from three_walls.step.find_steps import STEP
 from three_walls.step.intervals import DURATION, gaps_within, merge_overlapping
 from three_walls.step.operators import ASKS_FOR_BATCH, is_place, read_operator_text
 from three_walls.step.stalled_calls import Stalls, find_stalls
+from three_walls.step.step_rows import StepSource
 from three_walls.step.step_tables import PAUSES, Pauses
 from three_walls.trace.read_tables import read_os_calls_between, read_ranges_between
 from three_walls.trace.read_trace import Trace
@@ -85,9 +86,11 @@ def find_pauses(timeline: Timeline, traces: Sequence[Trace]) -> Pauses:
     by_capture = {trace.capture_id: trace for trace in traces}
     gaps = _list_gaps(timeline, by_capture)
     stalls = find_stalls(timeline.operations, timeline.api_calls)
-    # The first step of a capture may hold the start of the program. Alone it is compared within itself.
+    # The first step of a capture may hold the start of the program. Alone it is compared within itself, unless it is
+    # all that was recorded.
     is_first = pl.col("start_ns") == pl.col("start_ns").min().over("rank_index")
-    is_alone = pl.col("kept").sum().over("rank_index") == 1
+    whole = [rank_index for rank_index, source in timeline.sources.items() if source is StepSource.ONE_WINDOW]
+    is_alone = (pl.col("kept").sum().over("rank_index") == 1) & ~pl.col("rank_index").is_in(whole)
     compared = timeline.steps.filter("kept", ~is_first | is_alone)
     kept = compared.group_by("rank_index").agg(step_ns=DURATION.median())
     gap_ns = pl.col("gap_ns")
