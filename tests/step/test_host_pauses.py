@@ -141,6 +141,18 @@ def test_a_long_pause_makes_no_pause_of_a_short_gap_of_its_step(
     assert (count(report), cost(report)) == (1, 0)  # another step is shown
 
 
+@pytest.mark.parametrize(("most", "is_said"), [(2, True), (3, False)])
+def test_gaps_that_are_not_looked_into_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, is_said: bool
+) -> None:
+    monkeypatch.setattr("three_walls.step.host_pauses.MOST_LONG_GAPS", most)
+    report = Program().run(tmp_path, {(2, launch): 30 * MS for launch in (8, MIDDLE, 32)})
+    assert count(report) == most
+    messages = [warning.message for warning in report.warnings if warning.code == "gaps-left-out"]
+    assert bool(messages) is is_said
+    assert not is_said or "because others are longer: 1." in messages[0]
+
+
 @pytest.mark.parametrize("launch", [FIRST, MIDDLE, UPDATE])
 def test_one_pause_anywhere_is_found_where_it_is(tmp_path: Path, launch: int) -> None:
     report = Program().run(tmp_path, {(2, launch): 30 * MS})
@@ -272,7 +284,7 @@ def test_a_pause_that_the_device_hides_is_said_to_cost_nothing(tmp_path: Path, k
 
 def test_a_pause_of_another_step_than_the_shown_one_is_said_with_what_it_costs_there(tmp_path: Path) -> None:
     report = Program().run(tmp_path, {(2, MIDDLE): 30 * MS})
-    assert longest(report).endswith("by replay 30.0 ms of step 2, while the step shown has no such pause")
+    assert longest(report).endswith("by replay 30.0 ms of step 2, which is not the one shown")
     assert cost(report) == 0
 
 

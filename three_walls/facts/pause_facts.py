@@ -68,6 +68,13 @@ def host_pause_count(attribution: Attribution) -> int:
     return attribution.pauses.height
 
 
+@fact("count", "the number of gaps not searched for pauses")
+def gaps_left_out_count(attribution: Attribution) -> int:
+    """Gaps between launches in all kept steps that are long enough for a pause of the host, and were not looked into,
+    because others are longer."""
+    return attribution.gaps_left_out
+
+
 @duration("idle time per step in host pauses")
 def host_pause_ns(step: StepView) -> int:
     """Time per step in which the GPU is idle because the host pauses.
@@ -149,7 +156,7 @@ def _name_cost(captured_ns: int, cost_ns: int | None, step: int) -> str:
     if in_ms(captured_ns) == in_ms(0):
         return "which by replay costs nothing: the device or other ranks have as much to do meanwhile"
     if cost_ns is None:
-        return f"by replay {in_ms(captured_ns)} of step {step}, while the step shown has no such pause"
+        return f"by replay {in_ms(captured_ns)} of step {step}, which is not the one shown"
     return f"by replay {in_ms(cost_ns)} of the step" if cost_ns else "which steps of the log are without"
 
 

@@ -96,6 +96,8 @@ class Attribution:
     """The calls that record events and wait for them."""
     pauses: Pauses
     """When the host did nothing for far longer than usual: find_pauses."""
+    gaps_left_out: int = 0
+    """Gaps that are long enough for a pause and were not looked into."""
 
     @property
     def median_of(self) -> dict[int, int]:
@@ -118,7 +120,7 @@ class AttributedRun:
 def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[Trace]) -> Attribution:
     """Attributes the time of every step. ``timeline``: finished by match_ranks; ``traces``: for kernel names."""
     # Stragglers are found by what owned the time before the calls that ranks have in common, in any step.
-    pauses = find_pauses(timeline, traces)
+    pauses, gaps_left_out = find_pauses(timeline, traces)
     medians = list_median_steps(timeline.steps, pauses)
     event_calls, is_shown, measured = attribute_parts(timeline, medians, pauses, bool(matched_ranks.arrivals.height))
     slices, exposed_slices, compute, budget, exposure, gap_sums, gap_stretches, spreads = measured
@@ -149,6 +151,7 @@ def attribute(timeline: Timeline, matched_ranks: MatchedRanks, traces: Sequence[
         slow_ranks=slow_ranks,
         event_calls=event_calls,
         pauses=pauses,
+        gaps_left_out=gaps_left_out,
     )
 
 

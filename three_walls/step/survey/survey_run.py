@@ -217,7 +217,7 @@ def complete_attribution(
     traces: Sequence[Trace],
 ) -> Attribution:
     """``surveyed`` with what only ranks read in full show, which are those of ``timeline`` and ``traces``."""
-    pauses = find_pauses(timeline, traces)
+    pauses, gaps_left_out = find_pauses(timeline, traces)
     event_calls, is_shown, measured = attribute_parts(timeline, surveyed.medians, pauses, slices_every_step=True)
     slices, _, _, _, _, gap_sums, gap_stretches, _ = measured
     in_full = set(timeline.steps["rank_index"].to_list())
@@ -235,4 +235,5 @@ def complete_attribution(
         stragglers=stragglers,
         event_calls=event_calls,
         pauses=pauses,
+        gaps_left_out=gaps_left_out,
     )
