@@ -192,6 +192,25 @@ def test_an_edit_shortens_the_waiting_for_ranks_that_were_not_captured_by_what_i
     assert likely - low == pytest.approx(share * (high - low), abs=US)  # of the 500 us that it waits
 
 
+@pytest.mark.parametrize(("apart_us", "share"), [(0, 0.0), (100, 0.1)])
+def test_hosts_hold_ranks_that_come_together_up_by_no_more_than_they_come_apart(
+    monkeypatch: pytest.MonkeyPatch, apart_us: int, share: float
+) -> None:
+    monkeypatch.setattr("three_walls.replay.predictor.find_steady", lambda graph, work, *_: (work, replay(graph, work)))
+    step = GraphBuilder()
+    members = [
+        step.operation(step.call(launch_us * US, 1), 600 * US, stream, category="ep_all_to_all")
+        for stream, launch_us in enumerate((650, apart_us))
+    ]
+    step.meet(*members)
+    waiting = replace(step.build(), wait_ns=np.array([500 * US, 500 * US]))
+    replayed = StepReplay(waiting, np.zeros(len(waiting.host_segment_ns)), 0, 0.0, ProfilerCost(0.0, 0.0, 0.0))
+    after = replayed.predict((Transformation(Action.HOST, host=Levels(0.5, 0.5, 0.5)),))
+    low, likely, high = (replayed.step_ns.likely_ns - ns for ns in (after.high_ns, after.likely_ns, after.low_ns))
+    assert high > low
+    assert likely - low == pytest.approx(share * (high - low), abs=US)
+
+
 def silent_us(graph: StepGraph, *ranges: tuple[float, float]) -> list[float]:
     """Per host point how long nothing was recorded, in us. ``ranges``: begin and end."""
     thread = graph.calls["thread"][0]

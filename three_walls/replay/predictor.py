@@ -7,6 +7,7 @@ meets it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -224,8 +225,9 @@ class StepReplay:
     def _find_shrinking(self, level: Level, cost: float) -> float:
         """Of the waiting for ranks that were not captured the part that shrinks with the work of the hosts.
 
-        Their hosts are taken to hold a captured rank up in proportion to what its own host costs it. Nothing shows
-        it, so at the ends it is none, and all.
+        Their hosts are taken to hold a captured rank up in proportion to what its own host costs it, but where several
+        ranks were captured by no more than these wait for each other: ranks that come together to one that is late
+        wait for something else than hosts. Nothing shows it, so at the ends it is none, and all.
         """
         if level is not Level.LIKELY:
             return float(level is Level.HIGH)
@@ -233,9 +235,16 @@ class StepReplay:
             work, times = self._settle((), level, cost)
             free = replace(work, host_segment_ns=np.zeros_like(work.host_segment_ns))
             costs_ns = times.longest_ns - replay(self.graph, free).longest_ns
-            hosts_ns = replay_thresholds.WAITS_OF_A_HOST_RATIO * costs_ns
+            hosts_ns = min(replay_thresholds.WAITS_OF_A_HOST_RATIO * costs_ns, self._sum_waits_among(work, times))
             self._shrinking[cost] = min(1.0, hosts_ns / max(1.0, self._sum_waits(work)))
         return self._shrinking[cost]
+
+    def _sum_waits_among(self, work: Work, times: Times) -> float:
+        """How long a captured rank waits for other captured ones where it waits for absent ones, too, in ns, the mean;
+        infinite where none meet."""
+        meets = (work.wait_ns > 0) & (self.graph.end_node != self.graph.start_node)
+        waits_ns = (times.node_ns[self.graph.end_node] - times.start_ns)[meets]
+        return int(waits_ns.sum()) / len(self.graph.ranks) if meets.any() else math.inf
 
     def _sum_waits(self, work: Work) -> float:
         """How long a captured rank waits for others in ns, their mean."""
