@@ -507,6 +507,20 @@ def test_starts_of_other_steps_of_which_none_is_known_to_be_captured_are_named_a
     assert analyze(tmp_path / "trace.sqlite", logs=log_of(tmp_path, *alike)).facts.number("unprofiled_step_ns")
 
 
+def test_iterations_unlike_all_unprofiled_ones_beside_the_profiled_ones_are_not_used(tmp_path: Path) -> None:
+    trace = starved_trace(tmp_path)
+    earlier = numbered(1, *[45.0] * 7)
+    report = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *earlier, *OWN[7:]))
+    reason = (
+        "the unprofiled iterations beside the profiled ones take 75.0 ms to 75.0 ms, and the others 45.0 ms to 45.0 ms, "
+        "which may be of another job"
+    )
+    assert report.facts.get("unprofiled_step_ns").missing_reason == reason
+    assert any(reason in w.message for w in report.warnings if w.code == "log-starts")
+    slow_last = [*OWN[:-1], *numbered(12, 90.0)]
+    assert analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *slow_last)).facts.number("unprofiled_step_ns") == 75 * MS
+
+
 def test_graphs_that_hold_no_layer_and_slow_gpus_are_passed_on(tmp_path: Path) -> None:
     lines = [
         "TECudaGraphHelper: No graphable layers found. Skipping CUDA graph capture.",

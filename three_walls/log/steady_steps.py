@@ -137,6 +137,22 @@ def classify_iterations(
     return tuple(roles)
 
 
+def list_lines_beside(
+    iterations: Sequence[LogIteration], roles: Sequence[Role], profiled: ProfiledRange | None
+) -> tuple[LogIteration, ...]:
+    """The lines right before the ``profiled`` iterations and all after them, where there are several and each is an
+    outlier: the others may be of another job, though numbers and dates go on."""
+    if profiled is None:
+        return ()
+    beside = [
+        (line, role)
+        for line, role in zip(iterations, roles, strict=True)
+        if line.iteration == profiled.start or line.iteration > profiled.end + 1
+    ]
+    are_other = len(beside) >= MINIMUM_STEADY_COUNT and all(role is Role.OUTLIER for _, role in beside)
+    return tuple(line for line, _ in beside) if are_other else ()
+
+
 def match_captured_steps(iterations: Sequence[LogIteration], lengths: Sequence[int | None]) -> ProfiledRange | None:
     """The iterations that a capture holds, found by their lengths; None where not exactly one place of the log fits.
 

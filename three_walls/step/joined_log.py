@@ -18,6 +18,7 @@ from three_walls.log.steady_steps import (
     find_moments,
     find_other_steps,
     is_within,
+    list_lines_beside,
     match_captured_steps,
     number_starts,
 )
@@ -66,7 +67,7 @@ class JoinedLog:
     """Of the lengths of steady iterations; None where ``why_no_median`` states the reason."""
     why_no_median: str
     unclear_starts: str
-    """Which starts of training differ, where it is not known which of them was captured; else empty."""
+    """Which starts of training or iterations differ, where it is not known which are the captured run's; else empty."""
     other_run: str
     """A size, or profiled iterations, that differ from the trace's, as a sentence; empty if none do."""
     shows_capture: bool
@@ -147,6 +148,7 @@ def joined_log(
         profiled, is_known = matched, True
     roles, unclear = _classify_starts(training_log, iterations, profiled, captured_lengths, inputs.value)
     steady = tuple(line for line, role in zip(iterations, roles, strict=True) if role is Role.STEADY)
+    unclear = unclear or _describe_beside(list_lines_beside(iterations, roles, profiled), steady)
     reason = unclear or _why_no_median(training_log, len(steady), is_known, len(captured_lengths))
     lengths = [line.elapsed_ns for line in steady]
     quartiles = quantiles(lengths, n=4, method="inclusive") if len(lengths) > 1 else lengths * 3
@@ -196,6 +198,18 @@ def _classify_starts(
         )
     own = iter(classify_iterations(of_starts[captured], log.events, profiled))
     return tuple(next(own) if line.run == captured else Role.OTHER_START for line in iterations), ""
+
+
+def _describe_beside(beside: Sequence[LogIteration], steady: Sequence[LogIteration]) -> str:
+    """Why steady iterations may be of another job than the profiled ones; empty where nothing tells it."""
+    if not beside or not steady:
+        return ""
+    lengths = ([line.elapsed_ns for line in lines] for lines in (steady, beside))
+    others, own = (f"{in_ms(min(each))} to {in_ms(max(each))}" for each in lengths)
+    return (
+        f"the unprofiled iterations beside the profiled ones take {own}, and the others {others}, which may be of "
+        "another job"
+    )
 
 
 def _find_captured_start(
