@@ -197,6 +197,15 @@ def test_the_pauses_of_a_rank_go_with_its_delay_and_hide_no_wall_of_the_step_wit
     )
 
 
+def test_no_wall_is_named_where_pauses_of_every_step_cost_more_than_any() -> None:
+    for recur, paused_ms, abstains in ((True, 200, True), (False, 200, False), (True, 140, False)):
+        verdict = decide_verdict(
+            sheet_of(RUN | {"host_pauses_recur": recur}), predictor=Walls({"h": 150}, paused_ms=paused_ms)
+        )
+        assert verdict.abstained is abstains
+        assert ("It does so in every step, and no wall holds more." in verdict.reason) is abstains
+
+
 def test_what_a_wall_must_hold_is_of_the_step_without_pauses() -> None:
     # Of 150 ms that the host does not pause for 20 are enough for a wall; of 800 ms they are not.
     enough, little = (decide_verdict(sheet_of(RUN), predictor=Walls({"h": 20}, paused_ms=ms)) for ms in (650, 0))

@@ -512,8 +512,8 @@ def test_iterations_unlike_all_unprofiled_ones_beside_the_profiled_ones_are_not_
     earlier = numbered(1, *[45.0] * 7)
     report = analyze(trace, logs=log_of(tmp_path, *NOT_OURS, *earlier, *OWN[7:]))
     reason = (
-        "the unprofiled iterations beside the profiled ones take 75.0 ms to 75.0 ms, and the others 45.0 ms to 45.0 ms, "
-        "which may be of another job"
+        "the unprofiled iterations beside the profiled ones take 75.0 ms to 75.0 ms, and the others 45.0 ms to 45.0 "
+        "ms, which may be of another job"
     )
     assert report.facts.get("unprofiled_step_ns").missing_reason == reason
     assert any(reason in w.message for w in report.warnings if w.code == "log-starts")

@@ -246,13 +246,20 @@ def _judge_walls(facts: FactSheet, replayed: _Replayed | None) -> Verdict:
     assert step_ns is not None  # _reason_to_abstain names a missing step
     traced_ns, candidates = max(1, round(find_unpaused(facts))), _rank(recoverable)
     length_ns, paused_ns = (replayed.step_ns, replayed.paused_ns) if replayed else (traced_ns, step_ns - traced_ns)
+    pauses = _describe_pauses(paused_ns, length_ns)
+    largest_ns = (replayed.candidates if replayed else candidates)[0].ns
+    if facts.get("host_pauses_recur").value is True and paused_ns >= max(
+        largest_ns, verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * (length_ns + paused_ns)
+    ):
+        return _abstain(f"{pauses}. It does so in every step, and no wall holds more.", step_ns, recoverable)
     if replayed:
         verdict = _judge_replayed(facts, traced_ns, recoverable, replayed)
     elif candidates[0].ns < verdict_thresholds.MINIMUM_RECOVERABLE_FRACTION * traced_ns:
         verdict = _judge_lean_step(facts, traced_ns, recoverable, candidates[0])
     else:
         verdict = _compare_walls(facts, traced_ns, recoverable, candidates)
-    return replace(verdict, reason=_describe_pauses(paused_ns, length_ns) + verdict.reason, step_ns=step_ns)
+    preface = f"{pauses}; the step without is judged here. " if pauses else ""
+    return replace(verdict, reason=preface + verdict.reason, step_ns=step_ns)
 
 
 def _reason_to_abstain(facts: FactSheet, step_ns: int | None, recoverable: Mapping[str, int | None]) -> str:
@@ -309,7 +316,7 @@ def _describe_pauses(paused_ns: int, unpaused_ns: int) -> str:
     length_ns = unpaused_ns + paused_ns
     return (
         f"The host pauses for {_amount(paused_ns, length_ns)} of the {in_ms(length_ns)} step, which no setting of the "
-        "model shortens; the step without is judged here. "
+        "model shortens"
     )
 
 

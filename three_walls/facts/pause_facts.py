@@ -9,7 +9,7 @@ from functools import cache
 import polars as pl
 
 from three_walls.layers.labels import LabelledOperations
-from three_walls.lib.declare import artifact, duration, fact
+from three_walls.lib.declare import artifact, duration, fact, flag
 from three_walls.lib.load_documents import Pattern, Text, load_table
 from three_walls.lib.measurement import Measurement, known, missing
 from three_walls.lib.resources import TABLES_DIR
@@ -82,6 +82,19 @@ def host_pause_ns(step: StepView) -> int:
     Not the same as: Launch-starved time, which edits shorten.
     """
     return step.owned_ns("host_pause")
+
+
+@flag(
+    "whether the host pauses in every step",
+    if_true="The host pauses in every step",
+    if_false="The host does not pause in every step",
+)
+def host_pauses_recur(attribution: Attribution, step: StepView) -> bool:
+    """Whether the host pauses in all of several kept steps for at least half as long as in the representative one."""
+    steps = attribution.steps.filter("kept")["step"].unique()
+    of_step = dict(attribution.pauses.group_by("step").agg(DURATION.sum().alias("ns")).iter_rows())
+    least_ns = min(of_step.get(number, 0) for number in steps)
+    return steps.len() > 1 and least_ns > 0 and 2 * least_ns >= of_step.get(step.step, 0)
 
 
 @duration("the step time that host pauses cost")

@@ -237,6 +237,7 @@ def run_replay(
     attribution: Attribution,
     captured_replay: Measurement[CapturedReplay],
     log_steps: Measurement[LogSteps],
+    host_pauses_recur: bool,
 ) -> RunReplay:
     """The predictor of the representative step, and what it says of the step as it is."""
     captured = captured_replay.value
@@ -245,7 +246,7 @@ def run_replay(
     added_ns, place, error, loader = captured.added_ns, captured.place, captured.error, captured.loader
     tail_ns = max(0, step.step_ns - int(captured.graph.measured_ns[place]))
     log_step_ns = log_steps.value.median_ns if log_steps.value else None
-    other_ns = None if _pauses_recur(attribution, step.step) else log_step_ns
+    other_ns = None if host_pauses_recur else log_step_ns
     is_lone = attribution.steps.filter("kept")["step"].n_unique() == 1
     is_late = is_lone and _is_late_once(captured.graph.without_pauses(), added_ns, log_step_ns, loader)
     if loader and is_late:
@@ -272,14 +273,6 @@ def run_replay(
     return RunReplay(
         predictor, known(error), known(without_log.step_ns), known(path), synchronizations, known(pauses.ns), is_late
     )
-
-
-def _pauses_recur(attribution: Attribution, representative: int) -> bool:
-    """Whether the host pauses in all kept steps for at least half as long as in the representative one."""
-    steps = attribution.steps.filter("kept")["step"].unique()
-    of_step = dict(attribution.pauses.group_by("step").agg(DURATION.sum().alias("ns")).iter_rows())
-    least_ns = min(of_step.get(number, 0) for number in steps)
-    return steps.len() > 1 and 2 * least_ns >= of_step.get(representative, 0)
 
 
 def _is_late_once(

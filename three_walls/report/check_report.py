@@ -95,7 +95,9 @@ def find_other_steps(report: Report) -> Iterator[str]:
         return
     hero = find_hero(verdict(report))
     culprit = report.verdict.culprit
-    steps_ns = (base.now_ns, *((culprit.step_without_it_ns,) if culprit else ()))  # which is judged, and named so
+    paused_ns = report.facts.number("host_pause_cost_ns") or 0
+    judged_ns = (base.now_ns, *((culprit.step_without_it_ns,) if culprit else ()))
+    steps_ns = [ns - pause_ns for ns in judged_ns for pause_ns in (0, paused_ns)]  # what is judged, and named so
     for text in (hero.text, *hero.notes, hero.remark):
         for found in _STEP.finditer(text):
             word, length = found[1] or found[3], found[2] or found[4]

@@ -77,7 +77,7 @@ def make_plan(
         facts=traced,
         minimum_ns=minimum_ns,
         may_enter=lambda finding: finding.applicability in applicabilities,
-        wall=decide_verdict(traced).wall,
+        wall=decide_verdict(traced.with_values({"host_pauses_recur": False})).wall,  # edits shorten no pause
         start_ns=first[0].step_after_ns if first else Bounds(replayed_ns, replayed_ns),
         validate=run.validate,
         facts_after=run.facts_after,
