@@ -236,6 +236,14 @@ def test_a_space_that_cannot_be_tried_is_refused(tmp_path: Path, text: str) -> N
         read_space(tmp_path / "space.yaml")
 
 
+def test_words_that_yaml_takes_for_true_or_false_have_to_be_quoted(tmp_path: Path) -> None:
+    (tmp_path / "space.yaml").write_text("prefetch: [off, near]\n")
+    with pytest.raises(InputError, match='YAML reads off as a truth value: write true or false, or "off" for text'):
+        read_space(tmp_path / "space.yaml")
+    (tmp_path / "space.yaml").write_text('prefetch: ["off", near, false, offload]\n')
+    assert read_space(tmp_path / "space.yaml") == {"prefetch": ["off", "near", False, "offload"]}
+
+
 def test_a_value_that_is_listed_twice_is_tried_once(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text("a: [2, 2, true, 1, null, [1, 2]]\nb: x\n")
     assert read_space(tmp_path / "space.yaml") == {"a": [2, True, 1, None, (1, 2)], "b": ["x"]}

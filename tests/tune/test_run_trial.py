@@ -150,7 +150,9 @@ def test_memory_is_read_from_what_ranks_print_after_their_second_step_and_the_li
 def test_too_few_steady_iterations_are_said_with_their_reason(tmp_path: Path) -> None:
     lost = run(tmp_path, iterations=ITERATIONS, code=0, is_nan=True).failure
     assert lost.endswith("of 12 that it prints 12 skip the update or have a loss that is NaN")
-    assert run(tmp_path, iterations=3, code=0).failure.endswith("longer runs would tell its step")
+    assert run(tmp_path, iterations=3, code=0).failure.endswith(
+        "more --iterations, or a line of each, would tell its step"
+    )
     assert run(tmp_path, "KeyError: 'x'", iterations=3, code=0).failure == "KeyError: 'x'"  # as behind `| tee`
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import lzma
 import os
@@ -21,7 +23,7 @@ import pytest
 
 from tests.capture.fake_nsys import calls_of, make_fake_nsys
 from tests.paths import REPOSITORY
-from three_walls.tuning import supervise_job
+from three_walls.tuning import journal, supervise_job
 
 TRAINER = REPOSITORY / "tests" / "tune" / "trainer.py"
 PATIENCE_S = 240
@@ -243,12 +245,14 @@ def test_a_base_that_fails_is_said_with_its_reason(tmp_path: Path) -> None:
     assert done.returncode == 8
     assert "The base fails, so nothing was tried\nAssertionError: hidden size has to be divisible" in done.stdout
     assert results(tmp_path)["end"] == "the base fails"
+    assert "unknown" not in done.stdout.partition("WHAT WAS TRIED")[0]  # of what was never tried
+    assert done.stderr.endswith("once the base runs, go on with: three-walls tune --resume --out tuned\n")
 
 
 def test_a_log_without_iterations_is_said_to_have_none(tmp_path: Path) -> None:
     done = run(tmp_path, "--space", "space.yaml", "--", "echo", "hello")
     assert done.returncode == 8
-    assert "its log has no line of an iteration: a job that logs to a file alone has to print" in done.stdout
+    assert "its log has no line of an iteration as Megatron prints it" in done.stdout
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -391,6 +395,34 @@ def test_a_run_is_ended_when_the_budget_is_spent_and_made_again_where_there_is_m
 def test_a_tuning_is_not_begun_twice_in_one_directory(tmp_path: Path) -> None:
     assert run(tmp_path, told={"fails": {"": "crash"}}).returncode == 8
     assert run(tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_tuning_that_waits_for_another_says_so(tmp_path: Path, is_taken: bool) -> None:
+    said = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        first.close()
+
+    first = (tmp_path / "lock").open("w")
+    if is_taken:
+        fcntl.flock(first, fcntl.LOCK_EX)
+    with journal.locked(tmp_path, say):
+        assert (
+            said == [f"another tuning runs in {tmp_path}, or its ranks still end: waiting for 120 s at most"] * is_taken
+        )
+    first.close()
+
+
+def test_a_full_disk_is_named_by_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(journal.os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        journal.append(tmp_path, {"kind": "resume"})
+    assert raised.value.filename == str(tmp_path / journal.NAME)
 
 
 @pytest.mark.exhaustive

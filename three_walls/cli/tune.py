@@ -173,19 +173,21 @@ def tune_command(
         _save(asked, saved)
         follow(out, request.command, job.rank)
         return
-    with journal.locked(out) as lock:
+    with journal.locked(out, say) as lock:
         if not resume:  # one that began just before this
             _refuse_another(out)
         _save(asked, saved)
         tuning = Tuning(request, say, lock, others=0 if launches_all else (job.world or 1) - 1)
+        go_on = f"go on with: three-walls tune --resume --out {quote_word(str(out))}"
         try:
             tuned = tuning.run()
         except Terminated:
-            say(f"go on with: three-walls tune --resume --out {quote_word(str(out))}")
+            say(go_on)
             raise
     print_sections(make_tuned_sections(tuned), open_console(), is_full=False)
     click.echo(f"Wrote {show_control_characters(str(out / 'tune.html'))} (next to it: tune.json, overrides.txt, runs/)")
     if tuned.base_ms is None:
+        say(f"once the base runs, {go_on}")
         sys.exit(BASE_FAILS)
 
 

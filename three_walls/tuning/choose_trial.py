@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from three_walls.lib.text import format_share
 from three_walls.tuning.failure_causes import FailureCauses
 from three_walls.tuning.memory_model import MemoryModel
 from three_walls.tuning.step_model import Array, StepModel
@@ -91,12 +92,15 @@ class TrialSearch:
         if age >= between and math.sqrt(age) * self.model.drift > _DRIFTED * self.worth:
             return best, "again, to tell edits from drift"
         if is_promising and not (unclear and is_last):
-            return choice, f"expected to gain {-math.expm1(-gain):.1%} on the best so far"  # from a logarithm
+            return choice, f"expected to gain {format_share(-math.expm1(-gain))} on the best so far"  # from a logarithm
         if unclear:
             other, _ = self._likeliest(unclear)
             runs = [trial.choice for trial in self.trials]
-            helps = "it" if other == self.space.base else "its last edit"
-            return (other if runs.count(other) <= runs.count(best) else best), f"to tell whether {helps} helps"
+            left_out = self.space.describe(best).items() - self.space.describe(other).items()
+            edits = ", ".join(sorted(label for _, label in left_out))
+            return (
+                other if runs.count(other) <= runs.count(best) else best
+            ), f"to tell the step with and without {edits}"
         return None, "nothing left promises more than what matters"
 
     @cached_property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,19 +31,24 @@ _WAIT_S = 120.0
 
 
 @contextmanager
-def locked(out: Path) -> Iterator[int]:
-    """The lock of the directory as a descriptor. Raises UsageError where another process tunes there."""
+def locked(out: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[int]:
+    """The lock of the directory as a descriptor. ``say``: called with a line if that takes a while.
+
+    Raises UsageError where another process tunes there and does not end.
+    """
     out.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(out / "lock", os.O_CREAT | os.O_RDWR, 0o644)
     try:
         until_s = time.monotonic() + _WAIT_S
-        while True:
+        for tries in itertools.count():
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
                 if time.monotonic() > until_s:
                     raise UsageError(f"{out}: another tuning runs there; give another --out") from error
+                if not tries:
+                    say(f"another tuning runs in {out}, or its ranks still end: waiting for {_WAIT_S:.0f} s at most")
                 time.sleep(0.2)
         yield descriptor
     finally:
@@ -53,11 +59,15 @@ def append(out: Path, line: Mapping[str, Any]) -> None:
     """Adds a line. It is on the disk when this returns, whole or not at all."""
     path = out / NAME
     end = len(_whole(path))
-    with path.open("ab") as file:
-        file.truncate(end)  # what a killed process left of a line
-        file.write(json.dumps(line).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("ab") as file:
+            file.truncate(end)  # what a killed process left of a line
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)  # which a full disk does not name
+        raise
 
 
 def read(out: Path) -> list[dict[str, Any]]:

@@ -43,6 +43,8 @@ SpaceValue = ConfigData | Mapping[str, ConfigData]
 _NOTHING_KNOWN = RunConfig()
 _NAME = re.compile(r"[^\s=]+")
 _ALONE = (str, bytes, Mapping)
+_TRUTH_WORDS = ("on", "off", "yes", "no")
+"""What YAML 1.1 reads as true or false, and Hydra and argparse as text."""
 """A value of these types is one, not several."""
 _FEW_RUNS = 6
 """Fewer find nothing."""
@@ -60,10 +62,13 @@ def read_space(path: Path) -> dict[str, list[SpaceValue]]:
     text = read_text_file(path, "a YAML file of settings, each with the values to try")
     try:
         given, written = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
+        scalars = [each for each in yaml.parse(text, yaml.SafeLoader) if isinstance(each, yaml.ScalarEvent)]
     except yaml.YAMLError as error:
         raise InputError(f"{path}: expected YAML ({' '.join(str(error).split())})") from error
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{path}: expected settings with lists of values, as `micro_batch_size: [1, 2]`")
+    if bare := [each.value for each in scalars if each.implicit[0] and each.value.lower() in _TRUTH_WORDS]:
+        raise InputError(f'{path}: YAML reads {bare[0]} as a truth value: write true or false, or "{bare[0]}" for text')
     try:
         frozen = freeze_space(given)
     except UsageError as error:

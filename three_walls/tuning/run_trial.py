@@ -308,9 +308,12 @@ def _count_steady(log: TrainingLog, steps_ms: Sequence[float]) -> str:
     if len(steps_ms) >= LEAST_STEADY:
         return ""
     if not log.iterations:
-        return "its log has no line of an iteration: a job that logs to a file alone has to print the lines, too"
+        return (
+            'its log has no line of an iteration as Megatron prints it ("iteration 5/ 100 | consumed samples: ... | '
+            'elapsed time per iteration (ms): ..."): a job that logs to a file alone has to print the lines, too'
+        )
     lost = sum(bool(line.nan_count or line.skipped_count) for line in log.iterations)
-    why = "longer runs would tell its step"
+    why = "more --iterations, or a line of each, would tell its step"
     if lost:
         why = f"of {len(log.iterations)} that it prints {lost} skip the update or have a loss that is NaN"
     return f"its log has {len(steps_ms)} steady iterations, fewer than {LEAST_STEADY}: {why}"

@@ -670,5 +670,5 @@ def tune(
             worth=worth,
             trace=None if trace is None else Path(trace),
         )
-        with journal.locked(directory) as lock:
+        with journal.locked(directory, say) as lock:
             return Tuning(request, say, lock, run).run()

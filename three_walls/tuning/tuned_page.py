@@ -16,7 +16,20 @@ from three_walls.lib.text import UNKNOWN, escape_in_json, format_gib, format_ms,
 from three_walls.lib.version import VERSION
 from three_walls.report.charts import AFTER_COLOUR, MILLISECONDS, NOW_COLOUR, BarRow, Bars, Piece
 from three_walls.report.html_report import render_page
-from three_walls.report.section import ROW, Chart, Column, Copyable, Hero, Items, Metric, Section, Table, Terminal, Text
+from three_walls.report.section import (
+    ROW,
+    Cell,
+    Chart,
+    Column,
+    Copyable,
+    Hero,
+    Items,
+    Metric,
+    Section,
+    Table,
+    Terminal,
+    Text,
+)
 from three_walls.runs.read_runs import TUNED_NAME
 from three_walls.tuning.choose_trial import TrialSearch
 
@@ -127,7 +140,7 @@ def conclude(
             *notes,
             f"not shown to help: {', '.join(search.not_shown_to_help)}; what is kept never ran without {alone}",
         )
-    if end and (unknown := _list_unknown(search)):
+    if end and search.measured and (unknown := _list_unknown(search)):
         notes = (*notes, f"what these give is unknown: {'; '.join(unknown)}")
     if note := _compare_losses(runs):
         notes = (*notes, note)
@@ -274,12 +287,11 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
     predicted = Column("Predicted", "predicted", _describe_prediction, is_right=True)
     columns = (
         Column("Run", "run", str),
-        Column("Changed", "name", width="wide"),
         Column("Step", "step_ms", _format_step, is_right=True),
         *([predicted] if any(run.predicted for run in tuned.runs) else ()),  # a space alone has none
         Column("Measured", ROW, lambda run: _describe_gain(run.gain, run.gain_deviation), is_right=True),
         *(column for column in _PRINTED if any(getattr(run, str(column.value)) for run in tuned.runs)),
-        Column("", ROW, lambda run: Text("kept", "badge") if run.kept else Text(run.failure, "badge warn long")),
+        Column("Changed", ROW, _name_run, width="wide"),
         Column("Why", "why", role="muted", width="third", in_terminal=False),
     )
     rows = tuned.runs
@@ -311,6 +323,11 @@ def _draw(tuned: Tuned) -> tuple[Chart, ...]:
         for run, ns in ran
     )
     return (Chart("tuned", Bars(rows, max(ns for _, ns in ran), MILLISECONDS), "Steps of the runs"),) if ran else ()
+
+
+def _name_run(run: TunedRun) -> Cell:
+    """What it changed, and what became of it."""
+    return run.name, Text("kept", "badge") if run.kept else Text(run.failure, "badge warn long")
 
 
 def _format_step(step_ms: float | None) -> str:
