@@ -57,7 +57,7 @@ EXEMPLARS = ANALYZED_TWICE | {
 }  # fmt: skip
 
 # Captures much like exemplars: all that is tried with them is tried by CI alone.
-LIKE_OTHERS = {"te-fused-attention", "te-one-by-one-experts"}
+LIKE_OTHERS = {"te-fused-attention", "te-host-bound", "te-one-by-one-experts"}
 
 pytestmark = pytest.mark.slow
 Test = TypeVar("Test", bound=Callable[..., None])

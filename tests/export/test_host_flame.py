@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.analyzed_samples import analyze_sample
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.trace_builder import ADAM, GEMM, TraceBuilder
 from three_walls import analyze
 
@@ -45,6 +45,7 @@ def test_without_ranges_there_is_no_frame(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@reads_sample("wide-nvlink-alltoall.sqlite")
 def test_frames_of_a_real_step_fit_into_the_frame_around_them() -> None:
     report = analyze_sample("wide-nvlink-alltoall.sqlite")
     assert {frame.name for frame in report.host_frames} >= {"attention forward", "aten::copy_"}

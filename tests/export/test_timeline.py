@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.analyzed_samples import analyze_sample
+from tests.analyzed_samples import analyze_sample, reads_sample
 from tests.trace_builder import ADAM, GEMM, POINTWISE, TraceBuilder
 from three_walls import analyze
 from three_walls.export.step_detail_rows import StepTimeline, TimelineLane
@@ -179,6 +179,7 @@ def test_a_thread_is_called_what_it_calls_itself(tmp_path: Path, timeline: StepT
 
 
 @pytest.mark.slow
+@reads_sample("wide-nvlink-alltoall.sqlite")
 def test_everything_of_a_real_step_is_there_on_the_axis_of_its_rank_with_the_entries_of_the_plan() -> None:
     report = analyze_sample("wide-nvlink-alltoall.sqlite")
     timeline = report.timeline
@@ -200,6 +201,7 @@ def test_everything_of_a_real_step_is_there_on_the_axis_of_its_rank_with_the_ent
 
 
 @pytest.mark.slow
+@reads_sample("two-pipeline-stages")
 def test_an_entry_that_builds_on_earlier_ones_has_places_of_its_own() -> None:
     report = analyze_sample("two-pipeline-stages")
     assert report.timeline is not None
@@ -210,6 +212,7 @@ def test_an_entry_that_builds_on_earlier_ones_has_places_of_its_own() -> None:
 
 
 @pytest.mark.slow
+@reads_sample("slow-gpu")
 def test_a_collective_waits_for_no_longer_than_it_takes_and_nothing_else_waits() -> None:
     timeline = analyze_sample("slow-gpu").timeline
     assert timeline is not None

@@ -72,9 +72,9 @@ def test_what_nothing_else_explains_failed_by_chance() -> None:
 
 
 def test_hundreds_of_failures_leave_a_chance() -> None:
-    values = tuple(Variant(str(value)) for value in range(1, 170))
+    values = tuple(Variant(str(value)) for value in range(1, 130))
     settings = (Tunable("first", values), Tunable("second", values))
-    failures = {(value, 0): "second: it hangs" for value in range(1, 169)}
+    failures = {(value, 0): "second: it hangs" for value in range(1, 129)}
     causes = FailureCauses(settings, failures, [(0, 0)])
     assert causes.chances([(0, 1)])[0] == pytest.approx(1.0)
     assert causes.chances([(5, 1)])[0] < 0.3
