@@ -107,6 +107,10 @@ def test_the_fused_router_is_not_combined_with_padding_that_changes_its_map_in_p
     assert name in {problem.name for problem in problems}
     text = next(problem.text for problem in problems if problem.name == name)
     assert "cannot be built or trained: one of the variables needed for gradient computation" in text
+    both = [fused, edit("moe_permute_fusion", True)]  # a fused permutation pads without it, in an experiment alone
+    for experiments in (False, True):
+        run = config(moe_token_dispatcher_type="alltoall", enable_experimental=experiments, **padded)
+        assert (name in {problem.name for problem in find_problems(both, run, release)}) is not experiments
     for harmless in (
         config(moe_token_dispatcher_type="flex", **padded),
         config(moe_token_dispatcher_type="alltoall", moe_router_padding_for_quantization=False),
