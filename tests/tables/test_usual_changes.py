@@ -1,9 +1,10 @@
-"""What settings usually change is what measured edits say."""
+"""What settings usually do is what measured edits say."""
 
 from __future__ import annotations
 
 import math
 import re
+from statistics import fmean, pstdev
 
 import pytest
 import yaml
@@ -21,23 +22,27 @@ BELONGS = {
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[str, list[float]]:
-    """Of every setting the logarithms of the steps with it over those before."""
-    found: dict[str, list[float]] = {}
+def measured() -> dict[tuple[str, str], list[float]]:
+    """Of every setting and value the logarithms of the steps with it over those before."""
+    found: dict[tuple[str, str], list[float]] = {}
     for edit in yaml.safe_load((REPOSITORY / "benchmarks" / "measured_pairs.yaml").read_text())["edits"]:
         values = dict(text.split("=", 1) for text in edit.get("set", ()) if not text.startswith("env_vars."))
         names = values.keys() - BELONGS
-        if len(names) == 1 and values.get("micro_batch_size", "2") == "2":
-            found.setdefault(names.pop(), []).append(math.log(edit["edited_ms"] / edit["base_ms"]))
+        if len(names) == 1:
+            name = names.pop()
+            found.setdefault((name, values[name]), []).append(math.log(edit["edited_ms"] / edit["base_ms"]))
     return found
 
 
-def test_every_number_is_the_root_mean_square_of_the_edits_of_its_setting(measured: dict[str, list[float]]) -> None:
+def test_every_number_is_the_root_mean_square_of_the_edits_of_its_setting(
+    measured: dict[tuple[str, str], list[float]],
+) -> None:
     text = (TABLES_DIR / "usual-changes.yaml").read_text()
     counts = {name: int(count) for name, count in re.findall(r"(?m)^  (\w+): [\d.]+ # (\d+)$", text)}
     assert counts.keys() == usual_changes().settings.keys()
     for name, change in usual_changes().settings.items():
-        logs = measured[name]
+        sizes = {"2"} if name == "micro_batch_size" else {value for own, value in measured if own == name}
+        logs = [log for value in sorted(sizes) for log in measured[name, value]]
         assert 4 <= counts[name] <= len(logs), name  # more were measured since
         assert change == pytest.approx(math.sqrt(sum(log**2 for log in logs) / len(logs)), rel=0.1), name
 
@@ -45,3 +50,27 @@ def test_every_number_is_the_root_mean_square_of_the_edits_of_its_setting(measur
 def test_a_setting_that_nobody_measured_changes_what_others_do() -> None:
     assert usual_changes().ratio("a_setting_of_my_own") == 1
     assert usual_changes().ratio("cuda_graph_impl") > 3
+    assert usual_changes().mean("a_setting_of_my_own", 1, 2) == 0
+
+
+OTHERWISE = {("recompute_granularity", "selective"), ("recompute_granularity", "none"), ("micro_batch_size", "8")}
+"""Levels that are not the mean of the edits to this value, as the table says, or another word for one that is."""
+
+
+def test_every_level_is_the_mean_of_the_edits_to_its_value(measured: dict[tuple[str, str], list[float]]) -> None:
+    for name, values in usual_changes().levels.items():
+        (_, reference), *others = values.items()
+        assert reference == 0
+        for value, level in others:
+            if (name, value) not in OTHERWISE:
+                logs = measured[name, value]
+                assert fmean(logs) == pytest.approx(level, abs=0.03), (name, value)
+                assert abs(level) > pstdev(logs), f"edits of {name} differ by more than they do in the mean"
+
+
+def test_a_value_is_taken_to_do_what_it_usually_does_beside_the_bases() -> None:
+    usual = usual_changes()
+    assert usual.mean("recompute_granularity", None, "full") == 0.2
+    assert usual.mean("micro_batch_size", 2, 4) == pytest.approx(-0.23)
+    assert usual.mean("moe_grouped_gemm", True, False) > 0 > usual.mean("moe_grouped_gemm", False, True)
+    assert usual.mean("cuda_graph_impl", "none", "full_iteration") == 0  # nobody measured it

@@ -1,4 +1,4 @@
-"""How much settings usually change a step, by measured edits: ``usual-changes.yaml``, which explains the numbers."""
+"""What settings usually do to a step, by measured edits: ``usual-changes.yaml``, which explains the numbers."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from three_walls.lib.hydra import write_value
 from three_walls.lib.load_documents import load_table
+from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.resources import TABLES_DIR
 
 
 @dataclass(frozen=True, slots=True)
 class UsualChanges:
-    """The table: logarithms of steps."""
+    """The table: logarithms of steps, by Megatron Core name."""
 
     other: float
     """Of settings that are not listed."""
     settings: Mapping[str, float]
-    """By Megatron Core name."""
+    levels: Mapping[str, Mapping[str, float]]
+    """By the value, as Hydra writes it."""
 
     def ratio(self, setting: str) -> float:
         """By how many times more than a setting that is not listed ``setting`` usually changes a step."""
         return self.settings.get(setting, self.other) / self.other
+
+    def mean(self, setting: str, before: ConfigData, after: ConfigData) -> float:
+        """The mean change from the value ``before`` to ``after``; 0 where one of them is not listed."""
+        levels = self.levels.get(setting, {})
+        old, new = (levels.get(write_value(value)) for value in (before, after))
+        return 0.0 if old is None or new is None else new - old
 
 
 @cache

@@ -43,6 +43,8 @@ SpaceValue = ConfigData | Mapping[str, ConfigData]
 _NOTHING_KNOWN = RunConfig()
 _NAME = re.compile(r"[^\s=]+")
 _ALONE = (str, bytes, Mapping)
+_USUALLY = 0.5
+"""Of what edits did in the mean: so much is expected of the same edit on another job before it ran."""
 _TRUTH_WORDS = ("on", "off", "yes", "no")
 """What YAML 1.1 reads as true or false, and Hydra and argparse as text."""
 """A value of these types is one, not several."""
@@ -175,8 +177,16 @@ def list_given(
         ]
         is_other = [not (base or each) for base, each in zip(bases, lost, strict=True)]
         joined = [_join(variant.values()) for variant in itertools.compress(variants, is_other)]
-        others = tuple(replace(each, activations=_count_activations(each, known.get(name))) for each in joined)
-        usual_ratio = usual_changes().ratio(core_name(name))
+        usual = usual_changes()
+        others = tuple(
+            replace(
+                each,
+                activations=_count_activations(each, known.get(name)),
+                usual=_USUALLY * usual.mean(core_name(name), known[name], value[name]) if name in known else 0.0,
+            )
+            for each, value in zip(joined, itertools.compress(values, is_other), strict=True)
+        )
+        usual_ratio = usual.ratio(core_name(name))
         settings.append(Tunable(name, others, name, usual_ratio, _place([each[name] for each in values], is_other)))
         is_known = command is None or len(values) == 1 or name in known
         unknown += [] if is_known else [name]

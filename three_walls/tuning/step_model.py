@@ -1,12 +1,12 @@
 """A model of the step that all runs so far are fitted to: how much faster is a configuration, measured or not?
 
 The logarithm of a run's step is the sum of what its values change alone, of what pairs of them change together, of the
-drift of the machine, and of noise. All are normally distributed around what is predicted of them, the drift as a random
-walk from run to run. How large they are is not known: of many draws those count that make the measured steps likely.
-Settings that usually change a step by more than others are taken to do so here, too, alone and in pairs, but each may
-change it by several times more or less. So every run tells something about every value in it, a base next in time
-counts more than one long ago, and the chance that a configuration is faster than the best so far follows, measured or
-not.
+drift of the machine, and of noise. All are normally distributed around what is predicted of them, or around half of
+what they usually change, the drift as a random walk from run to run. How large they are is not known: of many draws
+those count that make the measured steps likely. Settings that usually change a step by more than others are taken to do
+so here, too, alone and in pairs, but each may change it by several times more or less. So every run tells something
+about every value in it, a base next in time counts more than one long ago, and the chance that a configuration is
+faster than the best so far follows, measured or not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from three_walls.tuning.trials import BASE, Choice, ExpectedGain, Space, TriedChoice
+from three_walls.tuning.trials import BASE, Choice, Space, TriedChoice, Variant
 
 Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -156,8 +156,8 @@ class StepModel:
 
     @cached_property
     def _gains(self) -> Array:
-        """Of every setting (rows) and value (columns) the logarithm of the predicted step with it."""
-        return self._tabulate(lambda gain: math.log1p(-gain.likely) if gain else 0.0)
+        """Of every setting (rows) and value (columns) the logarithm of the predicted step with it, or the usual one."""
+        return self._tabulate(lambda value: math.log1p(-value.gain.likely) if value.gain else value.usual)
 
     @cached_property
     def _alike(self) -> Array:
@@ -178,19 +178,20 @@ class StepModel:
         """How far the predictions of values may miss; and 1 of values without one, of numbers more the further they lie
         from the base's: times what values change alone."""
 
-        def miss(gain: ExpectedGain | None) -> float:
+        def miss(value: Variant) -> float:
+            gain = value.gain
             return max((gain.high - gain.low) / 2 / _QUANTILE, _LEAST_DEVIATION) if gain else 0.0
 
-        untold = self._tabulate(lambda gain: 0.0 if gain else 1.0)
+        untold = self._tabulate(lambda value: 0.0 if value.gain else 1.0)
         for row, setting in zip(untold, self.space.settings, strict=True):
             row[1 : len(setting.order) + 1] *= np.sqrt(np.abs(setting.order))
         return self._tabulate(miss), untold
 
-    def _tabulate(self, number: Callable[[ExpectedGain | None], float]) -> Array:
+    def _tabulate(self, number: Callable[[Variant], float]) -> Array:
         most = max((len(setting.values) for setting in self.space.settings), default=0)
         table = np.zeros((len(self.space.settings), most + 1))
         for row, setting in enumerate(self.space.settings):
-            table[row, 1 : len(setting.values) + 1] = [number(value.gain) for value in setting.values]
+            table[row, 1 : len(setting.values) + 1] = [*map(number, setting.values)]
         return table
 
     @cached_property

@@ -47,6 +47,8 @@ class Variant:
     """Names of the settings that have to be changed with it."""
     activations: float | None = None
     """By how many times it has the base's; None where that is not known before it ran."""
+    usual: float = 0.0
+    """The logarithm by which it changes the step, as far as nothing is predicted: by what it usually does."""
 
 
 @dataclass(frozen=True, slots=True)
