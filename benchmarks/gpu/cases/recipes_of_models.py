@@ -1,8 +1,8 @@
 """Models that Megatron-Bridge 0.6.2 knows, as recipes on mock data.
 
-MiniMax-M2, Ling-mini, Kimi-K2, ERNIE-4.5, Hy3, Step-3.5-Flash, GLM-4.7-Flash, DeepSeek-V2 and Qwen3-235B by
-configurations of the model hub, both of Sarvam by classes of Megatron-Bridge, MiniMax-M3's text, MiMo-V2-Flash and
-Nemotron-4-15B by such classes with the shapes of their configurations.
+MiniMax-M2, Ling-mini, Kimi-K2, ERNIE-4.5, Hy3, Step-3.5-Flash, GLM-4.5 and 4.7-Flash, DeepSeek-V2, Qwen3-32B, 235B
+and Coder-480B by configurations of the model hub, both of Sarvam by classes of Megatron-Bridge, MiniMax-M3's text,
+MiMo-V2-Flash and Nemotron-4-15B by such classes with the shapes of their configurations.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from megatron.bridge.training.mixed_precision import (
     MixedPrecisionConfig,
     bf16_mixed,
     bf16_with_fp8_current_scaling_mixed,
+    bf16_with_fp8_subchannel_scaling_mixed,
 )
 from megatron.core.activations import squared_relu
 
@@ -162,6 +163,11 @@ hy3 = partial(_build, _from_hub("tencent/Hy3-preview"))
 step35 = partial(_build, _from_hub("stepfun-ai/Step-3.5-Flash"))
 glm47_flash_current = partial(_build, _from_hub("zai-org/GLM-4.7-Flash"), bf16_with_fp8_current_scaling_mixed)
 deepseek_v2 = partial(_build, _from_hub("deepseek-ai/DeepSeek-V2"))
+glm45_355b = partial(_build, _from_hub("zai-org/GLM-4.5"))
+qwen3_32b = partial(_build, _from_hub("Qwen/Qwen3-32B"))
+qwen3_coder_blockwise = partial(
+    _build, _from_hub("Qwen/Qwen3-Coder-480B-A35B-Instruct"), bf16_with_fp8_subchannel_scaling_mixed
+)
 qwen3_235b = partial(_build, _from_hub("Qwen/Qwen3-235B-A22B"))
 sarvam_30b = partial(_build, SarvamMoEModelProvider)
 sarvam_105b = partial(_build, SarvamMLAModelProvider)
