@@ -101,9 +101,8 @@ def decide_verdict(
     base = (heal(culprit.ranks),) if healed_ns < now_ns else ()
     replayed = _replay(replace(replays, base=base), without_culprit(facts))
     if _holds_back(healed, replayed):
-        if healed.saved_ns >= minimum_gain_ns(
-            replays.unpaused_ns()
-        ):  # one number everywhere: what the plan's first entry gains
+        # One number everywhere: what the plan's first entry gains.
+        if healed.saved_ns >= minimum_gain_ns(replays.unpaused_ns()):
             culprit = replace(culprit, cost_ns=healed.saved_ns, step_without_it_ns=healed_ns)
         else:
             culprit = _fit(culprit, now_ns)

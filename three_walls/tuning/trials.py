@@ -48,7 +48,7 @@ class Variant:
     activations: float | None = None
     """By how many times it has the base's; None where that is not known before it ran."""
     usual: float = 0.0
-    """The logarithm by which it changes the step, as far as nothing is predicted: by what it usually does."""
+    """The change of the step's logarithm that is expected of it where nothing is predicted: by what such edits did."""
 
 
 @dataclass(frozen=True, slots=True)
