@@ -133,7 +133,6 @@ def run(**values: ConfigData) -> FactSheet:
     """A consistent run of 1000 ms; keyword names spell dots as two underscores."""
     base: dict[str, ConfigData] = {
         "step_ns": 1000 * MS,
-        "unpaused_step_ns": 1000 * MS,
         "device_busy_ns": 800 * MS,
         "compute_busy_ns": 500 * MS,
         "compute_busy_fraction": 0.0,

@@ -16,7 +16,6 @@ LATE_RANK = next(each for each in load_rule_base(DEFINITIONS).rules if each.id =
 STARVED = rule("graphs", when=read("launch_starved_fraction >= 0.15"))
 SLOW_RANK: dict[str, ConfigData] = {
     "step_ns": 1000 * MS,
-    "unpaused_step_ns": 1000 * MS,
     "launch_starved_ns": 100 * MS,
     "launch_starved_fraction": 0.1,
     "straggler_cause": "slow_compute",

@@ -16,7 +16,6 @@ def judged(without: tuple[str, ...] = (), /, **values: ConfigData) -> Verdict:
     """The verdict on a step of 1000 ms in which no wall has anything to give back, changed by ``values``."""
     base: dict[str, ConfigData] = {
         "step_ns": 1000 * MS,
-        "unpaused_step_ns": 1000 * MS,
         "memory_recoverable_ns": 0,
         "communication_recoverable_ns": 0,
         "compute_recoverable_ns": 0,

@@ -41,7 +41,7 @@ def no_gain(model: GainModel, explanation: str) -> Gain:
 
 def find_unpaused(facts: FactSheet) -> float:
     """The traced step without the pauses of the host; 0 where there is no step."""
-    return (facts.number("step_ns") or 0) - (facts.number("host_pause_ns") or 0)
+    return facts.number("unpaused_step_ns") or 0
 
 
 def minimum_gain_ns(step_ns: float) -> float:

@@ -124,7 +124,9 @@ def load_cases(path: Path, *, definitions: Iterable[FactDefinition]) -> RuleCase
 
 
 def sheet_of(values: Mapping[str, ConfigData], known: KnownFacts, environment_is_known: bool = False) -> FactSheet:
-    """A fact sheet that holds exactly ``values``."""
+    """A fact sheet that holds exactly ``values``; of a step without pauses of the host, unless they say otherwise."""
+    if "step_ns" in values:
+        values = {"unpaused_step_ns": values["step_ns"], **values}
     return FactSheet.of(
         (
             Fact(name, value, known.unit_of(name) or "text", definition=known.definitions.get(name))
