@@ -5,19 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.tune import random_spaces
+from tests.tune.measured_sweeps import MeasuredSweep, list_sweeps
 from tests.tune.named_jobs import NEAR, search_job
 from tests.tune.random_spaces import RandomSpace
 from tests.tune.simulated_job import SimulatedJob
 from three_walls.capture.capture_guide import BRIDGE
 from three_walls.tuning.choose_trial import TrialSearch
-from three_walls.tuning.make_space import SpaceValue, list_given, make_space
+from three_walls.tuning.make_space import list_given, make_space
 from three_walls.tuning.step_model import StepModel
 from three_walls.tuning.trials import (
     OUT_OF_MEMORY,
@@ -76,63 +76,26 @@ def test_of_spaces_of_another_kind_nearly_all_are_searched_well_and_hardly_an_ed
     assert max(each.runs / each.sweep for each in outcomes) <= 1 / 3
 
 
-MEASURED_MS = {  # benchmarks/gpu/cases/block-recompute.yaml on an H200; those that lack are out of memory
-    (0, 0): (1676, 1806), (0, 1): (1329, 1450), (0, 2): (1212, 1167), (1, 0): (859, 964), (1, 1): (788, 805),
-    (1, 2): (611, 594), (2, 0): (592, 468), (2, 1): (389, 447), (3, 0): (317, 309),
-}  # fmt: skip
-"""By micro-batches of 1, 2, 4 and 8 and recompute of 8, 4 or 0 layers: the step without and with fused permutation."""
-
-
-SHORT_OF_MEMORY_MS = {  # layers as in dots.llm1 on an H200; those that lack are refused or out of memory
-    (0, 0, 0, 0): 232, (0, 0, 0, 1): 202, (0, 0, 1, 0): 363, (0, 0, 1, 1): 288, (0, 1, 0, 0): 198, (0, 1, 0, 1): 118,
-    (0, 1, 1, 0): 331, (0, 2, 0, 0): 273, (0, 2, 1, 0): 438, (1, 0, 0, 0): 150, (1, 0, 0, 1): 150, (1, 2, 0, 0): 146,
-    (1, 2, 1, 0): 228,
-}  # fmt: skip
-"""By micro-batches of 2 or 4, recompute of some modules, none or all, BF16 or FP8, and CUDA graphs."""
-REFUSED = {
-    (1, 1): "AssertionError: moe_preprocess cuda graph is not supported when there are DtoH copies in preprocess",
-    (2, 0): "AssertionError: full recompute is only supported with full iteration CUDA graph.",
-    (2, 1): "AssertionError: full recompute is only supported with full iteration CUDA graph.",
-}
-"""What is said of graphs beside this recompute and precision."""
-
-
-def search_sweep(seed: int, given: dict[str, list[SpaceValue]], run: Callable[[Choice], float | str]) -> Choice:
-    """What is kept of a measured sweep, of which each run drifts: ``run`` gives ms, or why it fails."""
-    rng, found = random.Random(seed), {name: values[0] for name, values in given.items()}
-    listed = list_given(given, BRIDGE, ["train.py"], found)
-    space, drift = make_space(listed.settings, listed.sweep), 0.0
-    trials: list[TriedChoice] = []
-    while (choice := TrialSearch(space, trials, space.sweep // 3, WORTH).next()[0]) is not None:
-        drift += rng.gauss(0, 0.015)
-        ms = run(choice)
-        step_s = None if isinstance(ms, str) else ms / 1000 * math.exp(drift + rng.gauss(0, 0.02))
-        trials.append(TriedChoice(choice, step_s, 0.02, ms if isinstance(ms, str) else ""))
-    return TrialSearch(space, trials, space.sweep // 3, WORTH).kept
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_the_largest_micro_batch_is_found_though_less_recompute_beside_it_is_out_of_memory(seed: int) -> None:
-    def run(choice: Choice) -> float | str:
-        return MEASURED_MS[choice[:2]][choice[2]] if choice[:2] in MEASURED_MS else OUT_OF_MEMORY
-
-    given = {"micro_batch_size": [1, 2, 4, 8], "recompute_num_layers": [8, 4, 0], "moe_permute_fusion": [False, True]}
-    assert search_sweep(seed, given, run)[:2] == (3, 0)
+    sweep = MeasuredSweep("block-recompute")
+    assert sweep.values_of(sweep.search(seed, sweep.space.sweep // 3))[:2] == (8, 8)
 
 
 def test_what_edits_usually_do_finds_two_that_gain_together_where_a_larger_micro_batch_hides_it() -> None:
-    def run(choice: Choice) -> float | str:
-        refused = REFUSED.get(choice[1:3], OUT_OF_MEMORY) if choice[3] else OUT_OF_MEMORY
-        return SHORT_OF_MEMORY_MS.get(choice, refused)
+    sweep = MeasuredSweep("dots-memory-short")
+    kept = [sweep.values_of(sweep.search(seed, sweep.space.sweep // 3)) for seed in range(10)]
+    assert kept.count((2, None, "bf16_mixed", "transformer_engine")) >= 7
 
-    given: dict[str, list[SpaceValue]] = {
-        "micro_batch_size": [2, 4],
-        "recompute_granularity": ["selective", None, "full"],
-        "mixed_precision": ["bf16_mixed", "bf16_with_fp8_current_scaling_mixed"],
-        "cuda_graph_impl": ["none", "transformer_engine"],
-    }
-    kept = [search_sweep(seed, given, run) for seed in range(10)]
-    assert kept.count((0, 1, 0, 1)) >= 8
+
+@pytest.mark.parametrize("name", list_sweeps())
+def test_what_a_measured_sweep_refuses_or_has_no_memory_for_fails_and_all_else_runs(name: str) -> None:
+    sweep, rng = MeasuredSweep(name), random.Random(0)
+    numbers = (range(len(setting.values) + 1) for setting in sweep.space.settings)
+    ran = [sweep.run(choice, rng, 0.0) for choice in itertools.product(*numbers)]
+    assert len(ran) == sweep.space.sweep
+    assert {sweep.values_of(each.choice) for each in ran if each.step_s} == {*sweep.sets}
+    assert not any(clash <= {*enumerate(each.choice)} for clash in sweep.space.clashes for each in ran if each.step_s)
 
 
 def test_what_a_value_usually_does_is_expected_until_a_run_shows_otherwise() -> None:

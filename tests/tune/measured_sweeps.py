@@ -1,0 +1,119 @@
+"""Measured sweeps (measured-sweeps.yaml) as simulated jobs, whose machine drifts; run as a module it says how well a
+search does on each.
+
+    python -m tests.tune.measured_sweeps FIRST_SEED COUNT
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from three_walls.capture.capture_commands import setting_words
+from three_walls.capture.capture_guide import BRIDGE
+from three_walls.tuning.choose_trial import TrialSearch
+from three_walls.tuning.make_space import list_given, make_space
+from three_walls.tuning.trials import OUT_OF_MEMORY, Choice, Clashes, MemoryUse, TriedChoice
+
+NEAR, WORTH = 0.03, 0.01
+DRIFT, NOISE = 0.015, 0.02
+"""Of the logarithm of a step: from run to run, and of each run."""
+GB = 10**9
+SHARES = (4, 3, 2.4)
+"""A search may have a sweep's runs divided by each of these."""
+
+
+class MeasuredSweep:
+    """A space of which all sets ran."""
+
+    def __init__(self, name: str) -> None:
+        found = _read()[name]
+        self.given: dict[str, list[Any]] = found["settings"]
+        count = len(self.given)
+        self.sets = {tuple(row[:count]): row[count:] for key in ("sets", "assumed") for row in found.get(key, ())}
+        self.refused = found.get("refused", ())
+        self.kept_gb, self.limit_gb = found.get("kept_gb"), found.get("limit_gb")
+        base = {name: values[0] for name, values in self.given.items()}
+        words = [word for item in base.items() for word in setting_words(dict([item]), BRIDGE)]
+        listed = list_given(self.given, BRIDGE, words, base)
+        self.space = make_space(listed.settings, listed.sweep)
+        self.space = replace(self.space, clashes=self._find_clashes(found.get("known_clashes", ())))
+        self.best_ms = min(float(row[0]) for row in self.sets.values())
+
+    def _find_clashes(self, known: Sequence[Mapping[str, Any]]) -> Clashes:
+        places = {name: place for place, name in enumerate(self.given)}
+        return frozenset(
+            frozenset((places[name], self.given[name].index(value)) for name, value in clash.items()) for clash in known
+        )
+
+    def values_of(self, choice: Choice) -> tuple[Any, ...]:
+        """Of each setting in turn."""
+        return tuple(values[number] for values, number in zip(self.given.values(), choice, strict=True))
+
+    def step_ms(self, choice: Choice) -> float:
+        """KeyError where the set fails."""
+        return float(self.sets[self.values_of(choice)][0])
+
+    def run(self, choice: Choice, rng: random.Random, drift: float) -> TriedChoice:
+        """``drift``: of the logarithm of the step."""
+        values = self.values_of(choice)
+        if row := self.sets.get(values):
+            step_s = row[0] / 1000 * math.exp(drift + rng.gauss(0, NOISE))
+            peak = MemoryUse(round(self.kept_gb * GB), round(row[1] * GB)) if self.kept_gb else None
+            return TriedChoice(choice, step_s, NOISE / 2, memory=peak)
+        named = dict(zip(self.given, values, strict=True))
+        for each in self.refused:
+            if each["with"].items() <= named.items():
+                return TriedChoice(choice, None, failure=each["error"])
+        return TriedChoice(
+            choice, None, failure=OUT_OF_MEMORY, limit_bytes=round(self.limit_gb * GB) if self.limit_gb else None
+        )
+
+    def search(self, seed: int, most_runs: int) -> Choice:
+        """What is kept."""
+        rng, drift, trials = random.Random(seed), 0.0, list[TriedChoice]()
+        while (choice := TrialSearch(self.space, trials, most_runs, WORTH).next()[0]) is not None:
+            drift += rng.gauss(0, DRIFT)
+            trials.append(self.run(choice, rng, drift))
+        return TrialSearch(self.space, trials, most_runs, WORTH).kept
+
+    def distance(self, kept: Choice) -> float:
+        """How much longer its step is than the best."""
+        return self.step_ms(kept) / self.best_ms - 1
+
+
+@cache
+def _read() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("measured-sweeps.yaml").read_text())
+    return found
+
+
+def list_sweeps() -> list[str]:
+    return [*_read()]
+
+
+def main() -> None:
+    first, count = map(int, sys.argv[1:])
+    seeds, near, total = range(first, first + count), 0, 0
+    for name in list_sweeps():
+        sweep = MeasuredSweep(name)
+        for share in SHARES:
+            most_runs = int(sweep.space.sweep / share)
+            found = [sweep.distance(sweep.search(seed, most_runs)) for seed in seeds]
+            near, total = near + (here := sum(each <= NEAR for each in found)), total + count
+            told = f"{here} of {count} within {NEAR:.0%} of the best, {statistics.fmean(found):.1%} off in the mean"
+            sys.stdout.write(f"{name}, {most_runs} of {sweep.space.sweep} runs: {told}\n")
+    sys.stdout.write(f"{near} of {total}\n")
+
+
+if __name__ == "__main__":
+    main()
