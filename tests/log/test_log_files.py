@@ -19,7 +19,7 @@ from three_walls.lib.errors import InputError
 from three_walls.lib.limits import MOST_LINE_BYTES
 from three_walls.log.collect_log import Collector
 from three_walls.log.log_lines import log_grammar
-from three_walls.log.read_log import read_logs, read_text
+from three_walls.log.read_log import find_logs, read_logs, read_text
 from three_walls.log.training_log import TrainingLog
 
 pytestmark = pytest.mark.slow
@@ -160,6 +160,12 @@ def test_a_directory_in_which_nothing_can_be_read_is_an_error(tmp_path: Path) ->
     (tmp_path / "damaged.log.xz").write_bytes(b"this is no xz")
     with pytest.raises(InputError, match="damaged"):
         read_logs([tmp_path])
+
+
+def test_what_the_profiler_printed_beside_a_log_is_no_log(tmp_path: Path) -> None:
+    for name in ("rank0.log", "rank0.nsys.log", "rank0.nsys.log.xz"):
+        (tmp_path / name).write_text("")
+    assert [*find_logs([tmp_path])] == [tmp_path / "rank0.log"]
 
 
 def test_a_directory_of_logs_is_one_run_and_a_repeated_line_counts_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ import yaml
 from three_walls.capture.capture_commands import setting_words
 from three_walls.capture.capture_guide import BRIDGE
 from three_walls.tuning.choose_trial import TrialSearch
-from three_walls.tuning.make_space import list_given, make_space
+from three_walls.tuning.make_space import freeze_space, list_given, make_space
 from three_walls.tuning.trials import OUT_OF_MEMORY, Choice, Clashes, MemoryUse, TriedChoice
 
 NEAR, WORTH = 0.03, 0.01
@@ -37,9 +37,9 @@ class MeasuredSweep:
 
     def __init__(self, name: str) -> None:
         found = _read()[name]
-        self.given: dict[str, list[Any]] = found["settings"]
+        self.given = freeze_space(found["settings"])
         count = len(self.given)
-        self.sets = {tuple(row[:count]): row[count:] for key in ("sets", "assumed") for row in found.get(key, ())}
+        self.sets = {_freeze(row[:count]): row[count:] for key in ("sets", "assumed") for row in found.get(key, ())}
         self.refused = found.get("refused", ())
         self.kept_gb, self.limit_gb = found.get("kept_gb"), found.get("limit_gb")
         base = {name: values[0] for name, values in self.given.items()}
@@ -72,7 +72,7 @@ class MeasuredSweep:
             return TriedChoice(choice, step_s, NOISE / 2, memory=peak)
         named = dict(zip(self.given, values, strict=True))
         for each in self.refused:
-            if each["with"].items() <= named.items():
+            if dict(zip(each["with"], _freeze(each["with"].values()), strict=True)).items() <= named.items():
                 return TriedChoice(choice, None, failure=each["error"])
         return TriedChoice(
             choice, None, failure=OUT_OF_MEMORY, limit_bytes=round(self.limit_gb * GB) if self.limit_gb else None
@@ -89,6 +89,10 @@ class MeasuredSweep:
     def distance(self, kept: Choice) -> float:
         """How much longer its step is than the best."""
         return self.step_ms(kept) / self.best_ms - 1
+
+
+def _freeze(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
 
 
 @cache

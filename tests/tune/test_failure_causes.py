@@ -23,11 +23,18 @@ def test_without_a_failure_nothing_fails() -> None:
     assert FailureCauses(SETTINGS, {}, []).chances([]).shape == (0,)
 
 
-def test_what_failed_fails_again_and_so_does_what_has_it_in_it() -> None:
+def test_what_failed_fails_again_but_by_chance_and_so_does_what_has_it_in_it() -> None:
     failures = {GRAPHS: SAYS_NOTHING}
-    assert chance(GRAPHS, failures) == pytest.approx(0.0, abs=1e-9)
+    assert chance(GRAPHS, failures) < 0.2
     assert chance((0, 0, 1, 1), failures) < 0.3
     assert chance((1, 0, 0, 1), failures) == pytest.approx(1.0)
+
+
+def test_what_failed_though_all_its_parts_ran_may_run_and_what_an_error_names_does_not() -> None:
+    both, elsewhere = (1, 1, 0, 0), ((1, 1, 1, 0), (1, 0, 0, 1), (0, 1, 0, 1), (1, 0, 0, 0), (0, 1, 0, 0))
+    assert chance(both, {both: SAYS_NOTHING}, *elsewhere) > 0.5
+    assert chance(both, {both: SAYS_NOTHING}, *elsewhere[1:]) < 0.5  # the two never ran together
+    assert chance((0, 1, 1, 0), {(0, 1, 1, 0): NAMES_BOTH}) < 0.05
 
 
 def test_a_value_that_failed_beside_the_bases_may_run_beside_another() -> None:

@@ -50,7 +50,7 @@ def runs_of(folder: Path) -> list[list[str]]:
 
 def test_every_rank_runs_what_the_first_decides(tmp_path: Path) -> None:
     errors = finish(srun(tmp_path))
-    assert set(results(tmp_path)["overrides"]) >= {"a=1", "b=1"}
+    assert "a=1" in results(tmp_path)["overrides"]
     assert errors[1] == errors[2] == ""
     first, *others = runs_of(tmp_path)
     assert others == [first, first]

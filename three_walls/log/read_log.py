@@ -33,6 +33,8 @@ from three_walls.log.read_lines import (
 )
 from three_walls.log.training_log import LogIteration, ProgressJob, TrainingLog
 
+_PROFILER_SUFFIX = ".nsys.log"
+"""As ``attach`` names it."""
 LOG_SUFFIXES = (".log", ".out", ".err", ".txt")
 _COMPRESSED_SUFFIXES = (".xz", ".zst", ".gz")
 _CHUNK_BYTES = 1 << 20
@@ -234,8 +236,9 @@ def find_logs(paths: Sequence[Path]) -> dict[Path, bool]:
 
 
 def is_log(path: Path) -> bool:
-    """Whether ``path`` is a file with the name of a log, plain or compressed."""
-    return plain_log_name(path).endswith(LOG_SUFFIXES) and path.is_file()
+    """Whether ``path`` is a file with the name of a log, plain or compressed; what the profiler prints is none."""
+    name = plain_log_name(path)
+    return name.endswith(LOG_SUFFIXES) and not name.endswith(_PROFILER_SUFFIX) and path.is_file()
 
 
 def plain_log_name(path: Path) -> str:

@@ -19,8 +19,8 @@ from three_walls.tuning.trials import BASE, OUT_OF_MEMORY, Choice, Edit, Space, 
 _CLEAR = (4.0, 3.0, 2.0)
 """Deviations by which a step with an edit has to be shorter before nothing more is measured of it, where the step
 without it was measured never, once or more often: one run may be odd, and the model wrong about what did not run."""
-_KEPT = 1.3
-"""The same for an edit to be kept where no run is left: one of ten that do not help would pass. So edits that together
+_KEPT = 1.0
+"""The same for an edit to be kept where no run is left: one of six that do not help would pass. So edits that together
 gain less than what matters have to be as clear as any."""
 _BETWEEN, _BETWEEN_FIRST, _FIRST_RUNS, _DRIFTED = 3, 6, 12, 1.4
 """The best configuration runs again, so that the drift is known, once so many runs have passed since it ran last (the
@@ -31,9 +31,9 @@ _SETTLING = 8
 _SUDDEN = 0.2
 """A gain (a logarithm) that a machine was seen to bring about of itself within minutes: the base of a tuning became
 shorter by a quarter. What gains less is kept if the base runs again after it, and does not gain as much."""
-_DISTANCE = 2
-"""A configuration that is tried differs from one that ran in at most so many settings: with 1 interactions stay hidden,
-with 3 more runs fail."""
+_DISTANCE = 3
+"""A configuration that is tried differs from one that ran in at most so many settings: with fewer interactions stay
+hidden, with more runs say little of it."""
 _STOPS, _STOPS_LATE = 0.005, 0.15
 """Of what matters: nothing is run whose expected gain is smaller; the second once many runs were made."""
 _MANY_RUNS = 60
@@ -45,6 +45,8 @@ _FEW_FAIL = 20
 _REFUSED = 0.1
 """How likely a configuration runs that the launcher refuses by what is known of its release: a job's script may set
 more than the command says."""
+_BY_CHANCE = 0.5
+"""How likely a failure is by chance for its configuration to run once more."""
 _MOST_LOST = 3
 """Runs in a row that fail although their configurations ran before: then the machine fails, not the configuration."""
 
@@ -188,6 +190,13 @@ class TrialSearch:
         limits = [trial.limit_bytes for trial in self.trials if trial.limit_bytes]
         return MemoryModel(self.space, self.measured, sorted(self._too_large), uses, max(limits, default=None))
 
+    @cached_property
+    def _lost(self) -> set[Choice]:
+        """What failed once, and likelier by chance than for a cause: one more run is not a blind one."""
+        failed = [trial.choice for trial in self.trials if trial.choice in self._failed - self._too_large]
+        once = [choice for choice in sorted({*failed}) if failed.count(choice) == 1]
+        return {choice for choice, chance in zip(once, self._causes.chances(once), strict=True) if chance > _BY_CHANCE}
+
     def _likeliest(self, choices: Sequence[Choice], reference: Choice | None = None) -> tuple[Choice, float]:
         """The fastest of ``choices`` by the model, and how much faster than ``reference`` it is."""
         assert self.model
@@ -255,11 +264,12 @@ class TrialSearch:
         return near[place], float(expected[place])
 
     def _list_near(self) -> Iterator[Choice]:
-        """What differs in few settings from a configuration that ran, near the best one first, but what failed."""
-        best, listed = self.best, {*self._failed}
+        """What differs in few settings from a configuration that ran, in the fewest first, and near the best one first,
+        but what failed."""
+        best, listed = self.best, self._failed - self._lost
         starts = sorted(self.measured, key=lambda each: sum(map(operator.ne, each, best)))
         numbers = [range(len(setting.values) + 1) for setting in self.space.settings]
-        for start, count in itertools.product(starts, range(1, _DISTANCE + 1)):
+        for count, start in itertools.product(range(1, _DISTANCE + 1), starts):
             for places in itertools.combinations(range(len(start)), count):
                 for changed in itertools.product(*(numbers[place] for place in places)):
                     near = [*start]

@@ -1,7 +1,7 @@
 """Why runs failed, and how likely a configuration fails for the same reasons.
 
-A cause is a value, two or three together, a value beside one of the base's (which may have to change with it), or a
-configuration as a whole, which is also what fails by chance. Any of them explains a failure, unless a run had it and
+A cause is a value, two or three together, a value beside one of the base's (which may have to change with it), a
+configuration as a whole, or chance. Any of them explains a failure, unless a run had it and
 did not fail; one that explains several is likelier than one for each. What the job said last tells which are meant:
 Megatron's errors name the settings that do not go together.
 """
@@ -27,8 +27,8 @@ _TOGETHER = (1.0, 0.4, 0.15)
 """The same of one value, of two or three together, as shares of :data:`_BROKEN`."""
 _NEEDS_ANOTHER = 0.15
 """The same of a value beside one of the base's."""
-_BY_CHANCE = 0.01
-"""Odds that a run fails by chance, or that its configuration fails for a reason of its own."""
+_BY_CHANCE, _OF_ITS_OWN = 0.01, 0.005
+"""Odds that a run fails by chance, and that its configuration fails for a reason of its own."""
 _UNNAMED = 0.05
 """How likely an error names a setting that is not in its cause."""
 _LEFT_OUT = 0.03
@@ -41,6 +41,10 @@ _COMMON = {"cuda", "size", "type", "impl", "model", "fusion"}
 """Words of settings that errors use of anything."""
 
 
+_NOWHERE = -1
+"""The place of chance, which is in no configuration."""
+
+
 class FailureCauses:
     """Sets of causes that explain every failure, each with its share of what is likely."""
 
@@ -48,9 +52,10 @@ class FailureCauses:
         """``failures``: configurations that failed, with what was said of it; ``harmless``: those that ran."""
         ran = [frozenset(enumerate(choice)) for choice in harmless]
         likely: dict[frozenset[Cause], float] = {frozenset(): 1.0}
-        for choice, said in sorted(failures.items()):
+        for number, (choice, said) in enumerate(sorted(failures.items())):
             named, whole = find_named(settings, said), frozenset(enumerate(choice))
             odds = {cause: share for cause, share in _list_causes(whole) if not any(map(cause.issubset, ran))}
+            odds[frozenset([(_NOWHERE, number)])] = _BY_CHANCE
             named_share = {cause: _share_named(cause, named, whole) for cause in odds}
             further: dict[frozenset[Cause], float] = {}
             for causes, share in likely.items():
@@ -82,7 +87,7 @@ def _list_causes(whole: Cause) -> Iterator[tuple[Cause, float]]:
         yield from ((frozenset(part), share * _BROKEN) for part in itertools.combinations(edits, count))
     for pair in itertools.product(edits, sorted(whole.difference(edits))):
         yield frozenset(pair), _NEEDS_ANOTHER * _BROKEN
-    yield whole, _BY_CHANCE
+    yield whole, _OF_ITS_OWN
 
 
 def _share_named(cause: Cause, named: set[int], whole: Cause) -> float:

@@ -28,7 +28,7 @@ Numbers = npt.NDArray[np.int64]
 
 _PRIORS = {
     "alone": (0.06, 0.7),
-    "together": (0.3, 0.9),
+    "together": (0.8, 0.5),
     "drift": (0.008, 0.7),
     "noise": (0.006, 0.7),
     "missed": (1.5, 0.8),

@@ -149,7 +149,8 @@ class Tuning:
             search = self._search()
             choice, why = search.next()
             if self._left_s < (self._typical_s if choice is not None else 0.0):
-                choice, why = None, "the budget of time is spent"
+                goes_on = "" if self._run_self else ": --resume with a larger --budget goes on"
+                choice, why = None, f"the budget of time is spent{goes_on}"
             if self._has_moved(search, is_over=choice is None):
                 self._profile(search.space, search.kept)
                 continue
@@ -460,7 +461,7 @@ class Tuning:
         captures = [line for line in self._lines if line["kind"] == "profile"]
         if self._request.trace is not None:
             self._read_plan(self._request.trace, {})
-        elif not captures and self._request.command and self._measured and self._typical_s < self._left_s:
+        elif not captures and self._request.command and self._measured and self._can_capture("profiled"):
             self._profile(make_space(()), ())
         for line in captures:
             self._read_plan(Path(line["trace"]) if line["trace"] else None, line.get("changed", {}))
@@ -478,13 +479,18 @@ class Tuning:
         )
         if not is_possible or not any(kept) or search.space.describe(kept) == self._profiled:
             return False
-        taken_s = max((line["wall_s"] for line in captures), default=0.0)
-        is_affordable = self._elapsed_s + taken_s + self._typical_s <= request.budget_s
-        if (has_moved := self._is_elsewhere(search, kept, is_over)) and not is_affordable:
-            self._note(
-                f"not profiled again: a capture and a run take {taken_s + self._typical_s:.0f} s, more than is left"
-            )
-        return has_moved and is_affordable
+        return self._is_elsewhere(search, kept, is_over) and self._can_capture("profiled again")
+
+    def _can_capture(self, what: str) -> bool:
+        """Whether the budget suffices for a capture and a run of what it shows; says so where it does not.
+
+        A first capture is taken to last as long as a run.
+        """
+        captures = [line["wall_s"] for line in self._lines if line["kind"] == "profile"]
+        takes_s = max(captures, default=self._typical_s) + self._typical_s
+        if not (is_affordable := takes_s <= self._left_s):
+            self._note(f"not {what}: a capture and a run take {takes_s:.0f} s, more than is left")
+        return is_affordable
 
     def _is_elsewhere(self, search: TrialSearch, kept: Choice, is_over: bool) -> bool:
         """Whether ``kept`` measured outside its prediction, or shortened the step by much and nothing else is left."""

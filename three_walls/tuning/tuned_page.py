@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from three_walls.capture.capture_guide import BRIDGE
@@ -167,7 +167,8 @@ def _list_unknown(search: TrialSearch) -> list[str]:
     ran = {edit for choice in search.measured for edit in enumerate(choice)}
     tried = {edit for choice in search.tried for edit in enumerate(choice)}
     return [
-        f"{value.label} ({'every run with it failed' if (place, number) in tried else 'no run had it'})"
+        f"{value.label} ({'every run with it failed' if (place, number) in tried else 'no run had it'}"
+        f"{f'; predicted: {_describe_prediction(astuple(value.gain))}' if value.gain else ''})"
         for place, setting in enumerate(search.space.settings)
         for number, value in enumerate(setting.values, start=1)
         if (place, number) not in ran
@@ -340,5 +341,5 @@ def _describe_gain(gain: float | None, deviation: float | None) -> str:
     return f"{gain:+.1%} \u00b1 {format_share(_DEVIATIONS * deviation)}"
 
 
-def _describe_prediction(predicted: tuple[float, float, float] | None) -> str:
+def _describe_prediction(predicted: Sequence[float] | None) -> str:
     return f"{predicted[1]:+.1%} ({predicted[0]:+.1%} to {predicted[2]:+.1%})" if predicted else ""
