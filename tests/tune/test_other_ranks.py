@@ -88,7 +88,7 @@ def test_a_first_rank_that_is_killed_takes_the_others_with_it_and_is_gone_on_fro
         time.sleep(0.1)
     assert list_processes(tmp_path) == []
     finish(srun(tmp_path, "--resume"))
-    assert set(results(tmp_path)["overrides"]) >= {"a=1", "b=1"}
+    assert "a=1" in results(tmp_path)["overrides"]
 
 
 def test_a_command_that_starts_all_ranks_itself_is_started_by_the_first_alone(tmp_path: Path) -> None:

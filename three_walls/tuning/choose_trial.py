@@ -191,7 +191,7 @@ class TrialSearch:
         return MemoryModel(self.space, self.measured, sorted(self._too_large), uses, max(limits, default=None))
 
     @cached_property
-    def _lost(self) -> set[Choice]:
+    def _failed_by_chance(self) -> set[Choice]:
         """What failed once, and likelier by chance than for a cause: one more run is not a blind one."""
         failed = [trial.choice for trial in self.trials if trial.choice in self._failed - self._too_large]
         once = [choice for choice in sorted({*failed}) if failed.count(choice) == 1]
@@ -266,7 +266,7 @@ class TrialSearch:
     def _list_near(self) -> Iterator[Choice]:
         """What differs in few settings from a configuration that ran, in the fewest first, and near the best one first,
         but what failed."""
-        best, listed = self.best, self._failed - self._lost
+        best, listed = self.best, self._failed - self._failed_by_chance
         starts = sorted(self.measured, key=lambda each: sum(map(operator.ne, each, best)))
         numbers = [range(len(setting.values) + 1) for setting in self.space.settings]
         for count, start in itertools.product(range(1, _DISTANCE + 1), starts):
