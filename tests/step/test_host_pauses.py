@@ -15,7 +15,7 @@ from trace_builder import ADAM, GEMM, MEGATRON, POINTWISE, TraceBuilder
 
 from tests.analyzed_samples import analyze_sample, reads_sample
 from three_walls import analyze
-from three_walls.advice.decide_verdict import decide_verdict
+from three_walls.advice.decide_verdict import Verdict, decide_verdict
 from three_walls.advice.format.conditions import KnownFacts
 from three_walls.advice.testing.rule_cases import sheet_of
 from three_walls.facts.sheet import DEFINITIONS
@@ -297,16 +297,21 @@ def test_one_screen_and_a_ticket_say_that_the_host_pauses(tmp_path: Path, capsys
 
 
 def test_the_wall_is_that_of_the_step_without_pauses() -> None:
-    facts = {"training_sign": "a log", "megatron_sign": "a log", "step_ns": 800 * MS, "host_recoverable_ns": 100 * MS}
+    facts = {"training_sign": "a log", "megatron_sign": "a log", "host_recoverable_ns": 100 * MS}
     facts |= dict.fromkeys([f"{wall}_recoverable_ns" for wall in ("memory", "communication", "compute")], 0)
     known = KnownFacts.of(DEFINITIONS)
-    even, paused = (decide_verdict(sheet_of({**facts, "host_pause_ns": ms * MS}, known)) for ms in (0, 200))
+
+    def decide(step_ms: int, paused_ms: int) -> Verdict:
+        of_step = {"unpaused_step_ns": (step_ms - paused_ms) * MS, "host_pause_ns": paused_ms * MS}
+        return decide_verdict(sheet_of({**facts, "step_ns": step_ms * MS, **of_step}, known))
+
+    even, paused = decide(800, 0), decide(800, 200)
     assert (paused.wall, paused.sub_wall) == (even.wall, even.sub_wall)
     assert paused.reason.startswith("The host pauses for 200.0 ms (25.0%) of the 800.0 ms step")
     assert "100.0 ms (16.7% of the 600.0 ms step)" in paused.reason
     assert "pauses" not in even.reason
-    assert decide_verdict(sheet_of({**facts, "step_ns": 1100 * MS, "host_pause_ns": 0}, known)).abstained
-    assert not decide_verdict(sheet_of({**facts, "step_ns": 1100 * MS, "host_pause_ns": 200 * MS}, known)).abstained
+    assert decide(1100, 0).abstained
+    assert not decide(1100, 200).abstained
 
 
 def unpack_even(folder: Path, name: str) -> tuple[Path, LiveReport]:
