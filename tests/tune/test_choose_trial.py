@@ -165,6 +165,26 @@ def test_a_machine_on_which_everything_fails_ends_the_search() -> None:
     assert search.next()[0] is None
 
 
+@pytest.mark.parametrize(
+    ("failures", "is_again"), [(("it hung",), True), (("it hung", "it hung"), False), ((OUT_OF_MEMORY,), False)]
+)
+def test_what_failed_though_all_in_it_ran_elsewhere_runs_once_more(failures: tuple[str, ...], is_again: bool) -> None:
+    space = make_space(tuple(Tunable(name, (Variant(f"{name}=1"),)) for name in ("first", "second", "third")))
+    steps = {
+        (0, 0, 0): 1.0,
+        (1, 0, 0): 0.8,
+        (0, 1, 0): 0.8,
+        (0, 0, 1): 1.2,
+        (1, 0, 1): 0.96,
+        (0, 1, 1): 0.96,
+        (1, 1, 1): 0.77,
+    }
+    trials = [TriedChoice(choice, step, 0.002) for choice, step in steps.items()]
+    trials += [TriedChoice((1, 1, 0), None, failure=failure) for failure in failures]
+    choice, why = TrialSearch(space, trials, 20, WORTH).next()
+    assert (choice == (1, 1, 0) and why.startswith("again, because it likelier failed by chance")) is is_again
+
+
 def test_a_pair_that_failed_leaves_its_values_a_chance() -> None:
     job = SimulatedJob(1, counts=(1, 1, 1, 1))
     trials = [

@@ -32,8 +32,8 @@ _SUDDEN = 0.2
 """A gain (a logarithm) that a machine was seen to bring about of itself within minutes: the base of a tuning became
 shorter by a quarter. What gains less is kept if the base runs again after it, and does not gain as much."""
 _DISTANCE = 3
-"""A configuration that is tried differs from one that ran in at most so many settings: with fewer interactions stay
-hidden, with more runs say little of it."""
+"""A configuration that is tried differs from one that ran in at most so many settings. With fewer, interactions stay
+hidden; with more, the runs say little of it."""
 _STOPS, _STOPS_LATE = 0.005, 0.15
 """Of what matters: nothing is run whose expected gain is smaller; the second once many runs were made."""
 _MANY_RUNS = 60
@@ -45,7 +45,7 @@ _FEW_FAIL = 20
 _REFUSED = 0.1
 """How likely a configuration runs that the launcher refuses by what is known of its release: a job's script may set
 more than the command says."""
-_BY_CHANCE = 0.5
+_LIKELY_CHANCE = 0.5
 """How likely a failure is by chance for its configuration to run once more."""
 _MOST_LOST = 3
 """Runs in a row that fail although their configurations ran before: then the machine fails, not the configuration."""
@@ -94,7 +94,9 @@ class TrialSearch:
         if age >= between and math.sqrt(age) * self.model.drift > _DRIFTED * self.worth:
             return best, "again, to tell edits from drift"
         if is_promising and not (unclear and is_last):
-            return choice, f"expected to gain {format_share(-math.expm1(-gain))} on the best so far"  # from a logarithm
+            again = "again, because it likelier failed by chance, and " if choice in self._failed else ""
+            share = format_share(-math.expm1(-gain))  # from a logarithm
+            return choice, f"{again}expected to gain {share} on the best so far"
         if unclear:
             other, _ = self._likeliest(unclear)
             runs = [trial.choice for trial in self.trials]
@@ -195,7 +197,8 @@ class TrialSearch:
         """What failed once, and likelier by chance than for a cause: one more run is not a blind one."""
         failed = [trial.choice for trial in self.trials if trial.choice in self._failed - self._too_large]
         once = [choice for choice in sorted({*failed}) if failed.count(choice) == 1]
-        return {choice for choice, chance in zip(once, self._causes.chances(once), strict=True) if chance > _BY_CHANCE}
+        chances = self._causes.chances(once)
+        return {choice for choice, chance in zip(once, chances, strict=True) if chance > _LIKELY_CHANCE}
 
     def _likeliest(self, choices: Sequence[Choice], reference: Choice | None = None) -> tuple[Choice, float]:
         """The fastest of ``choices`` by the model, and how much faster than ``reference`` it is."""

@@ -1,9 +1,9 @@
 """Why runs failed, and how likely a configuration fails for the same reasons.
 
 A cause is a value, two or three together, a value beside one of the base's (which may have to change with it), a
-configuration as a whole, or chance. Any of them explains a failure, unless a run had it and
-did not fail; one that explains several is likelier than one for each. What the job said last tells which are meant:
-Megatron's errors name the settings that do not go together.
+configuration as a whole, or chance. Any of them explains a failure, unless a run had it and did not fail; one that
+explains several is likelier than one for each. What the job said last tells which are meant: Megatron's errors name the
+settings that do not go together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOGETHER = (1.0, 0.4, 0.15)
 """The same of one value, of two or three together, as shares of :data:`_BROKEN`."""
 _NEEDS_ANOTHER = 0.15
 """The same of a value beside one of the base's."""
-_BY_CHANCE, _OF_ITS_OWN = 0.01, 0.005
+_BY_CHANCE, _AS_A_WHOLE = 0.01, 0.005
 """Odds that a run fails by chance, and that its configuration fails for a reason of its own."""
 _UNNAMED = 0.05
 """How likely an error names a setting that is not in its cause."""
@@ -39,8 +39,6 @@ _STEM = 8
 """Letters by which a word of an error is that of a setting: recomputation and recompute_granularity."""
 _COMMON = {"cuda", "size", "type", "impl", "model", "fusion"}
 """Words of settings that errors use of anything."""
-
-
 _NOWHERE = -1
 """The place of chance, which is in no configuration."""
 
@@ -87,7 +85,7 @@ def _list_causes(whole: Cause) -> Iterator[tuple[Cause, float]]:
         yield from ((frozenset(part), share * _BROKEN) for part in itertools.combinations(edits, count))
     for pair in itertools.product(edits, sorted(whole.difference(edits))):
         yield frozenset(pair), _NEEDS_ANOTHER * _BROKEN
-    yield whole, _OF_ITS_OWN
+    yield whole, _AS_A_WHOLE
 
 
 def _share_named(cause: Cause, named: set[int], whole: Cause) -> float:
