@@ -38,7 +38,7 @@ SCHEMA_VERSION = "1.2"
 _DEVIATIONS = 2.0
 _SAME_LOSS = 0.01
 """On H200s runs of one base differed by up to 0.2%, and fusions, overlap and recompute changed it by up to 0.1%."""
-_LONGEST_LABEL = 60
+_LONGEST_LABEL = 46
 """Of a bar, in characters: the table below it has the whole name."""
 
 
