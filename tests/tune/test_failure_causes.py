@@ -15,7 +15,8 @@ NAMES_BOTH = "AssertionError: full recompute is only supported with full iterati
 
 
 def chance(choice: Choice, failures: dict[Choice, str], *harmless: Choice) -> float:
-    return float(FailureCauses(SETTINGS, failures, [BASE, *harmless]).chances([choice])[0])
+    said = {failed: [text] for failed, text in failures.items()}
+    return float(FailureCauses(SETTINGS, said, [BASE, *harmless]).chances([choice])[0])
 
 
 def test_without_a_failure_nothing_fails() -> None:
@@ -35,6 +36,17 @@ def test_what_failed_though_all_its_parts_ran_may_run_and_what_an_error_names_do
     assert chance(both, {both: SAYS_NOTHING}, *elsewhere) > 0.5
     assert chance(both, {both: SAYS_NOTHING}, *elsewhere[1:]) < 0.5  # the two never ran together
     assert chance((0, 1, 1, 0), {(0, 1, 1, 0): NAMES_BOTH}) < 0.05
+
+
+def test_an_error_of_the_machine_is_likelier_chance_but_not_where_it_comes_again() -> None:
+    network = "torch.distributed.DistBackendError: NCCL error in: ..., unhandled system error, NCCL version 2.28.9"
+
+    def chance_after(*said: str) -> float:
+        return float(FailureCauses(SETTINGS, {GRAPHS: said}, [BASE]).chances([GRAPHS])[0])
+
+    assert chance_after(network) > 0.5 > chance_after(SAYS_NOTHING)
+    assert chance_after(network, network) < 0.5
+    assert chance((1, 0, 1, 0), {GRAPHS: network, (0, 0, 1, 1): network}) < 0.5  # both had graphs
 
 
 def test_a_value_that_failed_beside_the_bases_may_run_beside_another() -> None:
@@ -81,7 +93,7 @@ def test_what_nothing_else_explains_failed_by_chance() -> None:
 def test_hundreds_of_failures_leave_a_chance() -> None:
     values = tuple(Variant(str(value)) for value in range(1, 130))
     settings = (Tunable("first", values), Tunable("second", values))
-    failures = {(value, 0): "second: it hangs" for value in range(1, 129)}
+    failures = {(value, 0): ["second: it hangs"] for value in range(1, 129)}
     causes = FailureCauses(settings, failures, [(0, 0)])
     assert causes.chances([(0, 1)])[0] == pytest.approx(1.0)
     assert causes.chances([(5, 1)])[0] < 0.3

@@ -182,7 +182,10 @@ class TrialSearch:
 
     @cached_property
     def _causes(self) -> FailureCauses:
-        said = {trial.choice: trial.failure for trial in self.trials if trial.choice in self._failed - self._too_large}
+        said: dict[Choice, list[str]] = {}
+        for trial in self.trials:
+            if trial.choice in self._failed - self._too_large:
+                said.setdefault(trial.choice, []).append(trial.failure)
         return FailureCauses(self.space.settings, said, self.measured)
 
     @cached_property
@@ -195,8 +198,8 @@ class TrialSearch:
     @cached_property
     def _failed_by_chance(self) -> set[Choice]:
         """What failed once, and likelier by chance than for a cause: one more run is not a blind one."""
-        failed = [trial.choice for trial in self.trials if trial.choice in self._failed - self._too_large]
-        once = [choice for choice in sorted({*failed}) if failed.count(choice) == 1]
+        tried = [trial.choice for trial in self.trials]
+        once = [choice for choice in sorted(self._failed - self._too_large) if tried.count(choice) == 1]
         chances = self._causes.chances(once)
         return {choice for choice, chance in zip(once, chances, strict=True) if chance > _LIKELY_CHANCE}
 

@@ -9,6 +9,7 @@ settings that do not go together.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +28,15 @@ _TOGETHER = (1.0, 0.4, 0.15)
 """The same of one value, of two or three together, as shares of :data:`_BROKEN`."""
 _NEEDS_ANOTHER = 0.15
 """The same of a value beside one of the base's."""
-_BY_CHANCE, _AS_A_WHOLE = 0.01, 0.005
-"""Odds that a run fails by chance, and that its configuration fails for a reason of its own."""
+_BY_CHANCE, _BY_MACHINE, _AS_A_WHOLE = 0.01, 0.1, 0.005
+"""Odds that a run fails by chance, that it does if its error is the machine's, and that its configuration fails for a
+reason of its own."""
+_OF_MACHINE = re.compile(
+    "unhandled system error|remote process exited or there was a network error|uncorrectable ECC error"
+    "|connection (?:reset|refused|closed)|no route to host",
+    re.IGNORECASE,
+)
+"""NCCL's texts of ncclSystemError and ncclRemoteError, CUDA's of a memory error, and what sockets say."""
 _UNNAMED = 0.05
 """How likely an error names a setting that is not in its cause."""
 _LEFT_OUT = 0.03
@@ -46,14 +54,17 @@ _NOWHERE = -1
 class FailureCauses:
     """Sets of causes that explain every failure, each with its share of what is likely."""
 
-    def __init__(self, settings: Sequence[Tunable], failures: Mapping[Choice, str], harmless: Sequence[Choice]) -> None:
-        """``failures``: configurations that failed, with what was said of it; ``harmless``: those that ran."""
+    def __init__(
+        self, settings: Sequence[Tunable], failures: Mapping[Choice, Sequence[str]], harmless: Sequence[Choice]
+    ) -> None:
+        """``failures``: configurations that failed, with what each of their runs said; ``harmless``: those that ran."""
         ran = [frozenset(enumerate(choice)) for choice in harmless]
         likely: dict[frozenset[Cause], float] = {frozenset(): 1.0}
         for number, (choice, said) in enumerate(sorted(failures.items())):
-            named, whole = find_named(settings, said), frozenset(enumerate(choice))
+            named, whole = find_named(settings, said[-1]), frozenset(enumerate(choice))
             odds = {cause: share for cause, share in _list_causes(whole) if not any(map(cause.issubset, ran))}
-            odds[frozenset([(_NOWHERE, number)])] = _BY_CHANCE
+            chance = math.prod(_BY_MACHINE if _OF_MACHINE.search(each) else _BY_CHANCE for each in said)
+            odds[frozenset([(_NOWHERE, number)])] = chance
             named_share = {cause: _share_named(cause, named, whole) for cause in odds}
             further: dict[frozenset[Cause], float] = {}
             for causes, share in likely.items():
