@@ -143,7 +143,10 @@ def test_memory_is_read_from_what_ranks_print_after_their_second_step_and_the_li
         "free. Of the allocated memory 20.00 GiB is allocated by PyTorch, and 3.00 GiB is reserved by PyTorch but "
         "unallocated."
     )
-    assert run(tmp_path, refused).limit_bytes == 23 << 30
+    assert run(tmp_path, refused).limit_bytes == 24 << 30
+    assert run(tmp_path, refused.replace("1.00 GiB", "50.00 GiB")).limit_bytes == 23 << 30  # the job's own limit
+    allowed = refused.replace("free. Of", "free. this process has 28.00 GiB memory in use. 25.00 GiB allowed; Of")
+    assert run(tmp_path, allowed).limit_bytes == 25 << 30
     assert run(tmp_path, refused.partition(" Of the")[0]).limit_bytes is None
 
 

@@ -188,6 +188,7 @@ class Collector:
             allocated_bytes=_optional_int(values, "allocated"),
             private_pools_bytes=_optional_int(values, "private_pools"),
             reserved_unallocated_bytes=_optional_int(values, "reserved_unallocated"),
+            allowed_bytes=_optional_int(values, "allowed"),
             raised_in=raised_in,
         )
         if len(self.ooms) < limits.MOST_EVENTS_OF_A_KIND:

@@ -177,6 +177,8 @@ class OutOfMemory:
     """The part of the allocated memory that lies in the pools of CUDA graphs."""
     reserved_unallocated_bytes: int | None = None
     """Reserved by the allocator but not in use. If this is as large as the request, the memory is fragmented."""
+    allowed_bytes: int | None = None
+    """What the allocator may have at most; stated where a job limits it (``set_per_process_memory_fraction``)."""
     raised_in: str = ""
     """The innermost frame of Megatron in the traceback (``megatron/core/optimizer/optimizer.py: step``)."""
 

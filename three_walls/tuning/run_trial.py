@@ -30,7 +30,7 @@ from three_walls.log.steady_steps import (
     classify_iterations,
     usual_batch_size,
 )
-from three_walls.log.training_log import LogIteration, TrainingLog
+from three_walls.log.training_log import LogIteration, OutOfMemory, TrainingLog
 from three_walls.tuning import supervise_job
 from three_walls.tuning.trials import OUT_OF_MEMORY, MemoryUse
 
@@ -298,9 +298,14 @@ def _read_memory(log: TrainingLog) -> MemoryUse | None:
 
 
 def _find_limit(log: TrainingLog) -> int | None:
-    """What PyTorch held when it was refused more."""
-    held = [each.allocated_bytes + (each.reserved_unallocated_bytes or 0) for each in log.ooms if each.allocated_bytes]
-    return max(held, default=None)
+    """How much PyTorch may have: as it says, or what it held when it was refused more, and what the device had left."""
+    return max((each.allowed_bytes or _count_held(each) for each in log.ooms if each.allocated_bytes), default=None)
+
+
+def _count_held(oom: OutOfMemory) -> int:
+    left = oom.free_bytes or 0  # as much as was asked for, and a limit of the job's refused it
+    held = (oom.allocated_bytes or 0) + (oom.reserved_unallocated_bytes or 0)
+    return held + (left if left < oom.requested_bytes else 0)
 
 
 def _count_steady(log: TrainingLog, steps_ms: Sequence[float]) -> str:
