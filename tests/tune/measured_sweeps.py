@@ -26,7 +26,7 @@ from three_walls.tuning.trials import OUT_OF_MEMORY, Choice, Clashes, MemoryUse,
 
 NEAR, WORTH = 0.03, 0.01
 DRIFT, NOISE = 0.015, 0.02
-"""Of the logarithm of a step: from run to run, and of each run."""
+"""Of the logarithm of a step: from run to run, and of each run; the first at most as much as the second."""
 GB = 10**9
 SHARES = (4, 3, 2.4)
 """A search may have a sweep's runs divided by each of these."""
@@ -41,7 +41,7 @@ class MeasuredSweep:
         count = len(self.given)
         self.sets = {_freeze(row[:count]): row[count:] for key in ("sets", "assumed") for row in found.get(key, ())}
         self.refused = found.get("refused", ())
-        self.kept_gb, self.limit_gb = found.get("kept_gb"), found.get("limit_gb")
+        self.limit_gb, self.noise = found.get("limit_gb"), found.get("noise", NOISE)
         base = {name: values[0] for name, values in self.given.items()}
         words = [word for item in base.items() for word in setting_words(dict([item]), BRIDGE)]
         listed = list_given(self.given, BRIDGE, words, base)
@@ -57,7 +57,7 @@ class MeasuredSweep:
 
     def values_of(self, choice: Choice) -> tuple[Any, ...]:
         """Of each setting in turn."""
-        return tuple(values[number] for values, number in zip(self.given.values(), choice, strict=True))
+        return _freeze(values[number] for values, number in zip(self.given.values(), choice, strict=True))
 
     def step_ms(self, choice: Choice) -> float:
         """KeyError where the set fails."""
@@ -67,9 +67,11 @@ class MeasuredSweep:
         """``drift``: of the logarithm of the step."""
         values = self.values_of(choice)
         if row := self.sets.get(values):
-            step_s = row[0] / 1000 * math.exp(drift + rng.gauss(0, NOISE))
-            peak = MemoryUse(round(self.kept_gb * GB), round(row[1] * GB)) if self.kept_gb else None
-            return TriedChoice(choice, step_s, NOISE / 2, memory=peak)
+            step_ms, *peak_and_kept = row
+            step_s = step_ms / 1000 * math.exp(drift + rng.gauss(0, self.noise))
+            peak_bytes, kept_bytes = (round(gb * GB) for gb in peak_and_kept or (0, 0))
+            memory = MemoryUse(kept_bytes, peak_bytes) if peak_and_kept else None
+            return TriedChoice(choice, step_s, self.noise / 2, memory=memory)
         named = dict(zip(self.given, values, strict=True))
         for each in self.refused:
             if dict(zip(each["with"], _freeze(each["with"].values()), strict=True)).items() <= named.items():
@@ -82,7 +84,7 @@ class MeasuredSweep:
         """What is kept."""
         rng, drift, trials = random.Random(seed), 0.0, list[TriedChoice]()
         while (choice := TrialSearch(self.space, trials, most_runs, WORTH).next()[0]) is not None:
-            drift += rng.gauss(0, DRIFT)
+            drift += rng.gauss(0, min(DRIFT, self.noise))
             trials.append(self.run(choice, rng, drift))
         return TrialSearch(self.space, trials, most_runs, WORTH).kept
 
@@ -92,7 +94,15 @@ class MeasuredSweep:
 
 
 def _freeze(values: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+    """With tuples for lists, and for what is set together."""
+    return tuple(
+        _freeze(value.items())
+        if isinstance(value, Mapping)
+        else _freeze(value)
+        if isinstance(value, list | tuple)
+        else value
+        for value in values
+    )
 
 
 @cache
