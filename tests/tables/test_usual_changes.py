@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from statistics import fmean, pstdev
+from pathlib import Path
+from statistics import fmean, median, pstdev
+from typing import Any
 
 import pytest
 import yaml
@@ -74,3 +76,41 @@ def test_a_value_is_taken_to_do_what_it_usually_does_beside_the_bases() -> None:
     assert usual.mean("micro_batch_size", 2, 4) == pytest.approx(-0.23)
     assert usual.mean("moe_grouped_gemm", True, False) > 0 > usual.mean("moe_grouped_gemm", False, True)
     assert usual.mean("cuda_graph_impl", "none", "full_iteration") == 0  # nobody measured it
+
+
+@pytest.fixture(scope="module")
+def measured_activations() -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = yaml.safe_load(
+        Path(__file__).with_name("measured-activations.yaml").read_text()
+    )
+    return found
+
+
+def test_activations_grow_with_the_micro_batch(measured_activations: dict[str, list[dict[str, Any]]]) -> None:
+    for edit in measured_activations["micro_batch_size"]:
+        expected = math.log(edit["after"] / edit["before"])
+        assert median(edit["logs"].values()) == pytest.approx(expected, abs=0.02)
+
+
+def test_activations_change_as_measured_edits_changed_them(
+    measured_activations: dict[str, list[dict[str, Any]]],
+) -> None:
+    usual = usual_changes()
+    measured = {name: edits for name, edits in measured_activations.items() if name != "micro_batch_size"}
+    assert usual.activations.keys() - measured.keys() == {"cuda_graph_impl"}  # nobody measured what they keep
+    for name, edits in measured.items():
+        missed = []
+        for edit in edits:
+            growth = usual.growth(name, edit["before"], edit["after"])
+            assert growth, name
+            missed += [log - growth[0] for log in edit["logs"].values()]
+        assert abs(fmean(missed)) < 0.07, f"{name} in the mean"
+        rms = math.sqrt(fmean([log**2 for log in missed]))
+        assert max(0.05, rms) - 0.01 <= usual.activations[name].miss <= max(0.05, 2 * rms, 0.1), name
+
+
+def test_what_a_setting_of_my_own_does_to_activations_is_not_known() -> None:
+    usual = usual_changes()
+    assert usual.growth("a_setting_of_my_own", 1, 2) is None
+    assert usual.growth("recompute_granularity", "full", "a_value_of_my_own") is None
+    assert usual.growth("moe_permute_fusion", False, True) == (0.0, 0.05)

@@ -35,7 +35,7 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.report.report import LiveReport
 from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
 from three_walls.tables.usual_changes import usual_changes
-from three_walls.tuning.trials import Choice, Clashes, ExpectedGain, Space, Tunable, Variant
+from three_walls.tuning.trials import Choice, Clashes, ExpectedGain, Growth, Space, Tunable, Variant
 from three_walls.tuning.tuned_command import TEMPLATE
 
 SpaceValue = ConfigData | Mapping[str, ConfigData]
@@ -43,11 +43,13 @@ SpaceValue = ConfigData | Mapping[str, ConfigData]
 _NOTHING_KNOWN = RunConfig()
 _NAME = re.compile(r"[^\s=]+")
 _ALONE = (str, bytes, Mapping)
+"""A value of these types is one, not several."""
 _USUALLY = 0.5
 """Of what edits did in the mean: so much is expected of the same edit on another job before it ran."""
+_SAME_PER_SAMPLE = 0.1
+"""Of the logarithm of activations: how far they are from growing with the micro-batch."""
 _TRUTH_WORDS = ("on", "off", "yes", "no")
 """What YAML 1.1 reads as true or false, and Hydra and argparse as text."""
-"""A value of these types is one, not several."""
 _FEW_RUNS = 6
 """Fewer find nothing."""
 _MOST_RUNS = 120
@@ -181,7 +183,7 @@ def list_given(
         others = tuple(
             replace(
                 each,
-                activations=_count_activations(each, known.get(name)),
+                activations=_expect_activations(value, known),
                 usual=_USUALLY * usual.mean(core_name(name), known[name], value[name]) if name in known else 0.0,
             )
             for each, value in zip(joined, itertools.compress(values, is_other), strict=True)
@@ -222,14 +224,22 @@ def _place(values: Sequence[ConfigData], is_other: Sequence[bool]) -> tuple[int,
     return tuple(place - base for place in itertools.compress(places, is_other))
 
 
-def _count_activations(variant: Variant, base: ConfigData) -> float | None:
-    """By how many times ``variant`` has the activations of a job with micro-batches of ``base``."""
-    sizes = [value for name, value in variant.config.items() if core_name(name) == "micro_batch_size"]
+def _expect_activations(config: Mapping[str, ConfigData], base: Mapping[str, ConfigData]) -> Growth | None:
+    """How ``config`` changes those of a job with ``base``: they grow with the micro-batch, and as the other settings
+    usually make them. None where that is known of no setting."""
+    growths = [_grow(core_name(name), base[name], value) for name, value in config.items() if name in base]
+    known = [growth for growth in growths if growth]
+    return Growth.add(known) if known else None
+
+
+def _grow(name: str, before: ConfigData, after: ConfigData) -> Growth | None:
+    if name != "micro_batch_size":
+        growth = usual_changes().growth(name, before, after)
+        return growth and Growth(*growth)
     try:
-        growth = float(str(sizes[0])) / float(str(base))
-    except (IndexError, ValueError, ZeroDivisionError):
+        return Growth(math.log(float(str(after)) / float(str(before))), _SAME_PER_SAMPLE)
+    except (ValueError, ZeroDivisionError):
         return None
-    return growth if growth > 0 else None
 
 
 def label_of(name: str, value: SpaceValue) -> str:
@@ -373,7 +383,8 @@ def list_planned(
         else:
             gain = _expect(step, findings.get(step.rule), report)
             variant = Variant(step.finding.title, words, dict(spelled.env), gain, config, step.needs)
-            variant = replace(variant, activations=_count_activations(variant, report.config.get("micro_batch_size")))
+            base = {name: each.value for name, each in report.config.values.items()}
+            variant = replace(variant, activations=_expect_activations(config, base))
             settings.append(Tunable(step.rule, (variant,), kind=step.finding.lever))
     kept = {setting.name for setting in settings}
     possible = tuple(each for each in settings if kept.issuperset(each.values[0].needs))
@@ -409,7 +420,7 @@ def join_planned(
             environment={**first.environment, **value.environment},
             config=config,
             gain=gain,
-            activations=value.activations and first.activations and value.activations * first.activations,
+            activations=value.activations and first.activations and Growth.add([first.activations, value.activations]),
         )
         if config not in [each.config for each in known.values]:
             joined[setting.name] = replace(known, values=(*known.values, further))

@@ -29,8 +29,8 @@ _PAIR = 0.5
 """Deviation of what a pair needs beside its values, where activations are known."""
 _UNITS = 10.0
 """Of a logarithm of activations."""
-_KNOWN, _PRINTED, _LIMIT = 1.0, 0.3, 2.0
-"""Deviations of what a value needs of which that is known before it ran, of what a run printed, and of the limit."""
+_PRINTED, _LIMIT = 0.3, 2.0
+"""Deviations of what a run printed, and of the limit."""
 _LEAST_SHARE = 0.01
 """Of the peak or the limit: as small as activations, or the memory that is left for them, are taken to be."""
 _WIDTH = 0.5
@@ -62,10 +62,11 @@ class MemoryModel:
         self._pairs = np.array([pair for pair in pairs if settings[pair[0]] != settings[pair[1]]], dtype=int)
         self._pairs = self._pairs.reshape(-1, 2)
         known = [_expect(setting) for setting in space.settings]
-        base = _BASE_OF_ACTIVATIONS if is_printed or any(each.any() for each in known) else _BASE
-        mean = np.concatenate([[base[0]], *known, np.zeros(len(self._pairs))])
-        values = np.where(mean[1 : 1 + len(settings)] != 0, _KNOWN, _VALUE)
-        precision = np.diag(np.concatenate([[base[1]], values, np.full(len(self._pairs), _PAIR)]) ** -2)
+        base = _BASE_OF_ACTIVATIONS if is_printed or any(means.any() for means, _ in known) else _BASE
+        mean = np.concatenate([[base[0]], *(means for means, _ in known), np.zeros(len(self._pairs))])
+        misses = (misses for _, misses in known)
+        deviations: Array = np.concatenate([[base[1]], *misses, np.full(len(self._pairs), _PAIR)])
+        precision = np.diag(deviations**-2)
         pull = np.zeros(len(mean))
         for row, need, deviation in self._compare(space.base, uses, limit_bytes) if is_printed else ():
             precision += np.outer(row, row) * deviation**-2
@@ -136,14 +137,14 @@ def _list_needs(setting: Tunable) -> Array:
     return needs
 
 
-def _expect(setting: Tunable) -> Array:
-    """What each value is known to need beside the numbers before it."""
-    times = [value.activations for value in setting.values]
-    if not all(times):
-        return np.zeros(len(times))
-    logs = _UNITS * np.log(np.array(times, dtype=float))
-    known: Array = np.linalg.lstsq(_list_needs(setting)[1:], logs)[0]  # 1 and 1.0 are at one place
-    return known
+def _expect(setting: Tunable) -> tuple[Array, Array]:
+    """What each value needs beside the numbers before it, and the deviation of that."""
+    growths = [value.activations for value in setting.values]
+    if not all(growths):
+        return np.zeros(len(growths)), np.full(len(growths), _VALUE)
+    likely, misses = _UNITS * np.array(growths, dtype=float).reshape(len(growths), 2).T
+    known: Array = np.linalg.lstsq(_list_needs(setting)[1:], likely)[0]  # 1 and 1.0 are at one place
+    return known, misses
 
 
 def _share_of_activations(use: MemoryUse, limit_bytes: int | None) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,6 +32,18 @@ class ExpectedGain:
     high: float
 
 
+class Growth(NamedTuple):
+    """A logarithm of what something becomes as a share of the base's, and its deviation."""
+
+    likely: float
+    miss: float
+
+    @staticmethod
+    def add(growths: Collection[Growth]) -> Growth:
+        """One after the other."""
+        return Growth(sum(each.likely for each in growths), math.hypot(*(each.miss for each in growths)))
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A value of a setting, or the edits of an entry of the plan."""
@@ -45,8 +58,8 @@ class Variant:
     """The same by Megatron Core name or the user's own, ``env.NAME`` for a variable."""
     needs: tuple[str, ...] = ()
     """Names of the settings that have to be changed with it."""
-    activations: float | None = None
-    """By how many times it has the base's; None where that is not known before it ran."""
+    activations: Growth | None = None
+    """How it changes the base's; None where that is not known before it ran."""
     usual: float = 0.0
     """The change of the step's logarithm that is expected of it where nothing is predicted: by what such edits did."""
 
