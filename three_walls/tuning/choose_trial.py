@@ -19,9 +19,11 @@ from three_walls.tuning.trials import BASE, OUT_OF_MEMORY, Choice, Edit, Space, 
 _CLEAR = (4.0, 3.0, 2.0)
 """Deviations by which a step with an edit has to be shorter before nothing more is measured of it, where the step
 without it was measured never, once or more often: one run may be odd, and the model wrong about what did not run."""
-_KEPT = 1.0
-"""The same for an edit to be kept where no run is left: one of six that do not help would pass. So edits that together
-gain less than what matters have to be as clear as any."""
+_KEPT = 0.75
+"""The same for an edit to be kept where no run is left: one of four that do not help would pass. So edits that
+together gain less than what matters have to be as clear as any."""
+_SHOWN = 1.0
+"""The same for an edit to be shown to help."""
 _BETWEEN, _BETWEEN_FIRST, _FIRST_RUNS, _DRIFTED = 3, 6, 12, 1.4
 """The best configuration runs again, so that the drift is known, once so many runs have passed since it ran last (the
 second of the first so many runs, of which short searches have no more), and the machine is likely to have drifted by
@@ -45,7 +47,7 @@ _FEW_FAIL = 20
 _REFUSED = 0.1
 """How likely a configuration runs that the launcher refuses by what is known of its release: a job's script may set
 more than the command says."""
-_LIKELY_CHANCE = 0.5
+_LIKELY_CHANCE = 0.35
 """How likely a failure is by chance for its configuration to run once more."""
 _MOST_LOST = 3
 """Runs in a row that fail although their configurations ran before: then the machine fails, not the configuration."""
@@ -141,15 +143,15 @@ class TrialSearch:
 
     @property
     def not_shown_to_help(self) -> tuple[str, ...]:
-        """What is kept though it is not clear that it helps: nothing ran that lacks it alone."""
+        """What is kept though it is not clear that it helps."""
         if self.model is None:
             return ()
         kept = self.space.describe(self.kept)
-        without = [each for each in self._without_one(self.kept, _KEPT) if each not in self.measured]
         doubted = [
             self.space.describe(each)
-            for each in without
-            if self.model.clarity(each, self.kept) < _KEPT or not self._ran_apart(self.kept, each)
+            for each in self._without_one(self.kept, _SHOWN)
+            if self.model.clarity(each, self.kept) < _SHOWN
+            or not (each in self.measured or self._ran_apart(self.kept, each))
         ]
         return tuple(label for fewer in doubted for name, label in kept.items() if name not in fewer)
 

@@ -13,10 +13,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from three_walls.lib.load_documents import Pattern, Text, load_table
+from three_walls.lib.resources import TABLES_DIR
 from three_walls.tuning.trials import BASE, Choice, Edit, Tunable
 
 Array = npt.NDArray[np.float64]
@@ -28,15 +32,10 @@ _TOGETHER = (1.0, 0.4, 0.15)
 """The same of one value, of two or three together, as shares of :data:`_BROKEN`."""
 _NEEDS_ANOTHER = 0.15
 """The same of a value beside one of the base's."""
-_BY_CHANCE, _BY_MACHINE, _AS_A_WHOLE = 0.01, 0.1, 0.005
-"""Odds that a run fails by chance, that it does if its error is the machine's, and that its configuration fails for a
-reason of its own."""
-_OF_MACHINE = re.compile(
-    "unhandled system error|remote process exited or there was a network error|uncorrectable ECC error"
-    "|connection (?:reset|refused|closed)|no route to host",
-    re.IGNORECASE,
-)
-"""NCCL's texts of ncclSystemError and ncclRemoteError, CUDA's of a memory error, and what sockets say."""
+_BY_CHANCE, _AS_A_WHOLE = 0.01, 0.005
+"""Odds that a run fails by chance, and that its configuration fails for a reason of its own."""
+_BY_MACHINE = 0.4, 0.1
+"""The first if its error is the machine's; and if several are: one cause would say the same each time."""
 _UNNAMED = 0.05
 """How likely an error names a setting that is not in its cause."""
 _LEFT_OUT = 0.03
@@ -60,10 +59,11 @@ class FailureCauses:
         """``failures``: configurations that failed, with what each of their runs said; ``harmless``: those that ran."""
         ran = [frozenset(enumerate(choice)) for choice in harmless]
         likely: dict[frozenset[Cause], float] = {frozenset(): 1.0}
+        by_machine = _BY_MACHINE[sum(map(_is_of_machine, itertools.chain(*failures.values()))) > 1]
         for number, (choice, said) in enumerate(sorted(failures.items())):
             named, whole = find_named(settings, said[-1]), frozenset(enumerate(choice))
             odds = {cause: share for cause, share in _list_causes(whole) if not any(map(cause.issubset, ran))}
-            chance = math.prod(_BY_MACHINE if _OF_MACHINE.search(each) else _BY_CHANCE for each in said)
+            chance = math.prod(by_machine if _is_of_machine(each) else _BY_CHANCE for each in said)
             odds[frozenset([(_NOWHERE, number)])] = chance
             named_share = {cause: _share_named(cause, named, whole) for cause in odds}
             further: dict[frozenset[Cause], float] = {}
@@ -87,6 +87,31 @@ class FailureCauses:
         fails = self._has @ holds.reshape(len(self._causes), len(choices)) > 0
         chances: Array = self._shares @ ~fails
         return chances
+
+
+@dataclass(frozen=True, slots=True)
+class MachineError:
+    """A text by which an error shows that the machine caused it."""
+
+    pattern: Pattern
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class MachineErrors:
+    """``tables/machine-errors.yaml``."""
+
+    errors: tuple[MachineError, ...]
+
+
+@cache
+def machine_errors() -> tuple[MachineError, ...]:
+    """What ships with the program."""
+    return load_table(TABLES_DIR / "machine-errors.yaml", MachineErrors).errors
+
+
+def _is_of_machine(said: str) -> bool:
+    return any(re.search(error.pattern, said) for error in machine_errors())
 
 
 def _list_causes(whole: Cause) -> Iterator[tuple[Cause, float]]:

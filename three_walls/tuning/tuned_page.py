@@ -138,7 +138,8 @@ def conclude(
         alone = "it" if len(search.not_shown_to_help) == 1 else "each of these alone"
         notes = (
             *notes,
-            f"not shown to help: {', '.join(search.not_shown_to_help)}; what is kept never ran without {alone}",
+            f"not shown to help: {', '.join(search.not_shown_to_help)}; without {alone} what is kept never ran, or was "
+            "not clearly slower",
         )
     if end and search.measured and (unknown := _list_unknown(search)):
         notes = (*notes, f"what these give is unknown: {'; '.join(unknown)}")
@@ -187,7 +188,7 @@ def _compare_losses(runs: Sequence[TunedRun]) -> str:
     mean, usual = statistics.fmean(kept), statistics.fmean(base)
     return (
         f"what is kept has a loss of {mean:.4g} over the second half of its iterations, and the base {usual:.4g}: see "
-        "whether it learns as well before it trains for long"
+        "whether it still learns the same before it trains for long"
     )
 
 
