@@ -18,13 +18,13 @@ from typing import Any
 
 import yaml
 
+from tests.tune.run_search import run_search
 from three_walls.capture.capture_commands import setting_words
 from three_walls.capture.capture_guide import BRIDGE
-from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import freeze_space, list_given, make_space
 from three_walls.tuning.trials import OUT_OF_MEMORY, Choice, Clashes, MemoryUse, TriedChoice
 
-NEAR, WORTH = 0.03, 0.01
+NEAR = 0.03
 DRIFT, NOISE = 0.015, 0.02
 """Of the logarithm of a step: from run to run, and of each run; the first at most as much as the second."""
 GB = 10**9
@@ -82,11 +82,14 @@ class MeasuredSweep:
 
     def search(self, seed: int, most_runs: int) -> Choice:
         """What is kept."""
-        rng, drift, trials = random.Random(seed), 0.0, list[TriedChoice]()
-        while (choice := TrialSearch(self.space, trials, most_runs, WORTH).next()[0]) is not None:
+        rng, drift = random.Random(seed), 0.0
+
+        def run(choice: Choice) -> TriedChoice:
+            nonlocal drift
             drift += rng.gauss(0, min(DRIFT, self.noise))
-            trials.append(self.run(choice, rng, drift))
-        return TrialSearch(self.space, trials, most_runs, WORTH).kept
+            return self.run(choice, rng, drift)
+
+        return run_search(self.space, run, most_runs)[0]
 
     def distance(self, kept: Choice) -> float:
         """How much longer its step is than the best."""

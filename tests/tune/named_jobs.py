@@ -17,13 +17,13 @@ import statistics
 import sys
 from dataclasses import dataclass
 
+from tests.tune.run_search import run_search
 from three_walls.capture.capture_guide import BRIDGE
-from three_walls.tuning.choose_trial import TrialSearch
 from three_walls.tuning.make_space import list_given, make_space, most_runs_in
 from three_walls.tuning.trials import OUT_OF_MEMORY, Choice, MemoryUse, TriedChoice
 
 GIB = 1 << 30
-NEAR, WORTH = 0.02, 0.01
+NEAR = 0.02
 NOISE, ITERATIONS = 0.012, 20
 SAMPLES = 16
 KEPT_GIB, LIMIT_GIB = 30.0, 76.7
@@ -99,11 +99,8 @@ class Outcome:
 
 def search_job(seed: int) -> Outcome:
     """With a third of a sweep."""
-    job, trials = InteractingJob(seed), list[TriedChoice]()
-    most_runs = most_runs_in(job.space, is_given=True)
-    while (choice := TrialSearch(job.space, trials, most_runs, WORTH).next()[0]) is not None:
-        trials.append(job.run(choice))
-    kept = TrialSearch(job.space, trials, most_runs, WORTH).kept
+    job = InteractingJob(seed)
+    kept, trials = run_search(job.space, job.run, most_runs_in(job.space, is_given=True))
     return Outcome(job.step(kept) / job.best - 1, sum(not trial.step_s for trial in trials))
 
 

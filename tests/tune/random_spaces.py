@@ -17,10 +17,10 @@ import sys
 import time
 from dataclasses import dataclass
 
-from three_walls.tuning.choose_trial import TrialSearch
+from tests.tune.run_search import run_search
 from three_walls.tuning.make_space import make_space, most_runs_in
 from three_walls.tuning.run_trial import Ended
-from three_walls.tuning.trials import Choice, ExpectedGain, Space, TriedChoice, Tunable, Variant
+from three_walls.tuning.trials import Choice, ExpectedGain, TriedChoice, Tunable, Variant
 
 Option = tuple[int, int]
 """A setting and its value."""
@@ -150,16 +150,9 @@ class Outcome:
     """The most that an edit among those that were kept costs, as a share of the step; 0 where none costs anything."""
 
 
-def search_of(space: Space, trials: list[TriedChoice]) -> TrialSearch:
-    return TrialSearch(space, trials, most_runs_in(space, is_given=True), worth=0.01)
-
-
 def tune(job: RandomSpace) -> Outcome:
     """Searches ``job`` as the command does with ``--space``."""
-    trials: list[TriedChoice] = []
-    while (choice := search_of(job.space, trials).next()[0]) is not None:
-        trials.append(job.run(choice))
-    kept = search_of(job.space, trials).kept
+    kept, trials = run_search(job.space, job.run, most_runs_in(job.space, is_given=True))
     without = [(*kept[:place], 0, *kept[place + 1 :]) for place, number in enumerate(kept) if number]
     loss = max((1 - job.step(each) / job.step(kept) for each in without if not job.fails(each)), default=0.0)
     return Outcome(job.space.sweep, len(trials), job.step(kept) / job.best - 1, max(0.0, loss))

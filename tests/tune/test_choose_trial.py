@@ -14,6 +14,7 @@ from tests.tune import random_spaces
 from tests.tune.measured_sweeps import MeasuredSweep, list_sweeps
 from tests.tune.named_jobs import NEAR, search_job
 from tests.tune.random_spaces import RandomSpace
+from tests.tune.run_search import WORTH, run_search
 from tests.tune.simulated_job import SimulatedJob
 from three_walls.capture.capture_guide import BRIDGE
 from three_walls.lib.plain_data import ConfigData
@@ -31,7 +32,6 @@ from three_walls.tuning.trials import (
     Variant,
 )
 
-WORTH = 0.01
 MOST_OFF = 0.02
 
 
@@ -40,10 +40,7 @@ def search_of(job: SimulatedJob, trials: list[TriedChoice]) -> TrialSearch:
 
 
 def tune(job: SimulatedJob) -> tuple[Choice, list[TriedChoice]]:
-    trials: list[TriedChoice] = []
-    while (choice := search_of(job, trials).next()[0]) is not None:
-        trials.append(job.run(choice))
-    return search_of(job, trials).kept, trials
+    return run_search(job.space, job.run, job.space.sweep // 3)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -124,11 +121,9 @@ def test_two_that_are_equal_do_not_take_all_runs() -> None:
     job = SimulatedJob(1, counts=(1, 1, 1))
     job.alone = {(0, 1): -0.1, (1, 1): 0.0, (2, 1): 0.2}
     job.together, job.memory, job.broken, job.broken_pairs = {}, dict.fromkeys(job.memory, 0.0), set(), set()
-    trials: list[TriedChoice] = []
-    while (choice := TrialSearch(job.space, trials, 60, WORTH).next()[0]) is not None:
-        trials.append(job.run(choice))
+    kept, trials = run_search(job.space, job.run, 60)
     assert len(trials) < 30
-    assert TrialSearch(job.space, trials, 60, WORTH).kept[0]
+    assert kept[0]
 
 
 def test_where_there_is_nothing_to_try_the_base_is_kept_and_the_search_ends() -> None:
@@ -367,9 +362,7 @@ def test_all_that_ran_is_combined_before_a_search_ends_if_it_promises_more_toget
 @pytest.mark.parametrize("seed", [5, 7, 27])
 def test_before_a_search_ends_what_is_kept_has_run_without_each_of_its_edits(seed: int) -> None:
     job = SimulatedJob(seed, counts=(1, 1, 2, 1, 2))
-    trials: list[TriedChoice] = []
-    while (choice := TrialSearch(job.space, trials, job.space.sweep, WORTH).next()[0]) is not None:
-        trials.append(job.run(choice))
+    _, trials = run_search(job.space, job.run, job.space.sweep)
     assert len(trials) < job.space.sweep  # it ends by itself
     best = TrialSearch(job.space, trials, job.space.sweep, WORTH).best
     fewer = {(*best[:place], 0, *best[place + 1 :]) for place, number in enumerate(best) if number}
