@@ -150,6 +150,15 @@ def test_a_base_that_fails_ends_the_search() -> None:
     assert only.next() == (None, "the base fails")
 
 
+def test_a_base_that_hung_after_some_iterations_runs_once_more_where_a_run_is_left() -> None:
+    hung = TriedChoice((), None, failure="it hung after 8 iterations: no more for 60 s")
+    assert TrialSearch(Space((), 1), [hung], 2, WORTH).next()[0] == ()
+    assert TrialSearch(Space((), 1), [hung], 1, WORTH).next() == (None, "the base fails")
+    assert TrialSearch(Space((), 1), [hung, hung], 3, WORTH).next() == (None, "the base fails")
+    silent = TriedChoice((), None, failure="it hung: no iteration for 60 s")  # as one whose log nobody can read
+    assert TrialSearch(Space((), 1), [silent], 2, WORTH).next() == (None, "the base fails")
+
+
 def test_a_machine_on_which_everything_fails_ends_the_search() -> None:
     job = SimulatedJob(1)
     base = job.space.base

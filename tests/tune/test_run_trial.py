@@ -100,9 +100,10 @@ def test_an_error_after_the_last_iteration_counts_before_one_that_the_job_surviv
 def test_of_a_job_that_hangs_after_an_error_both_are_said(tmp_path: Path) -> None:
     assert (
         run(tmp_path, "KeyError: 'x'", stays=True).failure
-        == "it hung: no iteration for 0 s; its log says KeyError: 'x'"
+        == "it hung after 4 iterations: no more for 0 s; its log says KeyError: 'x'"
     )
-    assert run(tmp_path, stays=True).failure == "it hung: no iteration for 0 s"
+    assert run(tmp_path, stays=True).failure == "it hung after 4 iterations: no more for 0 s"
+    assert run(tmp_path, stays=True, iterations=0).failure == "it hung: no iteration for 0 s"
 
 
 def test_a_run_with_all_its_iterations_counts_also_if_its_end_fails_or_hangs(tmp_path: Path) -> None:

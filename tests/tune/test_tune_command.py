@@ -249,6 +249,22 @@ def test_a_base_that_fails_is_said_with_its_reason(tmp_path: Path) -> None:
     assert done.stderr.endswith("once the base runs, go on with: three-walls tune --resume --out tuned\n")
 
 
+def test_a_base_that_the_machine_breaks_off_runs_once_more(tmp_path: Path) -> None:
+    done = run(tmp_path, told={**EFFECTS, "breaks": {"1": "network"}})
+    assert done.returncode == 0
+    assert "run 1: base (again, because it likelier failed by chance)" in done.stderr
+    assert results(tmp_path)["kept"]
+
+
+def test_a_base_that_breaks_off_twice_ends_the_tuning(tmp_path: Path) -> None:
+    done = run(tmp_path, told={"breaks": {"1": "network", "2": "hang"}})
+    assert done.returncode == 8
+    assert "unhandled system error, NCCL version 2.28.9; it hung after 3 iterations: no more for 3 s" in (
+        " ".join(done.stdout.split())
+    )
+    assert len(results(tmp_path)["runs"]) == 2
+
+
 def test_a_log_without_iterations_is_said_to_have_none(tmp_path: Path) -> None:
     done = run(tmp_path, "--space", "space.yaml", "--", "echo", "hello")
     assert done.returncode == 8

@@ -1,11 +1,12 @@
 """A trainer that writes Megatron's iteration lines as a JSON file, named by $TRAINER, and its overrides tell it.
 
     {"effects": {"a=1": -0.1}, "together": {"a=1 b=1": 0.2}, "drift": 0.03, "noise": 0.01, "pause_s": 0.001,
-     "fails": {"c=1": "oom" | "crash" | "hang" | "stays" | "killed"}, "iterations": 25,
+     "fails": {"c=1": "oom" | "crash" | "hang" | "stays" | "killed"}, "breaks": {"1": "network"}, "iterations": 25,
      "arguments": {"micro_batch_size": 1}, "batch_sizes": {"--micro-batch-size": 16}}
 
-Effects are logarithms of factors on the step. Arguments are printed as Megatron-LM prints those that it runs with. Of
-several ranks (SLURM_PROCID) the last one writes, as Megatron's does.
+Effects are logarithms of factors on the step. What breaks is a run, by its number, whatever its overrides. Arguments
+are printed as Megatron-LM prints those that it runs with. Of several ranks (SLURM_PROCID) the last one writes, as
+Megatron's does.
 Every process that it starts has the file's path on its command line; one of them leaves the session, as torchrun's
 workers do.
 """
@@ -37,6 +38,7 @@ def main() -> None:
     child = "import time; time.sleep(600)"
     subprocess.Popen([sys.executable, "-I", "-S", "-c", child, str(told_by)], start_new_session=True)
     fails = next((how for word, how in told.get("fails", {}).items() if set(word.split()) <= set(words)), "")
+    fails = told.get("breaks", {}).get(str(number), fails)
     log = sum(effect for word, effect in told.get("effects", {}).items() if word in words)
     log += sum(effect for pair, effect in told.get("together", {}).items() if set(pair.split()) <= set(words))
     log += told.get("drift", 0.0) * math.sin(number / 5)
@@ -61,6 +63,8 @@ def main() -> None:
             )
         if iteration == 4 and fails == "crash":
             raise AssertionError("hidden size has to be divisible")
+        if iteration == 4 and fails == "network":
+            raise RuntimeError("NCCL error in: NCCLUtils.hpp:268, unhandled system error, NCCL version 2.28.9")
         if iteration == 4 and fails in ("hang", "stays"):
             time.sleep(600)
         step_ms = STEP_MS * math.exp(log + rng.gauss(0, told.get("noise", 0.0))) * (3 if iteration < 3 else 1)

@@ -11,10 +11,10 @@ from functools import cached_property
 import numpy as np
 
 from three_walls.lib.text import format_share
-from three_walls.tuning.failure_causes import FailureCauses
+from three_walls.tuning.failure_causes import FailureCauses, is_of_machine
 from three_walls.tuning.memory_model import MemoryModel
 from three_walls.tuning.step_model import Array, StepModel
-from three_walls.tuning.trials import BASE, OUT_OF_MEMORY, Choice, Edit, Space, TriedChoice
+from three_walls.tuning.trials import BASE, HUNG_LATE, OUT_OF_MEMORY, Choice, Edit, Space, TriedChoice
 
 _CLEAR = (4.0, 3.0, 2.0)
 """Deviations by which a step with an edit has to be shorter before nothing more is measured of it, where the step
@@ -71,7 +71,7 @@ class TrialSearch:
     def next(self) -> tuple[Choice | None, str]:
         """The configuration to run, or None, and why."""
         if self.model is None:
-            return (None, "the base fails") if self.trials else (self.space.base, "the base")
+            return self._start()
         if not self.space.settings:
             return None, "there is nothing to try"
         if len(self.trials) >= self.most_runs:
@@ -108,6 +108,15 @@ class TrialSearch:
                 other if runs.count(other) <= runs.count(best) else best
             ), f"to tell the step with and without {edits}"
         return None, "nothing left promises more than what matters"
+
+    def _start(self) -> tuple[Choice | None, str]:
+        """Of the base, which is taken to run: once more if what broke it off seldom does so twice."""
+        failed = [trial.failure for trial in self.trials]
+        if not failed:
+            return self.space.base, "the base"
+        if len(failed) == 1 < self.most_runs and (is_of_machine(failed[0]) or failed[0].startswith(HUNG_LATE)):
+            return self.space.base, "again, because it likelier failed by chance"
+        return None, "the base fails"
 
     @cached_property
     def best(self) -> Choice:

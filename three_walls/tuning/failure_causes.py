@@ -59,11 +59,11 @@ class FailureCauses:
         """``failures``: configurations that failed, with what each of their runs said; ``harmless``: those that ran."""
         ran = [frozenset(enumerate(choice)) for choice in harmless]
         likely: dict[frozenset[Cause], float] = {frozenset(): 1.0}
-        by_machine = _BY_MACHINE[sum(map(_is_of_machine, itertools.chain(*failures.values()))) > 1]
+        by_machine = _BY_MACHINE[sum(map(is_of_machine, itertools.chain(*failures.values()))) > 1]
         for number, (choice, said) in enumerate(sorted(failures.items())):
             named, whole = find_named(settings, said[-1]), frozenset(enumerate(choice))
             odds = {cause: share for cause, share in _list_causes(whole) if not any(map(cause.issubset, ran))}
-            chance = math.prod(by_machine if _is_of_machine(each) else _BY_CHANCE for each in said)
+            chance = math.prod(by_machine if is_of_machine(each) else _BY_CHANCE for each in said)
             odds[frozenset([(_NOWHERE, number)])] = chance
             named_share = {cause: _share_named(cause, named, whole) for cause in odds}
             further: dict[frozenset[Cause], float] = {}
@@ -110,7 +110,8 @@ def machine_errors() -> tuple[MachineError, ...]:
     return load_table(TABLES_DIR / "machine-errors.yaml", MachineErrors).errors
 
 
-def _is_of_machine(said: str) -> bool:
+def is_of_machine(said: str) -> bool:
+    """Whether the machine caused the error ``said``."""
     return any(re.search(error.pattern, said) for error in machine_errors())
 
 

@@ -32,7 +32,7 @@ from three_walls.log.steady_steps import (
 )
 from three_walls.log.training_log import LogIteration, OutOfMemory, TrainingLog
 from three_walls.tuning import supervise_job
-from three_walls.tuning.trials import OUT_OF_MEMORY, MemoryUse
+from three_walls.tuning.trials import HUNG_LATE, OUT_OF_MEMORY, MemoryUse
 
 GRACE_S = 10.0
 """What the ranks have to end after SIGTERM, before they are killed."""
@@ -225,7 +225,8 @@ def _watch(job: subprocess.Popen[bytes], log: Path, limits: Limits, others: Othe
         if numbers and max(numbers) - min(numbers) > limits.iterations:
             return limits.overran or _DONE, longest_s
         if now_s - last_s > limits.quiet_s:
-            return f"it hung: no iteration for {limits.quiet_s:.0f} s", longest_s
+            when = f"{HUNG_LATE} {len(seen)} iterations: no more" if seen else "it hung: no iteration"
+            return f"{when} for {limits.quiet_s:.0f} s", longest_s
         if now_s - started_s > limits.run_s:
             return f"it took longer than {limits.run_s:.0f} s", longest_s
         if failure := others.failure():

@@ -11,6 +11,8 @@ from three_walls.lib.plain_data import ConfigData
 
 OUT_OF_MEMORY = "out of memory"
 """Is in the reason of a run that was."""
+HUNG_LATE = "it hung after"
+"""Begins the reason of a run that had iterations, and then no more."""
 BASE = 0
 """The number of the value that the job has anyway."""
 _LEAST_ACTIVATIONS = 0.02

@@ -267,7 +267,10 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
         title = f"{len(tuned.kept)} edit{'s' if len(tuned.kept) > 1 else ''} kept: a step {gain.lstrip('+')} shorter"
         text = f"{'; '.join(tuned.kept.values())}."
     elif tuned.base_ms is None:
-        title, text = "The base fails, so nothing was tried", "; ".join(run.failure for run in tuned.runs)
+        title, text = (
+            "The base fails, so nothing was tried",
+            "; ".join(dict.fromkeys(run.failure for run in tuned.runs)),
+        )
     elif not any(run.changed for run in tuned.runs):
         title = "Nothing was tried but the base"
     metrics = (
