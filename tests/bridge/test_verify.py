@@ -203,6 +203,12 @@ def test_the_machine_is_judged(folder: Path) -> None:
         )
 
 
+def test_a_report_is_no_file_of_overrides(folder: Path) -> None:
+    (folder / "report.json").write_text('{"schema_version": 1}')
+    with pytest.raises(InputError, match=r"report\.json: expected overrides, one per line .* found JSON"):
+        read_overrides(folder / "report.json")
+
+
 def test_json_holds_what_the_lines_say(folder: Path) -> None:
     code, output = run(folder, "model.overlap_moe_expert_parallel_comm=true\nmodel.x=1\n", "--json")
     document = json.loads(output)

@@ -123,9 +123,12 @@ def _check_engine(version: str | None) -> None:
 def read_overrides(path: Path) -> WrittenOverrides:
     """Read the overrides in ``path``, without Megatron-LM flags and comments; or the command that it holds.
 
-    Raises InputError where a quote is not closed, for a line that is too long and for too many overrides.
+    Raises InputError for JSON, where a quote is not closed, for a line that is too long and for too many overrides.
     """
-    text = read_text_file(path, "overrides, one per line (overrides.txt)")
+    expected = "overrides, one per line (overrides.txt)"
+    text = read_text_file(path, expected)
+    if text.lstrip().startswith("{"):
+        raise InputError(f"{path}: expected {expected}, found JSON: a report has its overrides in the file next to it")
     overrides: list[str] = []
     environment: dict[str, str] = {}
     command = WrittenOverrides(())
