@@ -237,7 +237,14 @@ def test_a_dry_run_says_what_is_not_known_of_the_command(tmp_path: Path) -> None
     without = run(tmp_path, "--dry-run", "--bridge", "--", "bash", "run.sh").stdout
     assert without.splitlines()[1].startswith("nsys is not on PATH")
     assert "plan, which its capture gives" not in without
-    assert "at most 1 run," in without
+    assert "at most 2 runs," in without  # of the base, should the first break off
+
+
+def test_where_nsys_is_missing_no_capture_is_said_to_take_too_long(tmp_path: Path) -> None:
+    done = run(tmp_path, "--budget", "0.1s", "--", sys.executable, str(TRAINER))
+    assert [note for note in results(tmp_path)["notes"] if "nsys" in note or "capture" in note] == [
+        "nsys is not on PATH: tuned by logs alone, without a plan; give --space to say what to try"
+    ], done.stderr
 
 
 def test_a_base_that_fails_is_said_with_its_reason(tmp_path: Path) -> None:
@@ -249,11 +256,12 @@ def test_a_base_that_fails_is_said_with_its_reason(tmp_path: Path) -> None:
     assert done.stderr.endswith("once the base runs, go on with: three-walls tune --resume --out tuned\n")
 
 
-def test_a_base_that_the_machine_breaks_off_runs_once_more(tmp_path: Path) -> None:
-    done = run(tmp_path, told={**EFFECTS, "breaks": {"1": "network"}})
+@pytest.mark.parametrize("options", [(), ("--patience", "3", "--", sys.executable, str(TRAINER))])
+def test_a_base_that_the_machine_breaks_off_runs_once_more(tmp_path: Path, options: tuple[str, ...]) -> None:
+    done = run(tmp_path, *options, told={**EFFECTS, "breaks": {"1": "network"}})
     assert done.returncode == 0
     assert "run 1: base (again, because it likelier failed by chance)" in done.stderr
-    assert results(tmp_path)["kept"]
+    assert bool(results(tmp_path)["kept"]) == (not options)  # no plan without nsys, nor without a space
 
 
 def test_a_base_that_breaks_off_twice_ends_the_tuning(tmp_path: Path) -> None:

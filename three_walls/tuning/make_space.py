@@ -514,8 +514,9 @@ def make_space(settings: tuple[Tunable, ...], sweep: int | None = None) -> Space
 
 
 def most_runs_in(space: Space, is_given: bool) -> int:
-    """How many runs a search makes: of what the user gave a third of a sweep, of a plan a few per entry."""
+    """How many runs a search makes: of what the user gave a third of a sweep, of a plan a few per entry. Of the base
+    alone two, of which the first may break off."""
     count = sum(len(setting.values) for setting in space.settings)
     if is_given:
-        return min(max(space.sweep // 3, min(_FEW_RUNS, space.sweep)), max(_MOST_RUNS, 2 * count))
+        return min(max(space.sweep // 3, min(_FEW_RUNS, max(2, space.sweep))), max(_MOST_RUNS, 2 * count))
     return _FEW_RUNS + _RUNS_PER_ENTRY * count

@@ -461,8 +461,11 @@ class Tuning:
         captures = [line for line in self._lines if line["kind"] == "profile"]
         if self._request.trace is not None:
             self._read_plan(self._request.trace, {})
-        elif not captures and self._request.command and self._measured and self._can_capture("profiled"):
-            self._profile(make_space(()), ())
+        elif not captures and self._request.command and self._measured:
+            if find_nsys() is None:
+                self._note(self._no_nsys)
+            elif self._can_capture("profiled"):
+                self._profile(make_space(()), ())
         for line in captures:
             self._read_plan(Path(line["trace"]) if line["trace"] else None, line.get("changed", {}))
 
@@ -537,9 +540,6 @@ class Tuning:
         """Captures a configuration and learns its plan. Where there is no capture the reason is noted."""
         command = self._request.command
         assert command
-        if find_nsys() is None:
-            self._note(self._no_nsys)
-            return
         out = self._request.out.absolute() / "profiles"
         out.mkdir(exist_ok=True)
         changed, variants = space.describe(choice), space.values_of(choice)
