@@ -98,14 +98,9 @@ class MeasuredSweep:
 
 def _freeze(values: Iterable[Any]) -> tuple[Any, ...]:
     """With tuples for lists, and for what is set together."""
-    return tuple(
-        _freeze(value.items())
-        if isinstance(value, Mapping)
-        else _freeze(value)
-        if isinstance(value, list | tuple)
-        else value
-        for value in values
-    )
+    listed = (value.items() if isinstance(value, Mapping) else value for value in values)
+    is_one = (str, int, float, type(None))
+    return tuple(value if isinstance(value, is_one) else _freeze(value) for value in listed)
 
 
 @cache

@@ -2,7 +2,8 @@
 
 What values need adds up, and some need less than the base's (recomputation), so that a value that is out of memory
 alone may fit beside another. So it is a probit regression on the values; before anything ran its weights are normally
-distributed. Where runs print what they allocated, their activations say by how much they differ, also those of pairs.
+distributed, around what values usually do to activations where that is known. Where runs print what they allocated,
+their activations say by how much they differ, also those of pairs.
 """
 
 from __future__ import annotations

@@ -304,9 +304,8 @@ def _find_limit(log: TrainingLog) -> int | None:
 
 
 def _count_held(oom: OutOfMemory) -> int:
-    left = oom.free_bytes or 0  # as much as was asked for, and a limit of the job's refused it
-    held = (oom.allocated_bytes or 0) + (oom.reserved_unallocated_bytes or 0)
-    return held + (left if left < oom.requested_bytes else 0)
+    held, left = (oom.allocated_bytes or 0) + (oom.reserved_unallocated_bytes or 0), oom.free_bytes or 0
+    return held + left if left < oom.requested_bytes else held  # else it was no lack, but a limit that the job set
 
 
 def _count_steady(log: TrainingLog, steps_ms: Sequence[float]) -> str:
