@@ -608,6 +608,35 @@ def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_pr
     )
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("runs", [7, 8])
+def test_a_capture_predicts_the_values_of_a_space_where_enough_runs_are_left(tmp_path: Path, runs: int) -> None:
+    export = tmp_path / "base.sqlite"
+    export.write_bytes(lzma.decompress((REPOSITORY / "sample_traces" / "qwen-alltoall-ep8.sqlite.xz").read_bytes()))
+    nsys = make_fake_nsys(tmp_path / "bin", export)
+    space = "moe_grouped_gemm: [false, true]\nmoe_permute_fusion: [false, true]\nmy_own: [1, 2, 3, 4, 5, 6]\n"
+    words = (
+        *("--bridge", "--ranks", "0", "--runs", str(runs), "--nsys", str(nsys), "--space", "space.yaml"),
+        *("--", sys.executable, str(TRAINER), "model.moe_grouped_gemm=false", "my_own=1"),
+        "model.moe_permute_fusion=false",
+    )
+    assert ("profiled base, which predicts" in run(tmp_path, "--dry-run", *words, space=space).stdout) == (runs == 8)
+    told = {"effects": {"model.moe_grouped_gemm=true": -0.3}, "noise": 0.005}
+    done = run(tmp_path, *words, told=told, space=space)
+    assert done.returncode == 0, done.stderr
+    tried = results(tmp_path)["runs"]
+    assert len(tried) <= 7
+    first = tried[1]
+    if runs == 7:
+        assert calls_of(nsys.parent) == []
+        assert not any(each["predicted"] for each in tried)
+    else:
+        assert calls_of(nsys.parent) == ["profile", "export"]
+        assert [*first["changed"]] == ["moe_grouped_gemm"]  # what is expected to gain most alone
+        assert first["predicted"][1] > 0
+    assert "model.moe_grouped_gemm=true" in results(tmp_path)["overrides"]
+
+
 def test_values_that_the_release_refuses_beside_each_other_are_not_run_together(tmp_path: Path) -> None:
     base = ("model.moe_token_dispatcher_type=alltoall", "model.moe_shared_expert_overlap=false")
     told = {

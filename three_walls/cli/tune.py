@@ -82,9 +82,10 @@ _LAUNCHERS = re.compile(r"(?<![\w.-])(?:srun|mpirun|mpiexec)(?![\w.-])")
     "space_file",
     metavar="FILE",
     type=click.Path(path_type=Path, resolve_path=True),
-    help="YAML of settings, each with the values to try; tried instead of a plan.",
+    help="YAML of settings, each with the values to try instead of a plan; where nsys is at hand the profiled base "
+    "predicts them.",
 )
-@click.option("--plan", "with_plan", is_flag=True, help="With --space: profile the base and try its plan, too.")
+@click.option("--plan", "with_plan", is_flag=True, help="With --space: try the plan of the profiled base, too.")
 @click.option(
     "--allow",
     "allowed",

@@ -75,7 +75,7 @@ class TrialSearch:
         if not self.space.settings:
             return None, "there is nothing to try"
         if len(self.trials) >= self.most_runs:
-            return None, f"{self.most_runs} runs were made, as many as allowed"
+            return None, "as many runs were made as allowed"
         lost = self.trials[-_MOST_LOST:]
         if len(lost) == _MOST_LOST and all(not trial.step_s and trial.choice in self.measured for trial in lost):
             return None, "configurations fail that ran before: is the machine in order?"

@@ -22,6 +22,7 @@ from three_walls.bridge.render_bridge import CHECK_SECTION
 from three_walls.bridge.render_overrides import RELEASE_UNKNOWN, spell
 from three_walls.capture.capture_commands import setting_words
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
+from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.expressions import list_names, parse_expression
 from three_walls.lib.files import read_text_file
@@ -342,7 +343,8 @@ def _is_value(found: ConfigData, value: ConfigData) -> bool:
 
 def core_name(name: str) -> str:
     """Megatron Core's name of the setting that a space names, in whatever spelling; ``name`` where there is none."""
-    key = keys_by_flag().get(name) or keys_by_path().get(name.lstrip("+"))
+    paths = keys_by_path()
+    key = keys_by_flag().get(name) or paths.get(name.lstrip("+")) or paths.get(f"model.{name}")  # a former name
     return key.name if key else name
 
 
@@ -442,24 +444,40 @@ def _expect(step: PlanStep, alone: Finding | None, report: LiveReport) -> Expect
 
 
 def predict_on(space: Space, kept: Choice, run: ReplayedRun) -> Space:
-    """``space`` with the gains of settings that ``kept`` leaves as they are predicted again, on the step with it."""
-    base = {key: value for variant in space.values_of(kept) for key, value in variant.config.items()}
+    """``space`` with the gains of settings that ``kept`` leaves as they are predicted on the step with it.
+
+    On the base what the plan predicts stays.
+    """
+    base = {core_name(key): value for variant in space.values_of(kept) for key, value in variant.config.items()}
+    if (before := _predict_ns(base, run)) is None:
+        return space
+
+    def predict(value: Variant) -> Variant:
+        if value.gain and not any(kept):
+            return value
+        after = _predict_ns({**base, **{core_name(key): each for key, each in value.config.items()}}, run)
+        if after is None:
+            return value
+        low, likely, high = (
+            min(0.9, 1 - ns / before.likely_ns) for ns in (after.high_ns, after.likely_ns, after.low_ns)
+        )
+        return replace(value, gain=ExpectedGain(low, likely, high))
+
     settings = tuple(
-        setting if number else replace(setting, values=tuple(_predict(each, base, run) for each in setting.values))
+        setting
+        if number
+        else replace(setting, values=tuple(map(predict, setting.values)), kind=setting.kind or setting.name)
         for setting, number in zip(space.settings, kept, strict=True)
     )
     return replace(space, settings=settings)
 
 
-def _predict(variant: Variant, base: Mapping[str, ConfigData], run: ReplayedRun) -> Variant:
+def _predict_ns(settings: Mapping[str, ConfigData], run: ReplayedRun) -> Prediction | None:
+    """The step with ``settings``; None where nothing is predicted of one of them."""
     try:
-        before, after = run.with_edits(base).after, run.with_edits({**base, **variant.config}).after
+        return run.with_edits(settings).after
     except UsageError:  # a setting that three-walls does not know
-        return variant
-    if before is None or after is None:
-        return variant
-    low, likely, high = (min(0.9, 1 - ns / before.likely_ns) for ns in (after.high_ns, after.likely_ns, after.low_ns))
-    return replace(variant, gain=ExpectedGain(low, likely, high))
+        return None
 
 
 def find_clashes(settings: Sequence[Tunable], config: RunConfig) -> Clashes:

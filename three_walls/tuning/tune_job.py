@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.capture.capture_commands import RUN_CONFIG
 from three_walls.capture.capture_guide import BRIDGE
 from three_walls.lib.errors import ThreeWallsError, UsageError
@@ -74,6 +75,8 @@ _ANOTHER_STEP = 0.05
 """A step that is so much shorter may be held back by another wall, so that its plan is another one."""
 _ALIKE = 0.02
 """Two steps that differ by less, beside what their iterations leave open, may be of one configuration."""
+_RUNS_BY_PREDICTIONS = 6
+"""So many runs after a capture that predicts the values of a space find more than one run more does without."""
 _CLEARLY = 2.0
 """Deviations by which a measured gain lies outside its predicted range."""
 
@@ -86,7 +89,8 @@ class TuneRequest:
     command: TunedCommand | None = None
     """None where the caller runs the job itself."""
     given: Mapping[str, Sequence[SpaceValue]] = field(default_factory=dict)
-    """The user's own settings with their values; the plan's entries join them unless ``only_given``."""
+    """The user's own settings with their values; the plan's entries join them unless ``only_given``. Then a capture
+    predicts these alone, and counts as a run."""
     only_given: bool = False
     allowed: tuple[str, ...] = ()
     """Applicabilities of entries to try in addition to execution-only ones."""
@@ -124,6 +128,8 @@ class Tuning:
         self._planned: tuple[Tunable, ...] = ()
         self._clashes: tuple[tuple[Tunable, ...], Clashes] | None = None
         """With the settings that they are of."""
+        self._predicted: tuple[ReplayedRun, Space, Choice, Space] | None = None
+        """What is predicted of a space, with the capture and the configuration that it is predicted on."""
         self.end = ""
 
     @property
@@ -144,7 +150,7 @@ class Tuning:
         if self._lines:
             self._add({"kind": "resume"})
         self._note_doubts()
-        self._learn_plan()
+        self._learn_from_capture()
         while True:
             search = self._search()
             choice, why = search.next()
@@ -168,7 +174,7 @@ class Tuning:
             if stated or (len(self._measured) == 1 and self._runs[-1]["step_s"]):  # the base
                 self._given = self._list_given()
                 self._note_doubts()
-                self._learn_plan()
+                self._learn_from_capture()
             self._write(self._search())
 
     def preview(self) -> Iterator[str]:
@@ -182,41 +188,53 @@ class Tuning:
                 "it, the first one is run to see whether it is the base's; state it, and that run is saved"
             )
         yield f"base: {as_line(command.put_in(()), command.environment)}"
-        is_profiled = not self._request.only_given and find_nsys() is not None
+        only_given, is_profiled = self._request.only_given, False
+        if self._is_worth_a_capture(search.most_runs) and not (is_profiled := find_nsys() is not None):
+            yield self._no_nsys
         if is_profiled:
             out = self._request.out.absolute() / "profiles"
             words = command.profiled((), out, self._request.ranks, PROFILED_STEPS)
-            yield f"profiled base: {as_line(words, command.environment)}"
+            what_for = ", which predicts what is tried" if only_given else ""
+            yield f"profiled base{what_for}: {as_line(words, command.environment)}"
+        if is_profiled and not only_given:
             yield (
                 "the same with what was kept, where that is measured outside its prediction or shortens the step "
                 f"by {_ANOTHER_STEP:.0%}, for the entries of its plan: {_MOST_CAPTURES - 1} times at most"
             )
-        elif not self._request.only_given:
-            yield self._no_nsys
         for setting in search.space.settings:
             for each in setting.values:
                 variables = {**command.environment, **each.environment}
                 yield f"{each.label}: {as_line(command.put_in(each.words), variables)}"
-        if is_profiled:
+        if is_profiled and not only_given:
             yield "the entries of the base's plan, which its capture gives, each in a few runs"
         per_run = f"each ends after {command.iterations} iterations or {self._request.patience_s:.0f} s without one"
         budget_s = self._request.budget_s
         within = "" if math.isinf(budget_s) else f", all within {budget_s / 60:.0f} min"
-        is_known = self._request.most_runs or not is_profiled
+        is_known = self._request.most_runs or only_given or not is_profiled
         count = f"{search.most_runs} run{'s' if search.most_runs > 1 else ''}"
         most = f"at most {count}" if is_known else "some runs"
-        yield f"{most}, pairs of these and repetitions included; {per_run}{within}"
+        profiled = "the profiled one, " if is_profiled and only_given else ""
+        yield f"{most}, {profiled}pairs of these and repetitions included; {per_run}{within}"
 
     def _search(self) -> TrialSearch:
         space = make_space((*self._given.settings, *self._planned), None if self._planned else self._given.sweep)
         space = replace(space, clashes=self._find_clashes(space))
         trials = [trial for line in self._list_counted() if (trial := _as_trial(line, space))]
         most = self._request.most_runs or most_runs_in(space, is_given=not self._planned)
+        if self._request.only_given:  # where the sweep is what a tuning is measured by
+            most -= len(self._captures)
         search = TrialSearch(space, trials, most, self._request.worth)
-        if self._report and self._report.replay and search.model and any(search.best):
-            space = predict_on(space, search.best, self._report.replay)
+        if self._report and self._report.replay and search.model:
+            space = self._predict_on(space, search.best, self._report.replay)
             search = TrialSearch(space, trials, most, self._request.worth)
         return search
+
+    def _predict_on(self, space: Space, kept: Choice, run: ReplayedRun) -> Space:
+        """``space`` with what is predicted on the step with ``kept``."""
+        known = self._predicted
+        if known is None or known[0] is not run or known[1:3] != (space, kept):
+            self._predicted = known = run, space, kept, predict_on(space, kept, run)
+        return known[3]
 
     def _find_clashes(self, space: Space) -> Clashes:
         """Values of Megatron-Bridge's settings that exclude each other, by what is known of the base."""
@@ -273,6 +291,8 @@ class Tuning:
 
     @property
     def _no_nsys(self) -> str:
+        if self._request.only_given:
+            return "nsys is not on PATH: tuned by logs alone, without predictions"
         advice = "" if self._request.given else "; give --space to say what to try"
         return f"nsys is not on PATH: tuned by logs alone, without a plan{advice}"
 
@@ -454,45 +474,57 @@ class Tuning:
         run_s = max(_LEAST_QUIET_S, _RUN_FACTOR * max(line["wall_s"] for line in ran))
         return Limits(min(quiet_s, request.patience_s), min(run_s, self._left_s), command.iterations, overran)
 
-    def _learn_plan(self) -> None:
-        """Profiles and analyzes the base, if that was not done; its plan's entries are then tried too."""
-        if self._request.only_given or self._report is not None:
+    def _learn_from_capture(self) -> None:
+        """Profiles and analyzes the base, if that was not done and is worth it: that predicts what is tried, and the
+        entries of its plan are tried too."""
+        if self._report is not None:
             return
-        captures = [line for line in self._lines if line["kind"] == "profile"]
+        captures = self._captures
         if self._request.trace is not None:
-            self._read_plan(self._request.trace, {})
+            self._read_capture(self._request.trace, {})
         elif not captures and self._request.command and self._measured:
-            if find_nsys() is None:
+            is_worth_it = self._is_worth_a_capture(self._search().most_runs)
+            if is_worth_it and find_nsys() is None:
                 self._note(self._no_nsys)
-            elif self._can_capture("profiled"):
+            elif is_worth_it and self._can_capture("profiled"):
                 self._profile(make_space(()), ())
         for line in captures:
-            self._read_plan(Path(line["trace"]) if line["trace"] else None, line.get("changed", {}))
+            self._read_capture(Path(line["trace"]) if line["trace"] else None, line.get("changed", {}))
 
     def _has_moved(self, search: TrialSearch, is_over: bool) -> bool:
         """Whether what is kept is so far from what was profiled last that a new capture may have another plan."""
         request, kept = self._request, search.kept if search.model else ()
-        captures = [line for line in self._lines if line["kind"] == "profile"]
         is_possible = (
             self._report is not None
+            and not request.only_given
             and request.command is not None
             and find_nsys() is not None
-            and len(captures) < _MOST_CAPTURES
+            and len(self._captures) < _MOST_CAPTURES
             and len(self._runs) < (request.most_runs or len(self._runs) + 1)
         )
         if not is_possible or not any(kept) or search.space.describe(kept) == self._profiled:
             return False
         return self._is_elsewhere(search, kept, is_over) and self._can_capture("profiled again")
 
+    @property
+    def _captures(self) -> list[dict[str, Any]]:
+        return [line for line in self._lines if line["kind"] == "profile"]
+
+    def _is_worth_a_capture(self, most_runs: int) -> bool:
+        """Whether so many runs follow one of the base that what it predicts of a space is worth one run less."""
+        return not self._request.only_given or most_runs - max(1, len(self._runs)) - 1 >= _RUNS_BY_PREDICTIONS
+
     def _can_capture(self, what: str) -> bool:
-        """Whether the budget suffices for a capture and a run of what it shows; says so where it does not.
+        """Whether the budget suffices for a capture and a run of what it shows, or several of a space; says so where it
+        does not.
 
         A first capture is taken to last as long as a run.
         """
-        captures = [line["wall_s"] for line in self._lines if line["kind"] == "profile"]
-        takes_s = max(captures, default=self._typical_s) + self._typical_s
+        count = _RUNS_BY_PREDICTIONS if self._request.only_given else 1
+        takes_s = max((line["wall_s"] for line in self._captures), default=self._typical_s) + count * self._typical_s
         if not (is_affordable := takes_s <= self._left_s):
-            self._note(f"not {what}: a capture and a run take {takes_s:.0f} s, more than is left")
+            runs = "a run" if count == 1 else f"{count} runs"
+            self._note(f"not {what}: a capture and {runs} take {takes_s:.0f} s, more than is left")
         return is_affordable
 
     def _is_elsewhere(self, search: TrialSearch, kept: Choice, is_over: bool) -> bool:
@@ -511,8 +543,9 @@ class Tuning:
             return False
         return bool(gain + _CLEARLY * spread < least or gain - _CLEARLY * spread > most)
 
-    def _read_plan(self, trace: Path | None, changed: Mapping[str, str]) -> None:
-        """Analyzes the capture of a configuration that changes ``changed``; its plan's entries are then tried too."""
+    def _read_capture(self, trace: Path | None, changed: Mapping[str, str]) -> None:
+        """Analyzes the capture of a configuration that changes ``changed``: it predicts what is tried, and its plan's
+        entries are tried too."""
         self._profiled = changed
         if trace is None or not trace.exists():
             return
@@ -524,20 +557,22 @@ class Tuning:
         try:
             report = analyze(trace, logs=logs, config=config, allowed=self._request.allowed)
         except ThreeWallsError as error:
-            self._note(f"the capture of {whose} gives no plan: {error}")
+            self._note(f"the capture of {whose} gives no plan and no predictions: {error}")
+            return
+        self._report = report
+        if self._request.only_given:
             return
         values = [value for setting in self._given.settings for value in setting.values]
         own = {core_name(key) for value in values for key in value.config}
         planned, left_out = list_planned(report, self._framework, own, is_called=self._request.command is None)
         self._planned = join_planned(self._planned, planned, changed)
-        self._report = report
         for reason in left_out:
             self._note(f"not tried: {reason}")
         if changed:
             self._note(f"profiled again: {whose}; {report.verdict.reason}")
 
     def _profile(self, space: Space, choice: Choice) -> None:
-        """Captures a configuration and learns its plan. Where there is no capture the reason is noted."""
+        """Captures a configuration and learns from it. Where there is no capture the reason is noted."""
         command = self._request.command
         assert command
         out = self._request.out.absolute() / "profiles"
@@ -562,7 +597,7 @@ class Tuning:
         if trace is not None and (config := out / RUN_CONFIG).is_file():
             config.replace(trace / RUN_CONFIG)  # the next capture writes its own
         self._add({"kind": "profile", "trace": str(trace or ""), "changed": changed, "wall_s": ended.wall_s})
-        self._read_plan(trace, changed)
+        self._read_capture(trace, changed)
 
     def _note_doubts(self) -> None:
         for doubt in self._list_doubts():
