@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import yaml
 
 from tests.paths import REPOSITORY
+from tests.tune.measured_sweeps import MeasuredSweep, list_sweeps
 from three_walls.lib.resources import TABLES_DIR
 from three_walls.tables.usual_changes import usual_changes
 
@@ -76,6 +79,35 @@ def test_a_value_is_taken_to_do_what_it_usually_does_beside_the_bases() -> None:
     assert usual.mean("micro_batch_size", 2, 4) == pytest.approx(-0.23)
     assert usual.mean("moe_grouped_gemm", True, False) > 0 > usual.mean("moe_grouped_gemm", False, True)
     assert usual.mean("cuda_graph_impl", "none", "full_iteration") == 0  # nobody measured it
+
+
+def list_overlaps(sweep: MeasuredSweep) -> Iterator[tuple[str, str, float]]:
+    """Of every two values that save alone, in the mean over what is beside them: by how much less both save together,
+    as a share of the smaller saving."""
+    numbers = [*itertools.product(*(range(len(setting.values) + 1) for setting in sweep.space.settings))]
+    logs = {choice: math.log(sweep.step_ms(choice)) for choice in numbers if sweep.values_of(choice) in sweep.sets}
+    for (one, mine), (other, its) in itertools.combinations(enumerate(sweep.space.settings), 2):
+        for first, second in itertools.product(range(1, len(mine.values) + 1), range(1, len(its.values) + 1)):
+            beside = [choice for choice in logs if choice[one] == choice[other] == 0]
+            found = [[put(choice, {one: a, other: b}) for a in (0, first) for b in (0, second)] for choice in beside]
+            squares = [[logs[each] for each in four] for four in found if all(each in logs for each in four)]
+            if squares:
+                savings = [fmean(four[0] - four[place] for four in squares) for place in (1, 2, 3)]
+                if min(savings[:2]) > 0:
+                    yield mine.name, its.name, (sum(savings[:2]) - savings[2]) / min(savings[:2])
+
+
+def put(choice: tuple[int, ...], numbers: dict[int, int]) -> tuple[int, ...]:
+    return tuple(numbers.get(place, number) for place, number in enumerate(choice))
+
+
+def test_two_edits_that_relieve_the_host_save_less_together() -> None:
+    overlap = usual_changes().overlap
+    pairs = [each for name in list_sweeps() for each in list_overlaps(MeasuredSweep(name))]
+    shares = [share for *names, share in pairs if {*names} <= {*overlap.settings}]
+    assert len(shares) >= 9
+    assert fmean(shares) == pytest.approx(overlap.ratio, abs=0.05)
+    assert min(shares) > 0
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,15 @@ class UsualGrowth:
 
 
 @dataclass(frozen=True, slots=True)
+class UsualOverlap:
+    """Of settings that save the same time."""
+
+    ratio: float
+    """Of the smaller of two savings: so much less both save together."""
+    settings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class UsualChanges:
     """The table: logarithms of steps, and of activations, by Megatron Core name."""
 
@@ -31,6 +40,7 @@ class UsualChanges:
     settings: Mapping[str, float]
     levels: Mapping[str, Mapping[str, float]]
     """By the value, as Hydra writes it."""
+    overlap: UsualOverlap
     activations: Mapping[str, UsualGrowth]
 
     def ratio(self, setting: str) -> float:

@@ -100,7 +100,7 @@ class TrialSearch:
             share = format_share(-math.expm1(-gain))  # from a logarithm
             return choice, f"{again}expected to gain {share} on the best so far"
         if unclear:
-            other, _ = self._likeliest(unclear)
+            other, _ = self._likeliest([each for each in unclear if each not in self.measured] or unclear)  # no run yet
             runs = [trial.choice for trial in self.trials]
             left_out = self.space.describe(best).items() - self.space.describe(other).items()
             edits = ", ".join(sorted(label for _, label in left_out))
@@ -160,15 +160,17 @@ class TrialSearch:
             self.space.describe(each)
             for each in self._without_one(self.kept, _SHOWN)
             if self.model.clarity(each, self.kept) < _SHOWN
-            or not (each in self.measured or self._ran_apart(self.kept, each))
+            or not (each in self.measured or self._helped_apart(self.kept, each))
         ]
         return tuple(label for fewer in doubted for name, label in kept.items() if name not in fewer)
 
-    def _ran_apart(self, choice: Choice, fewer: Choice) -> bool:
-        """Whether two runs differ in nothing but what ``choice`` has beside ``fewer``."""
+    def _helped_apart(self, choice: Choice, fewer: Choice) -> bool:
+        """Whether two runs that differ in nothing but what ``choice`` has beside ``fewer`` show that it helps."""
+        assert self.model
         [place] = [place for place, number in enumerate(choice) if number != fewer[place]]
-        own = [each for each in self.measured if each[place] == choice[place]]
-        return any(_replace(each, place, BASE) in self.measured for each in own)
+        own = [(each, _replace(each, place, BASE)) for each in self.measured if each[place] == choice[place]]
+        apart = [pair for pair in own if pair[1] in self.measured]
+        return any(self.model.clarity(without, having) >= _SHOWN for having, without in apart)
 
     def chances(self, choices: Sequence[Choice]) -> Array:
         """How likely a run of each of ``choices`` does not fail."""
@@ -231,7 +233,7 @@ class TrialSearch:
             times = sum(trial.choice == choice and trial.step_s is not None for trial in self.trials)
             is_small = times > 0 and abs(gain) + spread < self.worth
             clear = _CLEAR[min(times, len(_CLEAR) - 1)]
-            if (gain < clear * spread or not self._ran_apart(self.best, choice)) and not is_small:
+            if (gain < clear * spread or not self._helped_apart(self.best, choice)) and not is_small:
                 unclear.append(choice)
         return unclear
 

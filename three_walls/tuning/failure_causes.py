@@ -1,9 +1,9 @@
 """Why runs failed, and how likely a configuration fails for the same reasons.
 
-A cause is a value, two or three together, a value beside one of the base's (which may have to change with it), a
-configuration as a whole, or chance. Any of them explains a failure, unless a run had it and did not fail; one that
-explains several is likelier than one for each. What the job said last tells which are meant: Megatron's errors name the
-settings that do not go together.
+A cause is a value, two or three together, a value beside whatever another setting is changed to, or beside one of the
+base's (which may have to change with it), a configuration as a whole, or chance. Any of them explains a failure, unless
+a run had it and did not fail; one that explains several is likelier than one for each. What the job said last tells
+which are meant: Megatron's errors name the settings that do not go together.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _BROKEN = 0.05
 """Odds that a value fails whatever is beside it."""
 _TOGETHER = (1.0, 0.4, 0.15)
 """The same of one value, of two or three together, as shares of :data:`_BROKEN`."""
+_BESIDE_ANY = 0.15
+"""The same of a value beside whatever another setting is changed to."""
 _NEEDS_ANOTHER = 0.15
 """The same of a value beside one of the base's."""
 _BY_CHANCE, _AS_A_WHOLE = 0.01, 0.005
@@ -48,6 +50,8 @@ _COMMON = {"cuda", "size", "type", "impl", "model", "fusion"}
 """Words of settings that errors use of anything."""
 _NOWHERE = -1
 """The place of chance, which is in no configuration."""
+_CHANGED = -1
+"""Stands for whatever number but the base's."""
 
 
 class FailureCauses:
@@ -57,11 +61,12 @@ class FailureCauses:
         self, settings: Sequence[Tunable], failures: Mapping[Choice, Sequence[str]], harmless: Sequence[Choice]
     ) -> None:
         """``failures``: configurations that failed, with what each of their runs said; ``harmless``: those that ran."""
-        ran = [frozenset(enumerate(choice)) for choice in harmless]
+        self._several = [len(setting.values) > 1 for setting in settings]
+        ran = [self._list_edits(choice) for choice in harmless]
         likely: dict[frozenset[Cause], float] = {frozenset(): 1.0}
         by_machine = _BY_MACHINE[sum(map(is_of_machine, itertools.chain(*failures.values()))) > 1]
         for number, (choice, said) in enumerate(sorted(failures.items())):
-            named, whole = find_named(settings, said[-1]), frozenset(enumerate(choice))
+            named, whole = find_named(settings, said[-1]), self._list_edits(choice)
             odds = {cause: share for cause, share in _list_causes(whole) if not any(map(cause.issubset, ran))}
             chance = math.prod(by_machine if is_of_machine(each) else _BY_CHANCE for each in said)
             odds[frozenset([(_NOWHERE, number)])] = chance
@@ -82,11 +87,16 @@ class FailureCauses:
 
     def chances(self, choices: Sequence[Choice]) -> Array:
         """How likely none of the causes is in each of ``choices``."""
-        edits = [frozenset(enumerate(choice)) for choice in choices]
+        edits = [self._list_edits(choice) for choice in choices]
         holds = np.array([[cause <= each for each in edits] for cause in self._causes], dtype=float)
         fails = self._has @ holds.reshape(len(self._causes), len(choices)) > 0
         chances: Array = self._shares @ ~fails
         return chances
+
+    def _list_edits(self, choice: Choice) -> Cause:
+        """Its values, and that a setting is changed, of those that have several others."""
+        changed = ((place, _CHANGED) for place, number in enumerate(choice) if number and self._several[place])
+        return frozenset([*enumerate(choice), *changed])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +127,12 @@ def is_of_machine(said: str) -> bool:
 
 def _list_causes(whole: Cause) -> Iterator[tuple[Cause, float]]:
     """What may be the cause in a configuration that failed, with its odds."""
-    edits = sorted(edit for edit in whole if edit[1] != BASE)
+    edits = sorted(edit for edit in whole if edit[1] not in (BASE, _CHANGED))
     for count, share in enumerate(_TOGETHER, start=1):
         yield from ((frozenset(part), share * _BROKEN) for part in itertools.combinations(edits, count))
-    for pair in itertools.product(edits, sorted(whole.difference(edits))):
-        yield frozenset(pair), _NEEDS_ANOTHER * _BROKEN
+    for edit, other in itertools.product(edits, sorted(whole.difference(edits))):
+        if edit[0] != other[0]:
+            yield frozenset((edit, other)), (_BESIDE_ANY if other[1] == _CHANGED else _NEEDS_ANOTHER) * _BROKEN
     yield whole, _AS_A_WHOLE
 
 

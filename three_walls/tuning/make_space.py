@@ -190,7 +190,9 @@ def list_given(
             for each, value in zip(joined, itertools.compress(values, is_other), strict=True)
         )
         usual_ratio = usual.ratio(core_name(name))
-        settings.append(Tunable(name, others, name, usual_ratio, _place([each[name] for each in values], is_other)))
+        overlap_ratio = usual.overlap.ratio if core_name(name) in usual.overlap.settings else 0.0
+        order = _place([each[name] for each in values], is_other)
+        settings.append(Tunable(name, others, name, usual_ratio, overlap_ratio, order))
         is_known = command is None or len(values) == 1 or name in known
         unknown += [] if is_known else [name]
         labels = [label_of(name, value) for value in itertools.compress(given[name], lost)]

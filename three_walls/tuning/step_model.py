@@ -2,11 +2,11 @@
 
 The logarithm of a run's step is the sum of what its values change alone, of what pairs of them change together, of the
 drift of the machine, and of noise. All are normally distributed around what is predicted of them, or around half of
-what they usually change, the drift as a random walk from run to run. How large they are is not known: of many draws
-those count that make the measured steps likely. Settings that usually change a step by more than others are taken to do
-so here, too, alone and in pairs, but each may change it by several times more or less. So every run tells something
-about every value in it, a base next in time counts more than one long ago, and the chance that a configuration is
-faster than the best so far follows, measured or not.
+what they usually change (less where two relieve the host), the drift as a random walk from run to run. How large they
+are is not known: of many draws those count that make the measured steps likely. Settings that usually change a step by
+more than others are taken to do so here, too, alone and in pairs, but each may change it by several times more or less.
+So every run tells something about every value in it, a base next in time counts more than one long ago, and the chance
+that a configuration is faster than the best so far follows, measured or not.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ _OF_A_KIND = 0.5
 """How far predictions of a kind may miss together, as a share of the prediction: measured edits of a kind do."""
 _LEAST_DEVIATION = 0.01
 """Of a predicted gain, as a share of the step."""
+_OF_USUAL = 1.0
+"""How far what edits usually do may miss, as a share of it, to which ``missed`` adds: so they are as far apart."""
 _QUANTILE = 1.28
 """Of a normal distribution: four of five measured gains lie in their predicted range."""
 
@@ -175,12 +177,13 @@ class StepModel:
 
     @cached_property
     def _deviations(self) -> tuple[Array, Array]:
-        """How far the predictions of values may miss; and 1 of values without one, of numbers more the further they lie
-        from the base's: times what values change alone."""
+        """How far what is expected of values may miss; and 1 of values without a prediction, of numbers more the
+        further they lie from the base's: times what values change alone."""
 
         def miss(value: Variant) -> float:
             gain = value.gain
-            return max((gain.high - gain.low) / 2 / _QUANTILE, _LEAST_DEVIATION) if gain else 0.0
+            usual = _OF_USUAL * abs(value.usual)
+            return max((gain.high - gain.low) / 2 / _QUANTILE, _LEAST_DEVIATION) if gain else usual
 
         untold = self._tabulate(lambda value: 0.0 if value.gain else 1.0)
         for row, setting in zip(untold, self.space.settings, strict=True):
@@ -203,7 +206,15 @@ class StepModel:
         """The logarithm of the predicted step over the base's; of the settings of one kind alone."""
         mine = [kind is None or setting.kind == kind for setting in self.space.settings]
         expected: Array = (_look_up(self._gains, choices) * mine).sum(axis=1)
-        return expected
+        return expected if kind else expected + self._count_twice(choices)
+
+    def _count_twice(self, choices: Numbers) -> Array:
+        """What values that usually save the same time save less together."""
+        usual = self._tabulate(lambda value: 0.0 if value.gain else value.usual)
+        ratios = [setting.overlap_ratio for setting in self.space.settings]
+        shared = np.maximum(-_look_up(usual, choices) * ratios, 0.0)
+        twice: Array = shared.sum(axis=1) - shared.max(axis=1, initial=0.0)
+        return twice
 
     def gains_over(self, reference: Choice, choices: Sequence[Choice]) -> tuple[Array, Array]:
         """How much shorter the steps of ``choices`` are than that of ``reference``: logarithms and their deviations."""

@@ -76,6 +76,8 @@ class Tunable:
     """Settings of a kind are predicted by the same model, so that they miss in the same direction."""
     usual_ratio: float = 1.0
     """By how many times more than most settings it usually changes a step."""
+    overlap_ratio: float = 0.0
+    """Of what it usually saves: so much less where another with such a ratio saves more."""
     order: tuple[int, ...] = ()
     """Of each value how many places it lies above the base's, or below as a negative number; empty where they have no
     order."""
