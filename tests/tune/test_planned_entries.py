@@ -20,6 +20,7 @@ from three_walls.tuning.make_space import (
     core_name,
     find_clashes,
     find_unsettled,
+    freeze_space,
     list_given,
     list_planned,
     logged_name,
@@ -155,6 +156,15 @@ def test_a_setting_with_two_paths_is_set_by_the_one_that_the_command_has(stated:
     given = {"overlap_moe_expert_parallel_comm": [False, True]}
     (setting,) = list_given(given, BRIDGE, ["train.py", stated]).settings
     assert setting.values[-1].words == (f"{path}=true",)
+
+
+def test_a_former_name_is_spelled_as_the_path_that_it_had() -> None:
+    given = {"mixed_precision": ["bf16_mixed", {"mixed_precision": "fp8", "moe_router_padding_for_fp8": True}]}
+    ((value,),) = (
+        setting.values for setting in list_given(freeze_space(given), BRIDGE, ["mixed_precision=bf16_mixed"])[0]
+    )
+    assert value.words == ("mixed_precision=fp8", "model.moe_router_padding_for_fp8=true")
+    assert core_name("moe_router_padding_for_fp8") == "moe_router_padding_for_quantization"
 
 
 def test_a_value_may_have_with_it_what_goes_along(tmp_path: Path) -> None:

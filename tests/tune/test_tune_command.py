@@ -216,7 +216,8 @@ def test_a_dry_run_shows_every_command_and_runs_none(tmp_path: Path) -> None:
         "--save", "checkpoints", "--load", "start",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    first = done.stdout.splitlines()[0]
+    names, first = done.stdout.splitlines()[:2]
+    assert names == "no setting that three-walls knows, and appended as it is: a, b, c, d"
     assert "--save-interval 1000000000" in first
     assert "--exit-interval 25" in first
     assert "--load start" in first
@@ -233,7 +234,9 @@ def test_a_dry_run_says_what_is_not_known_of_the_command(tmp_path: Path) -> None
     assert "not told to end after 25 iterations, nor to save nothing" in lines[0]
     assert lines[1].startswith("the command states no value of b: unless the log of the base prints it")
     known = run(tmp_path, *dry, "--bridge", "--", "bash", "run.sh", "a=1", "b=1", space="a: [1, 2]\nb: [1, 2]\n").stdout
-    assert known.startswith("base: ")
+    assert known.splitlines()[1].startswith("base: ")
+    misspelt = run(tmp_path, *dry, "--bridge", "--", "bash", "run.sh", space="micro_batch_sise: [1, 2]\n").stdout
+    assert "micro_batch_sise (did you mean micro_batch_size?)" in misspelt
     without = run(tmp_path, "--dry-run", "--bridge", "--", "bash", "run.sh").stdout
     assert without.splitlines()[1].startswith("nsys is not on PATH")
     assert "plan, which its capture gives" not in without

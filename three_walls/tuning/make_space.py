@@ -27,6 +27,7 @@ from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.expressions import list_names, parse_expression
 from three_walls.lib.files import read_text_file
 from three_walls.lib.hydra import read_override, write_value
+from three_walls.lib.load_documents import suggest
 from three_walls.lib.plain_data import ConfigData
 from three_walls.lib.shell import is_variable
 from three_walls.megatron.settings.launchers import find_program
@@ -282,6 +283,8 @@ def _make_variant(
             edit = PlannedEdit(name, None, value, "config", changes_numerics=False)
             words = _spell_as_stated(spell([edit], config).bridge or words, name, command)
         return Variant(label, words, config={name: value})
+    if framework == BRIDGE and (former := f"model.{name}") in keys_by_path():
+        return Variant(label, (f"{former}={write_value(value)}",), config={name: value})
     if name.startswith("-"):
         values = value if isinstance(value, tuple) else () if value is True else (value,)
         words = () if value is False or value is None else (name, *map(str, values))
@@ -348,6 +351,15 @@ def core_name(name: str) -> str:
     paths = keys_by_path()
     key = keys_by_flag().get(name) or paths.get(name.lstrip("+")) or paths.get(f"model.{name}")  # a former name
     return key.name if key else name
+
+
+def list_strange(given: Mapping[str, Sequence[SpaceValue]]) -> tuple[str, ...]:
+    """The names of a space that are no setting of Megatron's, nor a path, a flag or a variable: with what is close."""
+    values = ((name, value) for name, each in given.items() for value in each)
+    names = dict.fromkeys(key for name, value in values for key in split_value(name, value))
+    known = config_keys().keys
+    strange = (name for name in names if "." not in name and not name.startswith("-") and core_name(name) not in known)
+    return tuple(f"{name}{suggest(name, known)}" for name in strange)
 
 
 def logged_name(name: str) -> str:

@@ -43,6 +43,7 @@ from three_walls.tuning.make_space import (
     label_of,
     list_given,
     list_planned,
+    list_strange,
     logged_name,
     make_space,
     most_runs_in,
@@ -305,6 +306,8 @@ class Tuning:
                 f"{command.iterations} iterations, nor to save nothing, and names of Megatron Core are appended as "
                 "they are; --bridge or --megatron-lm says whose it is"
             )
+        if command and command.framework and (strange := list_strange(self._request.given)):
+            yield f"no setting that three-walls knows, and appended as it is: {', '.join(strange)}"
         yield from (f"not tried: {each}" for each in self._given.left_out)
         if self._base_log.is_file() and any(event.kind == "checkpoint" for event in read_logs([self._base_log]).events):
             yield "the base saves checkpoints, and so does every run, over those that are there: tell its script not to"
