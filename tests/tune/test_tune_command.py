@@ -588,7 +588,6 @@ def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_pr
     assert "model.moe_grouped_gemm=true" in again  # it gained more than was predicted
     assert any(note.startswith("profiled again") for note in results(tmp_path)["notes"])
     tried = [each for each in results(tmp_path)["runs"] if each["changed"]]
-    assert len(tried[0]["changed"]) == 1
     low, likely, high = tried[0]["predicted"]
     assert low <= likely <= high
     assert results(tmp_path)["pairs"][0]["set"]
@@ -617,11 +616,11 @@ def test_a_capture_predicts_the_values_of_a_space_where_enough_runs_are_left(tmp
     export = tmp_path / "base.sqlite"
     export.write_bytes(lzma.decompress((REPOSITORY / "sample_traces" / "qwen-alltoall-ep8.sqlite.xz").read_bytes()))
     nsys = make_fake_nsys(tmp_path / "bin", export)
-    space = "moe_grouped_gemm: [false, true]\nmoe_permute_fusion: [false, true]\nmy_own: [1, 2, 3, 4, 5, 6]\n"
+    space = "moe_grouped_gemm: [false, true]\nmoe_permute_fusion: [false, true]\nmoe_router_fusion: [false, true]\n"
     words = (
         *("--bridge", "--ranks", "0", "--runs", str(runs), "--nsys", str(nsys), "--space", "space.yaml"),
-        *("--", sys.executable, str(TRAINER), "model.moe_grouped_gemm=false", "my_own=1"),
-        "model.moe_permute_fusion=false",
+        *("--", sys.executable, str(TRAINER), "model.moe_grouped_gemm=false"),
+        *("model.moe_permute_fusion=false", "model.moe_router_fusion=false"),
     )
     assert ("profiled base, which predicts" in run(tmp_path, "--dry-run", *words, space=space).stdout) == (runs == 8)
     told = {"effects": {"model.moe_grouped_gemm=true": -0.3}, "noise": 0.005}
@@ -629,14 +628,13 @@ def test_a_capture_predicts_the_values_of_a_space_where_enough_runs_are_left(tmp
     assert done.returncode == 0, done.stderr
     tried = results(tmp_path)["runs"]
     assert len(tried) <= 7
-    first = tried[1]
     if runs == 7:
         assert calls_of(nsys.parent) == []
         assert not any(each["predicted"] for each in tried)
     else:
         assert calls_of(nsys.parent) == ["profile", "export"]
-        assert [*first["changed"]] == ["moe_grouped_gemm"]  # what is expected to gain most alone
-        assert first["predicted"][1] > 0
+        assert all(each["predicted"] for each in tried if each["changed"])
+        assert "moe_grouped_gemm" in tried[1]["changed"]
     assert "model.moe_grouped_gemm=true" in results(tmp_path)["overrides"]
 
 

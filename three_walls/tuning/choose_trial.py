@@ -295,15 +295,9 @@ class TrialSearch:
                     for place, number in zip(places, changed, strict=True):
                         near[place] = number
                     choice = tuple(near)
-                    is_new = choice not in listed and self.space.allows(choice)
-                    listed.add(choice)
-                    if is_new and (not self._is_predicted or len(_edits_of(choice) - self._ran) < 2):
+                    if choice not in listed and self.space.allows(choice):
                         yield choice
-
-    @cached_property
-    def _is_predicted(self) -> bool:
-        """Whether values have predictions. Each is then run alone first, so that one can tell what became of it."""
-        return any(value.gain for setting in self.space.settings for value in setting.values)
+                    listed.add(choice)
 
 
 def _edits_of(choice: Choice) -> Edits:

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,6 @@ from three_walls.bridge.render_bridge import CHECK_SECTION
 from three_walls.bridge.render_overrides import RELEASE_UNKNOWN, spell
 from three_walls.capture.capture_commands import setting_words
 from three_walls.capture.capture_guide import BRIDGE, MEGATRON_LM
-from three_walls.facts.fact_rows import Prediction
 from three_walls.lib.errors import InputError, UsageError
 from three_walls.lib.expressions import list_names, parse_expression
 from three_walls.lib.files import read_text_file
@@ -37,7 +36,7 @@ from three_walls.megatron.settings.run_config import RunConfig
 from three_walls.report.report import LiveReport
 from three_walls.tables.config_keys import config_keys, keys_by_flag, keys_by_path
 from three_walls.tables.usual_changes import usual_changes
-from three_walls.tuning.trials import Choice, Clashes, ExpectedGain, Growth, Space, Tunable, Variant
+from three_walls.tuning.trials import Choice, Clashes, Edit, ExpectedGain, Growth, Space, Tunable, Variant
 from three_walls.tuning.tuned_command import TEMPLATE
 
 SpaceValue = ConfigData | Mapping[str, ConfigData]
@@ -55,6 +54,8 @@ _TRUTH_WORDS = ("on", "off", "yes", "no")
 _FEW_RUNS = 6
 """Fewer find nothing."""
 _MOST_RUNS = 120
+_LARGE = 0.03
+"""A logarithm of a step: values that change it by less are not predicted in pairs."""
 _RUNS_PER_ENTRY = 4
 """Of a plan: the entry, two bases around it, and a repetition."""
 _OTHERS = {BRIDGE: "Megatron-LM", MEGATRON_LM: "Megatron-Bridge"}
@@ -191,9 +192,7 @@ def list_given(
             for each, value in zip(joined, itertools.compress(values, is_other), strict=True)
         )
         usual_ratio = usual.ratio(core_name(name))
-        overlap_ratio = usual.overlap.ratio if core_name(name) in usual.overlap.settings else 0.0
-        order = _place([each[name] for each in values], is_other)
-        settings.append(Tunable(name, others, name, usual_ratio, overlap_ratio, order))
+        settings.append(Tunable(name, others, name, usual_ratio, _place([each[name] for each in values], is_other)))
         is_known = command is None or len(values) == 1 or name in known
         unknown += [] if is_known else [name]
         labels = [label_of(name, value) for value in itertools.compress(given[name], lost)]
@@ -457,41 +456,40 @@ def _expect(step: PlanStep, alone: Finding | None, report: LiveReport) -> Expect
     return ExpectedGain(low, likely, high)
 
 
-def predict_on(space: Space, kept: Choice, run: ReplayedRun) -> Space:
-    """``space`` with the gains of settings that ``kept`` leaves as they are predicted on the step with it.
+def predict_space(space: Space, profiled: Choice, run: ReplayedRun) -> Space:
+    """``space`` with what is predicted of values and pairs of them on the step of ``run``, which had ``profiled``.
 
-    On the base what the plan predicts stays.
+    What the plan predicts stays, and so does what is known of settings that ``profiled`` changes.
     """
-    base = {core_name(key): value for variant in space.values_of(kept) for key, value in variant.config.items()}
-    if (before := _predict_ns(base, run)) is None:
-        return space
-
-    def predict(value: Variant) -> Variant:
-        if value.gain and not any(kept):
-            return value
-        after = _predict_ns({**base, **{core_name(key): each for key, each in value.config.items()}}, run)
-        if after is None:
-            return value
-        low, likely, high = (
-            min(0.9, 1 - ns / before.likely_ns) for ns in (after.high_ns, after.likely_ns, after.low_ns)
-        )
-        return replace(value, gain=ExpectedGain(low, likely, high))
-
-    settings = tuple(
-        setting
-        if number
-        else replace(setting, values=tuple(map(predict, setting.values)), kind=setting.kind or setting.name)
-        for setting, number in zip(space.settings, kept, strict=True)
-    )
-    return replace(space, settings=settings)
+    settings, together = [*space.settings], dict(space.together)
+    steps: dict[Edit, float] = {}
+    for place, setting in enumerate(space.settings):
+        gains = [] if profiled[place] else [value.gain or predict([value], run) for value in setting.values]
+        values = [replace(value, gain=gain) for value, gain in zip(setting.values, gains, strict=False)]
+        if any(gains):
+            settings[place] = replace(setting, values=tuple(values), kind=setting.kind or setting.name)
+        steps |= {(place, number): math.log1p(-gain.likely) for number, gain in enumerate(gains, start=1) if gain}
+    for one, other in itertools.combinations(steps, 2):
+        if one[0] != other[0]:
+            pair = [space.settings[place].values[number - 1] for place, number in (one, other)]
+            is_large = min(abs(steps[one]), abs(steps[other])) > _LARGE
+            both = predict(pair, run) if is_large else None
+            change = math.log1p(-both.likely) - steps[one] - steps[other] if both else 0.0
+            together[frozenset((one, other))] = change
+    return replace(space, settings=tuple(settings), together=together)
 
 
-def _predict_ns(settings: Mapping[str, ConfigData], run: ReplayedRun) -> Prediction | None:
-    """The step with ``settings``; None where nothing is predicted of one of them."""
+def predict(values: Sequence[Variant], run: ReplayedRun) -> ExpectedGain | None:
+    """The gain of ``values`` together on the step of ``run``; None where nothing is predicted of one of them."""
+    settings = {core_name(key): each for value in values for key, each in value.config.items()}
     try:
-        return run.with_edits(settings).after
+        answer = run.with_edits(settings)
     except UsageError:  # a setting that three-walls does not know
         return None
+    if answer.step is None or answer.after is None:
+        return None
+    ends_ns = answer.after.high_ns, answer.after.likely_ns, answer.after.low_ns
+    return ExpectedGain(*(min(0.9, 1 - ns / answer.step.likely_ns) for ns in ends_ns))
 
 
 def find_clashes(settings: Sequence[Tunable], config: RunConfig) -> Clashes:
@@ -542,7 +540,18 @@ def _list_problems(variants: Sequence[Variant], config: RunConfig) -> frozenset[
 
 def make_space(settings: tuple[Tunable, ...], sweep: int | None = None) -> Space:
     """The space of ``settings``. ``sweep``: where the base's values are among them; else each has one of its own."""
-    return Space(settings, sweep or math.prod(len(setting.values) + 1 for setting in settings))
+    sweep = sweep or math.prod(len(setting.values) + 1 for setting in settings)
+    return Space(settings, sweep, together=dict(_count_twice(settings)))
+
+
+def _count_twice(settings: Sequence[Tunable]) -> Iterator[tuple[frozenset[Edit], float]]:
+    """What values that usually save the same time save less together."""
+    overlap = usual_changes().overlap
+    mine = [(place, each) for place, each in enumerate(settings) if core_name(each.name) in overlap.settings]
+    for (place, one), (other_place, other) in itertools.combinations(mine, 2):
+        for (number, value), (its, another) in itertools.product(enumerate(one.values, 1), enumerate(other.values, 1)):
+            if (saved := min(-value.usual, -another.usual)) > 0:
+                yield frozenset(((place, number), (other_place, its))), overlap.ratio * saved
 
 
 def most_runs_in(space: Space, is_given: bool) -> int:

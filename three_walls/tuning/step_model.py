@@ -206,15 +206,10 @@ class StepModel:
         """The logarithm of the predicted step over the base's; of the settings of one kind alone."""
         mine = [kind is None or setting.kind == kind for setting in self.space.settings]
         expected: Array = (_look_up(self._gains, choices) * mine).sum(axis=1)
-        return expected if kind else expected + self._count_twice(choices)
-
-    def _count_twice(self, choices: Numbers) -> Array:
-        """What values that usually save the same time save less together."""
-        usual = self._tabulate(lambda value: 0.0 if value.gain else value.usual)
-        ratios = [setting.overlap_ratio for setting in self.space.settings]
-        shared = np.maximum(-_look_up(usual, choices) * ratios, 0.0)
-        twice: Array = shared.sum(axis=1) - shared.max(axis=1, initial=0.0)
-        return twice
+        for pair, change in self.space.together.items() if kind is None else ():
+            (one, number), (other, its) = pair
+            expected += change * (choices[:, one] == number) * (choices[:, other] == its)
+        return expected
 
     def gains_over(self, reference: Choice, choices: Sequence[Choice]) -> tuple[Array, Array]:
         """How much shorter the steps of ``choices`` are than that of ``reference``: logarithms and their deviations."""

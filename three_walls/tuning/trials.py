@@ -76,8 +76,6 @@ class Tunable:
     """Settings of a kind are predicted by the same model, so that they miss in the same direction."""
     usual_ratio: float = 1.0
     """By how many times more than most settings it usually changes a step."""
-    overlap_ratio: float = 0.0
-    """Of what it usually saves: so much less where another with such a ratio saves more."""
     order: tuple[int, ...] = ()
     """Of each value how many places it lies above the base's, or below as a negative number; empty where they have no
     order."""
@@ -91,6 +89,8 @@ class Space:
     sweep: int
     """How many runs it takes to try every configuration once."""
     clashes: Clashes = frozenset()
+    together: Mapping[frozenset[Edit], float] = field(default_factory=dict)
+    """Of pairs of values: what both are expected to change beside what each does, a logarithm of the step."""
 
     @property
     def base(self) -> Choice:

@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from three_walls.advice.answer_what_if import ReplayedRun
 from three_walls.capture.capture_commands import RUN_CONFIG
 from three_walls.capture.capture_guide import BRIDGE
 from three_walls.lib.errors import ThreeWallsError, UsageError
@@ -47,12 +46,23 @@ from three_walls.tuning.make_space import (
     logged_name,
     make_space,
     most_runs_in,
-    predict_on,
+    predict,
+    predict_space,
     split_value,
 )
 from three_walls.tuning.other_ranks import OtherRanks
 from three_walls.tuning.run_trial import Ended, Limits, ended_of, run_job
-from three_walls.tuning.trials import BASE, Choice, Clashes, MemoryUse, Space, TriedChoice, Tunable, Variant
+from three_walls.tuning.trials import (
+    BASE,
+    Choice,
+    Clashes,
+    ExpectedGain,
+    MemoryUse,
+    Space,
+    TriedChoice,
+    Tunable,
+    Variant,
+)
 from three_walls.tuning.tuned_command import TEMPLATE, VARIABLE, TunedCommand, as_line
 from three_walls.tuning.tuned_page import Tuned, conclude, render_tuned
 
@@ -129,8 +139,8 @@ class Tuning:
         self._planned: tuple[Tunable, ...] = ()
         self._clashes: tuple[tuple[Tunable, ...], Clashes] | None = None
         """With the settings that they are of."""
-        self._predicted: tuple[ReplayedRun, Space, Choice, Space] | None = None
-        """What is predicted of a space, with the capture and the configuration that it is predicted on."""
+        self._predicted: tuple[Space, Mapping[str, str] | None, Space] | None = None
+        """A space, what the capture changes, and the space with what that predicts."""
         self.end = ""
 
     @property
@@ -224,18 +234,21 @@ class Tuning:
         most = self._request.most_runs or most_runs_in(space, is_given=not self._planned)
         if self._request.only_given:  # where the sweep is what a tuning is measured by
             most -= len(self._captures)
-        search = TrialSearch(space, trials, most, self._request.worth)
-        if self._report and self._report.replay and search.model:
-            space = self._predict_on(space, search.best, self._report.replay)
-            search = TrialSearch(space, trials, most, self._request.worth)
-        return search
+        return TrialSearch(self._predict(space), trials, most, self._request.worth)
 
-    def _predict_on(self, space: Space, kept: Choice, run: ReplayedRun) -> Space:
-        """``space`` with what is predicted on the step with ``kept``."""
-        known = self._predicted
-        if known is None or known[0] is not run or known[1:3] != (space, kept):
-            self._predicted = known = run, space, kept, predict_on(space, kept, run)
-        return known[3]
+    def _predict(self, space: Space) -> Space:
+        """``space`` with what its last capture predicts."""
+        if self._report is None or self._report.replay is None:
+            return space
+        if self._predicted is None or self._predicted[:2] != (space, self._profiled):
+            changed = self._profiled or {}
+            numbers = ([each.label for each in setting.values] for setting in space.settings)
+            profiled = tuple(
+                labels.index(changed[setting.name]) + 1 if setting.name in changed else BASE
+                for setting, labels in zip(space.settings, numbers, strict=True)
+            )
+            self._predicted = space, self._profiled, predict_space(space, profiled, self._report.replay)
+        return self._predicted[2]
 
     def _find_clashes(self, space: Space) -> Clashes:
         """Values of Megatron-Bridge's settings that exclude each other, by what is known of the base."""
@@ -366,8 +379,7 @@ class Tuning:
                 return
         if stated and self._is_base(ended):
             changed, name = {}, f"base, with {name}"
-        gains = [each.gain for each in variants]
-        predicted = [asdict(gain) for gain in gains if gain]
+        gain = variants[0].gain if len(variants) == 1 else self._expect(variants)
         self._add(
             {
                 "kind": "run",
@@ -379,7 +391,7 @@ class Tuning:
                 "words": _words_of(variants),
                 "environment": _environment_of(variants),
                 "set": [_as_set(key, value) for each in variants for key, value in each.config.items()],
-                "predicted": predicted if len(predicted) == len(variants) == 1 else [],
+                "predicted": [asdict(gain)] if gain else [],
                 "step_s": ended.step_s,
                 "error": ended.error,
                 "failure": ended.failure,
@@ -395,6 +407,11 @@ class Tuning:
         )
         step = f"{ended.step_s * 1000:.1f} ms" if ended.step_s else f"failed: {ended.failure}"
         self._say(f"run {number}: {step}")
+
+    def _expect(self, variants: Sequence[Variant]) -> ExpectedGain | None:
+        """What the capture of the base predicts of ``variants`` together."""
+        replayed = self._report.replay if self._report and not self._profiled else None
+        return predict(variants, replayed) if replayed and variants else None
 
     def _is_base(self, ended: Ended) -> bool:
         """Whether its step is about that of the base's last run."""

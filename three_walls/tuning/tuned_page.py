@@ -65,7 +65,7 @@ class TunedRun:
     gain_deviation: float | None
     """Standard deviation of that, as a share of the step."""
     predicted: tuple[float, float, float] | None
-    """The gain that was predicted before it ran, of a single change: low, likely, high."""
+    """The gain that was predicted before it ran: low, likely, high."""
     kept: bool
     """Whether its configuration is the one to keep."""
     wall_s: float
@@ -293,7 +293,7 @@ def make_tuned_sections(tuned: Tuned) -> tuple[Section, ...]:
     columns = (
         Column("Run", "run", str),
         Column("Step", "step_ms", _format_step, is_right=True),
-        *([predicted] if any(run.predicted for run in tuned.runs) else ()),  # a space alone has none
+        *([predicted] if any(run.predicted for run in tuned.runs) else ()),  # without a capture there are none
         Column("Measured", ROW, lambda run: _describe_gain(run.gain, run.gain_deviation), is_right=True),
         *(column for column in _PRINTED if any(getattr(run, str(column.value)) for run in tuned.runs)),
         Column("Changed", ROW, _name_run, width="wide"),
