@@ -2,7 +2,7 @@
 
 MiniMax-M2, Ling-mini, Kimi-K2, ERNIE-4.5, Hy3, Step-3.5-Flash, GLM-4.5 and 4.7-Flash, DeepSeek-V2, Qwen3-32B, 235B
 and Coder-480B by configurations of the model hub, both of Sarvam by classes of Megatron-Bridge, MiniMax-M3's text,
-MiMo-V2-Flash and Nemotron-4-15B by such classes with the shapes of their configurations.
+MiMo-V2-Flash, Nemotron-4-15B, Ling-lite and Phi-3.5-MoE by such classes with the shapes of their configurations.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from megatron.bridge.training.mixed_precision import (
     bf16_with_fp8_subchannel_scaling_mixed,
 )
 from megatron.core.activations import squared_relu
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from torch.nn.functional import silu
 
 
 def _build(provider: Callable[[], Any], precision: Callable[[], MixedPrecisionConfig] = bf16_mixed) -> ConfigContainer:
@@ -155,6 +157,71 @@ def _nemotron_4() -> GPTModelProvider:
     )
 
 
+def _make_gated_experts(layers: int, vocabulary: int, **shape: Any) -> GPTModelProvider:
+    return GPTModelProvider(
+        **shape,
+        transformer_layer_spec=partial(get_gpt_decoder_block_spec, use_transformer_engine=True),
+        num_layers=layers,
+        vocab_size=vocabulary,
+        moe_layer_freq=[1] * layers,
+        activation_func=silu,
+        gated_linear_unit=True,
+        bias_activation_fusion=True,
+        bias_dropout_fusion=True,
+        add_bias_linear=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        position_embedding_type="rope",
+        persist_layer_norm=True,
+        share_embeddings_and_output_weights=False,
+        moe_router_dtype="fp32",
+        moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=0.001,
+        moe_router_pre_softmax=False,
+        moe_router_score_function="softmax",
+        bf16=True,
+        seq_length=4096,
+    )
+
+
+def _ling_lite() -> GPTModelProvider:
+    return _make_gated_experts(
+        28,
+        126464,
+        normalization="RMSNorm",
+        layernorm_epsilon=1e-6,
+        hidden_size=2048,
+        ffn_hidden_size=5632,
+        num_attention_heads=16,
+        num_query_groups=4,
+        kv_channels=128,
+        rotary_base=600_000,
+        num_moe_experts=64,
+        moe_router_topk=6,
+        moe_ffn_hidden_size=1408,
+        moe_shared_expert_intermediate_size=2816,
+    )
+
+
+def _phi35_moe() -> GPTModelProvider:
+    return _make_gated_experts(
+        32,
+        32064,
+        normalization="LayerNorm",
+        layernorm_epsilon=1e-5,
+        hidden_size=4096,
+        ffn_hidden_size=6400,
+        num_attention_heads=32,
+        num_query_groups=8,
+        kv_channels=128,
+        add_qkv_bias=True,
+        rotary_base=10_000,
+        num_moe_experts=16,
+        moe_router_topk=2,
+        moe_ffn_hidden_size=6400,
+    )
+
+
 minimax_m2 = partial(_build, _from_hub("MiniMaxAI/MiniMax-M2"))
 ling_mini = partial(_build, _from_hub("inclusionAI/Ling-mini-2.0"))
 kimi_k2_current = partial(_build, _from_hub("moonshotai/Kimi-K2-Instruct"), bf16_with_fp8_current_scaling_mixed)
@@ -174,6 +241,8 @@ sarvam_105b = partial(_build, SarvamMLAModelProvider)
 minimax_m3 = partial(_build, _minimax_m3)
 mimo_v2_flash = partial(_build, _mimo_v2_flash)
 nemotron_4_current = partial(_build, _nemotron_4, bf16_with_fp8_current_scaling_mixed)
+ling_lite = partial(_build, _ling_lite)
+phi35_moe_current = partial(_build, _phi35_moe, bf16_with_fp8_current_scaling_mixed)
 
 
 def ernie_45_tuned() -> ConfigContainer:
