@@ -1,11 +1,12 @@
 """Measured sweeps (measured-sweeps.yaml) as simulated jobs, whose machine drifts; run as a module it says how well a
-search does on each.
+search does on each, also with predictions that are as far off as those of measured edits are.
 
-    python -m tests.tune.measured_sweeps FIRST_SEED COUNT
+    python -m tests.tune.measured_sweeps FIRST_SEED COUNT [predicted]
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -22,11 +23,24 @@ from tests.tune.run_search import run_search
 from three_walls.capture.capture_commands import setting_words
 from three_walls.capture.capture_guide import BRIDGE
 from three_walls.tuning.make_space import freeze_space, list_given, make_space
-from three_walls.tuning.trials import OUT_OF_MEMORY, Choice, Clashes, MemoryUse, TriedChoice
+from three_walls.tuning.trials import (
+    BASE,
+    OUT_OF_MEMORY,
+    Choice,
+    Clashes,
+    Edit,
+    ExpectedGain,
+    MemoryUse,
+    Space,
+    TriedChoice,
+)
 
 NEAR = 0.03
 DRIFT, NOISE = 0.015, 0.02
 """Of the logarithm of a step: from run to run, and of each run; the first at most as much as the second."""
+PREDICTED, PREDICTED_STILL, PREDICTED_PAIR = 0.1, 0.03, 0.6
+"""How far predictions miss: logarithms of the step where runs differ by more than 1%, and where they do not, which is
+what those of host-bound and device-bound runs do (benchmarks/measured_pairs.yaml); and of pairs as a share of that."""
 GB = 10**9
 SHARES = (4, 3, 2.4)
 """A search may have a sweep's runs divided by each of these."""
@@ -80,8 +94,45 @@ class MeasuredSweep:
             choice, None, failure=OUT_OF_MEMORY, limit_bytes=round(self.limit_gb * GB) if self.limit_gb else None
         )
 
-    def search(self, seed: int, most_runs: int) -> Choice:
-        """What is kept."""
+    def change(self, edits: Sequence[Edit]) -> float | None:
+        """What ``edits`` change the base by, a logarithm; where they do not run on it, in the mean of the sets on which
+        they do; None where they run on none."""
+        found = []
+        for choice in itertools.product(*(range(len(setting.values) + 1) for setting in self.space.settings)):
+            edited = tuple(dict(edits).get(place, number) for place, number in enumerate(choice))
+            runs = all(self.values_of(each) in self.sets for each in (choice, edited))
+            if runs and all(choice[place] == BASE for place, _ in edits):
+                found.append(math.log(self.step_ms(edited) / self.step_ms(choice)))
+                if choice == self.space.base:
+                    return found[-1]
+        return statistics.fmean(found) if found else None
+
+    def predicted(self, rng: random.Random) -> Space:
+        """The space with predictions of values and pairs of them, as a capture of the base gives them."""
+        miss = PREDICTED if self.noise > 0.01 else PREDICTED_STILL
+        settings, steps = [], {}
+        for place, setting in enumerate(self.space.settings):
+            values = []
+            for number, value in enumerate(setting.values, start=1):
+                if (change := self.change([(place, number)])) is not None:
+                    steps[place, number] = change = change + rng.gauss(0, miss)
+                    ends = (min(0.9, 1 - math.exp(change + off)) for off in (1.28 * miss, 0.0, -1.28 * miss))
+                    value = replace(value, gain=ExpectedGain(*ends))
+                values.append(value)
+            settings.append(replace(setting, values=tuple(values)))
+        together = dict(self.space.together)
+        for one, other in itertools.combinations(steps, 2):
+            if one[0] != other[0]:
+                both, alone = self.change([one, other]), [self.change([each]) or 0.0 for each in (one, other)]
+                is_known = both is not None and min(abs(steps[one]), abs(steps[other])) > 0.03
+                missed = rng.gauss(0, PREDICTED_PAIR * miss)
+                together[frozenset((one, other))] = (both or 0.0) - sum(alone) + missed if is_known else 0.0
+        return replace(self.space, settings=tuple(settings), together=together)
+
+    def search(self, seed: int, most_runs: int, is_predicted: bool = False) -> Choice:
+        """What is kept. ``is_predicted``: by a capture, which counts as a run."""
+        space = self.predicted(random.Random(7 * seed + 1)) if is_predicted else self.space
+        most_runs -= is_predicted
         rng, drift = random.Random(seed), 0.0
 
         def run(choice: Choice) -> TriedChoice:
@@ -89,7 +140,7 @@ class MeasuredSweep:
             drift += rng.gauss(0, min(DRIFT, self.noise))
             return self.run(choice, rng, drift)
 
-        return run_search(self.space, run, most_runs)[0]
+        return run_search(space, run, most_runs)[0]
 
     def distance(self, kept: Choice) -> float:
         """How much longer its step is than the best."""
@@ -114,13 +165,13 @@ def list_sweeps() -> list[str]:
 
 
 def main() -> None:
-    first, count = map(int, sys.argv[1:])
+    (first, count), is_predicted = map(int, sys.argv[1:3]), sys.argv[3:] == ["predicted"]
     seeds, near, total = range(first, first + count), 0, 0
     for name in list_sweeps():
         sweep = MeasuredSweep(name)
         for share in SHARES:
             most_runs = int(sweep.space.sweep / share)
-            found = [sweep.distance(sweep.search(seed, most_runs)) for seed in seeds]
+            found = [sweep.distance(sweep.search(seed, most_runs, is_predicted)) for seed in seeds]
             near, total = near + (here := sum(each <= NEAR for each in found)), total + count
             told = f"{here} of {count} within {NEAR:.0%} of the best, {statistics.fmean(found):.1%} off in the mean"
             sys.stdout.write(f"{name}, {most_runs} of {sweep.space.sweep} runs: {told}\n")

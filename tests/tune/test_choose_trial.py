@@ -90,6 +90,14 @@ def test_what_edits_usually_do_finds_two_that_gain_together_where_a_larger_micro
     assert count_best("dots-memory-short", 2, None, "bf16_mixed", "transformer_engine", runs=10) >= 6
 
 
+@pytest.mark.parametrize("name", ["dots-memory-short", "seed-oss-tuned"])
+def test_predictions_find_what_a_third_of_the_runs_do_not(name: str) -> None:
+    sweep = MeasuredSweep(name)
+    near = [[sweep.distance(sweep.search(seed, 8, predicted)) <= NEAR for seed in range(6)] for predicted in (0, 1)]
+    assert sum(near[0]) <= 1
+    assert sum(near[1]) >= 4
+
+
 def test_what_settings_change_together_may_be_as_much_as_what_one_does_alone() -> None:
     assert count_best("latent-shared-sweep", 2, None, True, "transformer_engine") >= 9
 

@@ -623,6 +623,7 @@ def test_a_capture_predicts_the_values_of_a_space_where_enough_runs_are_left(tmp
         *("model.moe_permute_fusion=false", "model.moe_router_fusion=false"),
     )
     assert ("profiled base, which predicts" in run(tmp_path, "--dry-run", *words, space=space).stdout) == (runs == 8)
+    assert "profiled" not in run(tmp_path, "--no-capture", "--dry-run", *words, space=space).stdout
     told = {"effects": {"model.moe_grouped_gemm=true": -0.3}, "noise": 0.005}
     done = run(tmp_path, *words, told=told, space=space)
     assert done.returncode == 0, done.stderr

@@ -85,6 +85,7 @@ _LAUNCHERS = re.compile(r"(?<![\w.-])(?:srun|mpirun|mpiexec)(?![\w.-])")
     help="YAML of settings, each with the values to try instead of a plan; where nsys is at hand the profiled base "
     "predicts them.",
 )
+@click.option("--no-capture", is_flag=True, help="Tune by logs alone: profile nothing, so that nothing is predicted.")
 @click.option("--plan", "with_plan", is_flag=True, help="With --space: try the plan of the profiled base, too.")
 @click.option(
     "--allow",
@@ -232,6 +233,7 @@ def _make_request(out: Path, asked: dict[str, Any]) -> TuneRequest:
         TunedCommand(words, framework, asked["iterations"], variables),
         given=freeze_space(asked["given"]),
         only_given=bool(asked["given"]) and not asked["with_plan"],
+        may_capture=not asked["no_capture"],
         allowed=tuple(asked["allowed"]),
         budget_s=_read_budget(asked["budget"]),
         most_runs=asked["most_runs"],

@@ -103,6 +103,8 @@ class TuneRequest:
     """The user's own settings with their values; the plan's entries join them unless ``only_given``. Then a capture
     predicts these alone, and counts as a run."""
     only_given: bool = False
+    may_capture: bool = True
+    """Whether the job may be profiled, if nsys is at hand."""
     allowed: tuple[str, ...] = ()
     """Applicabilities of entries to try in addition to execution-only ones."""
     budget_s: float = float("inf")
@@ -516,6 +518,7 @@ class Tuning:
         request, kept = self._request, search.kept if search.model else ()
         is_possible = (
             self._report is not None
+            and request.may_capture
             and not request.only_given
             and request.command is not None
             and find_nsys() is not None
@@ -531,8 +534,9 @@ class Tuning:
         return [line for line in self._lines if line["kind"] == "profile"]
 
     def _is_worth_a_capture(self, most_runs: int) -> bool:
-        """Whether so many runs follow one of the base that what it predicts of a space is worth one run less."""
-        return not self._request.only_given or most_runs - max(1, len(self._runs)) - 1 >= _RUNS_BY_PREDICTIONS
+        """Whether one may be made, and so many runs follow that what it predicts of a space is worth one of them."""
+        is_for_a_space, follow = self._request.only_given, most_runs - max(1, len(self._runs)) - 1
+        return self._request.may_capture and (not is_for_a_space or follow >= _RUNS_BY_PREDICTIONS)
 
     def _can_capture(self, what: str) -> bool:
         """Whether the budget suffices for a capture and a run of what it shows, or several of a space; says so where it
