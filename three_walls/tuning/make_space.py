@@ -464,18 +464,18 @@ def predict_space(space: Space, profiled: Choice, run: ReplayedRun) -> Space:
     settings, together = [*space.settings], dict(space.together)
     steps: dict[Edit, float] = {}
     for place, setting in enumerate(space.settings):
-        gains = [] if profiled[place] else [value.gain or predict([value], run) for value in setting.values]
-        values = [replace(value, gain=gain) for value, gain in zip(setting.values, gains, strict=False)]
-        if any(gains):
-            settings[place] = replace(setting, values=tuple(values), kind=setting.kind or setting.name)
+        gains = [] if profiled[place] else [predict([value], run) for value in setting.values]
         steps |= {(place, number): math.log1p(-gain.likely) for number, gain in enumerate(gains, start=1) if gain}
+        if any(gains):
+            paired = zip(setting.values, gains, strict=True)
+            values = tuple(replace(value, gain=value.gain or gain) for value, gain in paired)
+            settings[place] = replace(setting, values=values, kind=setting.kind or setting.name)
     for one, other in itertools.combinations(steps, 2):
         if one[0] != other[0]:
             pair = [space.settings[place].values[number - 1] for place, number in (one, other)]
             is_large = min(abs(steps[one]), abs(steps[other])) > _LARGE
             both = predict(pair, run) if is_large else None
-            change = math.log1p(-both.likely) - steps[one] - steps[other] if both else 0.0
-            together[frozenset((one, other))] = change
+            together[frozenset((one, other))] = math.log1p(-both.likely) - steps[one] - steps[other] if both else 0.0
     return replace(space, settings=tuple(settings), together=together)
 
 

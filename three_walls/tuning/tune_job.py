@@ -246,7 +246,7 @@ class Tuning:
             changed = self._profiled or {}
             numbers = ([each.label for each in setting.values] for setting in space.settings)
             profiled = tuple(
-                labels.index(changed[setting.name]) + 1 if setting.name in changed else BASE
+                labels.index(changed[setting.name]) + 1 if changed.get(setting.name) in labels else BASE
                 for setting, labels in zip(space.settings, numbers, strict=True)
             )
             self._predicted = space, self._profiled, predict_space(space, profiled, self._report.replay)
