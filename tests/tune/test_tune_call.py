@@ -196,6 +196,20 @@ def test_the_page_says_why_it_ended_and_what_may_not_help(tmp_path: Path) -> Non
     assert unknown in page
 
 
+@pytest.mark.parametrize(("seed", "is_clear"), [(1, False), (3, True)])
+def test_what_is_shorter_but_not_clearly_is_named(seed: int, is_clear: bool) -> None:
+    rng = random.Random(seed)
+
+    def step(overrides: Any) -> list[float]:
+        level = 0.2 * (0.985 if overrides.get("a") else 1.0) * rng.gauss(1, 0.01)
+        return [level * (1 + 0.001 * (n % 3)) for n in range(12)]
+
+    tuned = three_walls.tune(step, space={"a": [1], "b": [1]}, most_runs=6)
+    assert bool(tuned.kept) is is_clear
+    named = [note for note in tuned.notes if note.startswith("shorter than what is kept by ")]
+    assert [note.endswith("and not kept because that is not clear: a=1") for note in named] == [True] * (not is_clear)
+
+
 @pytest.mark.parametrize("iterations", [1, 2])
 def test_the_page_has_the_peaks_that_runs_print(tmp_path: Path, iterations: int) -> None:
     line = (

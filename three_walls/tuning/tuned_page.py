@@ -141,6 +141,12 @@ def conclude(
             f"not shown to help: {', '.join(search.not_shown_to_help)}; without {alone} what is kept never ran, or was "
             "not clearly slower",
         )
+    if end and search.model:
+        (more,), (spread,) = search.model.gains_over(kept, [search.best])
+        if more > search.worth / 2:
+            named = ", ".join(space.describe(search.best).values()) or "the base"
+            told = _describe_gain(-math.expm1(-more), float(spread)).lstrip("+")
+            notes = (*notes, f"shorter than what is kept by {told}, and not kept because that is not clear: {named}")
     if end and search.measured and (unknown := _list_unknown(search)):
         notes = (*notes, f"what these give is unknown: {'; '.join(unknown)}")
     if note := _compare_losses(runs):
