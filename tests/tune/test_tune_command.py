@@ -517,13 +517,31 @@ def test_overrides_take_the_place_of_the_template_and_variables_reach_the_job(tm
     assert "{overrides}" in refused.stderr
 
 
+def make_nsys(folder: Path) -> Path:
+    """A stand-in whose captures are a sample."""
+    export = folder / "base.sqlite"
+    export.write_bytes(lzma.decompress((REPOSITORY / "sample_traces" / "qwen-alltoall-ep8.sqlite.xz").read_bytes()))
+    return make_fake_nsys(folder / "bin", export)
+
+
 @pytest.mark.parametrize(
-    "moments", [pytest.param(12, marks=pytest.mark.attack), pytest.param(50, marks=pytest.mark.exhaustive)]
+    ("moments", "is_profiled"),
+    [
+        pytest.param(12, False, marks=pytest.mark.attack),
+        pytest.param(50, False, marks=pytest.mark.exhaustive),
+        pytest.param(25, True, marks=pytest.mark.exhaustive),
+    ],
 )
-def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path, moments: int) -> None:
+def test_kills_at_random_moments_leave_no_process_and_lose_no_run(
+    tmp_path: Path, moments: int, is_profiled: bool
+) -> None:
     rng = random.Random(1)
     told = EFFECTS | {"pause_s": 0.01, "fails": {"d=1": "stays"}}
-    words = command(tmp_path, told=told)
+    options: tuple[str, ...] = ()
+    if is_profiled:
+        options = ("--bridge", "--ranks", "0", "--runs", "8", "--nsys", str(make_nsys(tmp_path)), "--patience", "3")
+        options += ("--space", "space.yaml", "--", sys.executable, str(TRAINER))
+    words = command(tmp_path, *options, told=told)
     journal = tmp_path / "tuned" / "journal.jsonl"
 
     def kill(process: int) -> None:
@@ -554,15 +572,15 @@ def test_kills_at_random_moments_leave_no_process_and_lose_no_run(tmp_path: Path
     assert "a=1" in kept
     numbers = [each["run"] for each in results(tmp_path)["runs"]]
     assert numbers == list(range(len(numbers)))
+    captures = [line for line in read_journal(tmp_path) if line["kind"] == "profile"]
+    assert len(captures) == is_profiled
 
 
 @pytest.mark.exhaustive
 def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_predicted_is_profiled_again(
     tmp_path: Path,
 ) -> None:
-    export = tmp_path / "base.sqlite"
-    export.write_bytes(lzma.decompress((REPOSITORY / "sample_traces" / "qwen-alltoall-ep8.sqlite.xz").read_bytes()))
-    nsys = make_fake_nsys(tmp_path / "bin", export)
+    nsys = make_nsys(tmp_path)
     words = (
         "--bridge",
         "--ranks",
@@ -613,9 +631,7 @@ def test_the_plan_of_the_profiled_base_is_tried_and_what_gains_otherwise_than_pr
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("runs", [7, 8])
 def test_a_capture_predicts_the_values_of_a_space_where_enough_runs_are_left(tmp_path: Path, runs: int) -> None:
-    export = tmp_path / "base.sqlite"
-    export.write_bytes(lzma.decompress((REPOSITORY / "sample_traces" / "qwen-alltoall-ep8.sqlite.xz").read_bytes()))
-    nsys = make_fake_nsys(tmp_path / "bin", export)
+    nsys = make_nsys(tmp_path)
     space = "moe_grouped_gemm: [false, true]\nmoe_permute_fusion: [false, true]\nmoe_router_fusion: [false, true]\n"
     words = (
         *("--bridge", "--ranks", "0", "--runs", str(runs), "--nsys", str(nsys), "--space", "space.yaml"),
