@@ -161,9 +161,15 @@ def parse_expression(text: str) -> Expression:
     if "\\" in text:  # no text may hold what a terminal obeys
         raise ValueError(f"expressions have no backslash, found {text}")
     try:
-        return _read(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, MemoryError, RecursionError) as error:
+        read = ast.parse(text.strip(), mode="eval").body
+    except (
+        SyntaxError,
+        ValueError,
+        MemoryError,
+        RecursionError,
+    ) as error:  # ValueError of Python 3.11.2, for a null byte
         raise ValueError(f"expected an expression, found {text}") from error
+    return _read(read)
 
 
 def _read(node: ast.expr, levels: int = _DEEPEST) -> Expression:
