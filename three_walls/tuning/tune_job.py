@@ -585,6 +585,7 @@ class Tuning:
             return
         self._report = report
         if self._request.only_given:
+            self._note("the base was profiled, which counts as a run; what its capture predicts is beside each run")
             return
         values = [value for setting in self._given.settings for value in setting.values]
         own = {core_name(key) for value in values for key in value.config}
