@@ -28,10 +28,18 @@ BELONGS = {
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[tuple[str, str], list[float]]:
+def edits() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "benchmarks" / "measured_pairs.yaml").read_text())[
+        "edits"
+    ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def measured(edits: list[dict[str, Any]]) -> dict[tuple[str, str], list[float]]:
     """Of every setting and value the logarithms of the steps with it over those before."""
     found: dict[tuple[str, str], list[float]] = {}
-    for edit in yaml.safe_load((REPOSITORY / "benchmarks" / "measured_pairs.yaml").read_text())["edits"]:
+    for edit in edits:
         values = dict(text.split("=", 1) for text in edit.get("set", ()) if not text.startswith("env_vars."))
         names = values.keys() - BELONGS
         if len(names) == 1:
@@ -79,12 +87,13 @@ def test_every_level_is_the_mean_of_the_edits_to_its_value(measured: dict[tuple[
 def read_micro_batch(base: str) -> int | None:
     """The micro-batch of a base, by its configuration."""
     configs = (REPOSITORY / "benchmarks" / "traces" / base).glob("*config*.yaml")
-    return next((yaml.safe_load(config.read_text())["train"]["micro_batch_size"] for config in configs), None)
+    found = (re.search(r"(?m)^  micro_batch_size: (\d+)$", config.read_text()) for config in configs)
+    return next((int(each[1]) for each in found if each), None)
 
 
-def test_levels_of_micro_batches_are_those_that_edits_between_them_show() -> None:
+def test_levels_of_micro_batches_are_those_that_edits_between_them_show(edits: list[dict[str, Any]]) -> None:
     rows, logs = [], []
-    for edit in yaml.safe_load((REPOSITORY / "benchmarks" / "measured_pairs.yaml").read_text())["edits"]:
+    for edit in edits:
         name, _, value = str([*edit.get("set", ()), ""][0]).partition("=")
         before = read_micro_batch(edit["base"]) if name == "micro_batch_size" and len(edit["set"]) == 1 else None
         if before and {before, int(value)} <= {1, 2, 4}:
