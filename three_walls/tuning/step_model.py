@@ -53,7 +53,7 @@ _OF_A_KIND = 0.5
 _LEAST_DEVIATION = 0.01
 """Of a predicted gain, as a share of the step."""
 _OF_USUAL = 1.0
-"""How far what edits usually do may miss, as a share of it, to which ``missed`` adds: so they are as far apart."""
+"""How far what edits usually do may miss, as a share of it; ``missed`` scales that as it scales predictions."""
 _QUANTILE = 1.28
 """Of a normal distribution: four of five measured gains lie in their predicted range."""
 
